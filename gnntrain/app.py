@@ -1,0 +1,328 @@
+"""From the command line's overrides to a configuration. The only room that knows Hydra.
+
+Hydra puts the chosen YAML files together; values are set one by one afterwards, so that a
+mistake in one hides none in another, and the schema judges them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gnntrain.config import Config, ConfigError, Problem, machine_problems, needs_gpu_count, read
+from gnntrain.config.problems import did_you_mean, shown
+from gnntrain.groups import conf_dir, config_groups
+
+__all__ = ["Composed", "compose_config", "config_groups", "expand_sweep"]
+
+_LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A configuration and where it came from.
+
+    Attributes:
+        config: Checked, against this machine too.
+        overrides: As typed.
+        yaml: The whole configuration as YAML, every key with its value.
+    """
+
+    config: Config
+    overrides: list[str]
+    yaml: str
+
+
+def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Composed:
+    """The configuration that overrides ask for.
+
+    Args:
+        overrides: `group=option` and `group.key=value`, in Hydra's syntax.
+        config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
+
+    Raises:
+        ConfigError: With every mistake.
+    """
+    problems = [problem for folder in config_dirs for problem in _folder_problems(folder)]
+    groups = config_groups(config_dirs)
+    parsed = list(_parse(overrides, groups, problems))
+    choices = [o for o in parsed if _is_choice(o, groups)]
+    values = [o for o in parsed if not _is_choice(o, groups)]
+    sound = [o for o in choices if not _add(problems, _choice_problem(o, groups))]
+    if problems and any(problem.key == "--config-dir" for problem in problems):
+        raise ConfigError(problems)
+    node = _compose(sound, config_dirs, problems)
+    unsure = {o.key_or_group for o in choices} - {o.key_or_group for o in sound}
+    for override in values:
+        if override.key_or_group.split(".")[0] not in unsure:
+            _add(problems, _set(node, override, groups))
+    raw = _resolve(node, "", problems)
+    config = _checked(raw, problems)
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    return Composed(config, list(overrides), text)
+
+
+def _checked(raw: Mapping[str, Any], problems: Sequence[Problem]) -> Config:
+    """The configuration, if neither the schema nor this machine finds a mistake."""
+    reading = read(raw, found=problems)
+    num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
+    lacking = machine_problems(reading.config, num_gpus)
+    found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]
+    if found:
+        raise ConfigError(found)
+    return reading.config
+
+
+def _count_gpus() -> int:
+    import torch  # seconds, and most configurations can be judged without
+
+    return torch.cuda.device_count()
+
+
+def _add(problems: list[Problem], problem: Problem | None) -> bool:
+    """Whether there is a problem; it is added."""
+    if problem is not None:
+        problems.append(problem)
+    return problem is not None
+
+
+def _folder_problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with a folder of the user's own YAML files."""
+    if not folder.is_dir():
+        yield Problem("--config-dir", str(folder), "a folder")
+        return
+    shipped = config_groups()
+    for group, options in shipped.items():
+        for file in sorted((folder / group).glob("*.yaml")):
+            if file.stem in options:
+                expects = f"files with names of their own: {group}={file.stem} is shipped already"
+                yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")
+
+
+def _parse(
+    overrides: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    problems: list[Problem],
+    *,
+    sweep: bool = False,
+) -> Iterator[Override]:
+    """The overrides that can be read; one that cannot is a problem."""
+    for text in overrides:
+        override = _parse_one(text)
+        if override is None:
+            problems.append(_syntax_problem(text, groups))
+            continue
+        if not _add(problems, None if sweep else _sweep_problem(override)) and not _add(
+            problems, _reach_problem(override)
+        ):
+            yield override
+
+
+def _parse_one(text: str) -> Override | None:
+    parser = OverridesParser.create()
+    key, _, value = text.partition("=")
+    # Hydra wants values such as ~/data or a=b.csv quoted; where nothing else can be meant, they
+    # are taken as they are.
+    plain = value and not set(value) & set("[]{}'\"\\,")
+    for form in (text, f'{key}="{value}"' if plain else text):
+        try:
+            override = parser.parse_override(form)
+        except HydraException:
+            continue
+        override.input_line = text
+        return override
+    return None
+
+
+def _syntax_problem(text: str, groups: Mapping[str, Sequence[str]]) -> Problem:
+    key, equals, value = text.partition("=")
+    if not equals:
+        homes = [group for group, options in groups.items() if text in options]
+        hint = f"did you mean {homes[0]}={text}?" if homes else None
+        return Problem("", text, "key=value", hint)
+    if any(value.count(left) != value.count(right) for left, right in ("[]", "{}", "()")):
+        return Problem(key, value, "a value that can be read", "a bracket has no partner")
+    quoted = "'" + key + "=" + json.dumps(value, ensure_ascii=False) + "'"
+    return Problem(key, value, "a value that can be read", f"quote it: {quoted}")
+
+
+def _sweep_problem(override: Override) -> Problem | None:
+    """A sweep where one value is wanted."""
+    if not override.is_sweep_override():
+        return None
+    key, value = _sides(override)
+    if key in _LIST_KEYS and "," in value:
+        return Problem(key, value, "a list", f"write {key}=[{value}]; for a sweep add -m")
+    return Problem(key, value, "one value", "for a sweep add -m")
+
+
+def _reach_problem(override: Override) -> Problem | None:
+    """An override of something that is not ours to set."""
+    key, value = _sides(override)
+    if not key:
+        return Problem("", f"={value}", "key=value")
+    if key.split(".")[0].split("/")[0] == "hydra":
+        return Problem(key, value, "a key of gnntrain; Hydra's own have no effect here")
+    if override.package is not None:
+        return Problem(key, value, "a key without @package")
+    return None
+
+
+def _sides(override: Override) -> tuple[str, str]:
+    """Key and value as typed, without + and ~."""
+    key, _, value = str(override.input_line).partition("=")
+    return key.strip().lstrip("+~"), value.strip()
+
+
+def _is_choice(override: Override, groups: Mapping[str, Sequence[str]]) -> bool:
+    return override.key_or_group in groups and not isinstance(override.value(), dict)
+
+
+def _choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem | None:
+    """What is wrong with the choice of a group's option."""
+    group, value = override.key_or_group, override.value()
+    options = groups[group]
+    several = group in _LIST_KEYS
+    if override.is_delete() or (group == "experiment" and value is None):
+        return None
+    chosen = value if several and isinstance(value, list) else [value]
+    wrong = [name for name in chosen if str(name) not in options or isinstance(name, bool | None)]
+    if not wrong:
+        return None
+    expects = ("a list of some of " if several else "one of ") + ", ".join(options)
+    hint = did_you_mean(str(wrong[0]), options)
+    if hint is None and len(options) == 1:
+        hint = f"to set a key write {group}.KEY=VALUE"
+    return Problem(group, shown(value), expects, hint)
+
+
+def _compose(
+    choices: Sequence[Override], config_dirs: Sequence[Path], problems: Sequence[Problem]
+) -> DictConfig:
+    """The chosen YAML files put together."""
+    lines = [_line(override) for override in choices if not override.is_delete()]
+    if config_dirs:
+        paths = [f"file://{folder.absolute()}" for folder in config_dirs]
+        lines.append(f"hydra.searchpath={json.dumps(paths, ensure_ascii=False)}")
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+            node = compose("config", overrides=lines)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        where = " ".join(lines)
+        reason = " ".join(str(error).split())
+        problem = Problem("", where, f"files that fit together: {reason}")
+        raise ConfigError([*problems, problem]) from error
+    OmegaConf.set_struct(node, False)
+    for override in choices:
+        if override.is_delete():
+            node.pop(override.key_or_group)
+    return node
+
+
+def _line(override: Override) -> str:
+    group, value = override.key_or_group, override.value()
+    if value is None:
+        return f"{group}=none"
+    names = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+    return f"{group}={names}"
+
+
+def _set(
+    node: DictConfig, override: Override, groups: Mapping[str, Sequence[str]]
+) -> Problem | None:
+    """Set, or with ~ remove, one key; the problem if that cannot be done."""
+    key, value = override.key_or_group, override.value()
+    section, _, last = key.rpartition(".")
+    if override.is_delete():
+        parent = OmegaConf.select(node, section) if section else node
+        if not isinstance(parent, DictConfig) or last not in parent:
+            return Problem("", f"~{key}", "a key that is there")
+        parent.pop(last)
+        return None
+    if last == "name" and section in ("dataset", "model") and value in groups[section]:
+        if value != OmegaConf.select(node, key):
+            expects = f"left to the group: the keys of {section} depend on it"
+            return Problem(key, shown(value), expects, f"write {section}={value}")
+        return None
+    try:
+        OmegaConf.update(node, key, value, merge=True, force_add=True)
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        return Problem(key, shown(value), " ".join(str(error).split()))
+    return None
+
+
+def _resolve(node: DictConfig, prefix: str, problems: list[Problem]) -> dict[str, Any]:
+    """Plain data, interpolations resolved; one that cannot be is a problem."""
+    plain: dict[str, Any] = {}
+    for key in map(str, node):
+        path = f"{prefix}{key}"
+        written = shown(OmegaConf.to_container(node, resolve=False).get(key))  # type: ignore[union-attr]  # a mapping's container is a dict
+        try:
+            if OmegaConf.is_missing(node, key):
+                problems.append(Problem(path, "???", "a value: it has no default"))
+                continue
+            value = node[key]
+            if isinstance(value, ListConfig):
+                value = OmegaConf.to_container(value, resolve=True)
+        except OmegaConfBaseException as error:
+            reason = str(error).splitlines()[0]
+            problems.append(Problem(path, written, f"an interpolation that resolves: {reason}"))
+            continue
+        nested = isinstance(value, DictConfig)
+        plain[key] = _resolve(value, f"{path}.", problems) if nested else value
+    return plain
+
+
+def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[list[str]]:
+    """The overrides of every job of a sweep, the last one varying fastest.
+
+    Args:
+        overrides: As for `compose_config`; also `key=a,b`, `key=range(1,4)`, `key=choice(a,b)`
+            and `group=glob(*)`.
+        config_dirs: As for `compose_config`.
+
+    Raises:
+        ConfigError: With every override that cannot be read or has no values to go through.
+    """
+    groups = config_groups(config_dirs)
+    problems: list[Problem] = []
+    variants = [
+        _variants(override, groups, problems)
+        for override in _parse(overrides, groups, problems, sweep=True)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return [list(job) for job in itertools.product(*variants)]
+
+
+def _variants(
+    override: Override, groups: Mapping[str, Sequence[str]], problems: list[Problem]
+) -> list[str]:
+    """The values that an override goes through, each as an override of its own."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    key, text = override.get_key_element(), _sides(override)[1]
+    if not override.is_discrete_sweep():
+        expects = "values to go through, as in a,b or range(1,4) or choice(a,b)"
+        problems.append(Problem(key, text, expects))
+        return []
+    sweep = override.value()
+    if not isinstance(sweep, Glob):
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    names = sweep.filter(list(groups.get(override.key_or_group, [])))
+    if not names:
+        expects = f"a pattern that matches an option of a group: {', '.join(groups)}"
+        problems.append(Problem(key, text, expects))
+    return [f"{key}={name}" for name in names]

@@ -1,0 +1,69 @@
+"""The configuration: one typed schema, and all mistakes reported at once."""
+
+from gnntrain.config.checks import machine_problems, needs_gpu_count
+from gnntrain.config.loggers import (
+    CSVConfig,
+    JSONLConfig,
+    LoggerConfig,
+    MLflowConfig,
+    TensorBoardConfig,
+    WandBConfig,
+)
+from gnntrain.config.names import DATASET_NAMES, MODEL_NAMES, PLUGIN_GROUP
+from gnntrain.config.problems import ConfigError, Problem
+from gnntrain.config.reading import Reading, from_dict, read
+from gnntrain.config.schema import (
+    BuiltinConfig,
+    Config,
+    DatasetConfig,
+    DistributedConfig,
+    EvaluationConfig,
+    FilesConfig,
+    GATConfig,
+    GCNConfig,
+    GINConfig,
+    MLPConfig,
+    ModelConfig,
+    PluginConfig,
+    RunConfig,
+    SAGEConfig,
+    SamplerConfig,
+    SyntheticConfig,
+    TrainerConfig,
+)
+
+__all__ = [
+    "DATASET_NAMES",
+    "MODEL_NAMES",
+    "PLUGIN_GROUP",
+    "BuiltinConfig",
+    "CSVConfig",
+    "Config",
+    "ConfigError",
+    "DatasetConfig",
+    "DistributedConfig",
+    "EvaluationConfig",
+    "FilesConfig",
+    "GATConfig",
+    "GCNConfig",
+    "GINConfig",
+    "JSONLConfig",
+    "LoggerConfig",
+    "MLPConfig",
+    "MLflowConfig",
+    "ModelConfig",
+    "PluginConfig",
+    "Problem",
+    "Reading",
+    "RunConfig",
+    "SAGEConfig",
+    "SamplerConfig",
+    "SyntheticConfig",
+    "TensorBoardConfig",
+    "TrainerConfig",
+    "WandBConfig",
+    "from_dict",
+    "machine_problems",
+    "needs_gpu_count",
+    "read",
+]

@@ -1,0 +1,234 @@
+"""Mistakes that no single key shows: keys that contradict each other, the files, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from gnntrain.config.problems import Problem, nearest, shown
+from gnntrain.config.schema import (
+    Config,
+    FilesConfig,
+    GATConfig,
+    MLPConfig,
+    SyntheticConfig,
+)
+
+Contradiction = tuple[tuple[str, ...], Problem]
+"""The keys that are compared, and the problem if they do not go together."""
+
+
+def contradictions(config: Config) -> Iterator[Contradiction]:
+    """The keys that cannot be as they are because of each other."""
+    yield from _fan_outs(config)
+    yield from _heads(config)
+    yield from _synthetic(config)
+    yield from _training(config)
+
+
+def _fan_outs(config: Config) -> Iterator[Contradiction]:
+    if isinstance(config.model, MLPConfig):
+        return
+    compared = []
+    if config.sampler.name == "neighbor":
+        compared.append(("sampler.fan_outs", config.sampler.fan_outs))
+    if config.evaluation.name == "sampled":
+        given = config.evaluation.fan_outs
+        if given is not None:
+            compared.append(("evaluation.fan_outs", given))
+        elif config.sampler.name == "full":
+            compared.append(("evaluation.fan_outs", config.sampler.fan_outs))
+    num_layers = config.model.num_layers
+    for key, fan_outs in compared:
+        if len(fan_outs) != num_layers:
+            problem = Problem(
+                key,
+                shown(fan_outs),
+                f"one number a layer: model.num_layers={num_layers}",
+                f"write {key}={shown(_resized(fan_outs, num_layers))}"
+                f" or model.num_layers={len(fan_outs)}",
+            )
+            yield (key, "sampler.fan_outs", "model.num_layers", "model.name"), problem
+
+
+def _resized(fan_outs: tuple[int, ...], length: int) -> tuple[int, ...]:
+    if length > 8:
+        return fan_outs
+    return (fan_outs + fan_outs[-1:] * length)[:length]
+
+
+def _heads(config: Config) -> Iterator[Contradiction]:
+    model = config.model
+    if isinstance(model, GATConfig) and model.hidden_channels % model.heads:
+        below = max(n for n in range(1, model.heads + 1) if model.hidden_channels % n == 0)
+        wider = model.hidden_channels + -model.hidden_channels % model.heads
+        yield (
+            ("model.heads", "model.hidden_channels"),
+            Problem(
+                "model.heads",
+                str(model.heads),
+                f"a divisor of model.hidden_channels={model.hidden_channels}",
+                f"write model.heads={below} or model.hidden_channels={wider}",
+            ),
+        )
+
+
+def _synthetic(config: Config) -> Iterator[Contradiction]:
+    data = config.dataset
+    if not isinstance(data, SyntheticConfig):
+        return
+    num_nodes = data.num_nodes
+    splits = {"num_train": data.num_train, "num_val": data.num_val, "num_test": data.num_test}
+    given = {key: size for key, size in splits.items() if size is not None}
+    most_edges = num_nodes * (num_nodes - 1)
+    nodes = f"dataset.num_nodes={num_nodes}"
+    if data.num_classes > num_nodes:
+        yield _synthetic_problem("num_classes", data.num_classes, f"at most {nodes}")
+    if sum(given.values()) > num_nodes:
+        key = max(given, key=lambda split: given[split])
+        total = " + ".join(f"{size}" for size in given.values())
+        parts = " + ".join(given)
+        expects = f"{parts} = {total} = {sum(given.values())} to be at most {nodes}"
+        yield _synthetic_problem(key, given[key], expects, *given)
+    if data.num_edges is not None and data.num_edges % 2:
+        hint = f"write dataset.num_edges={data.num_edges + 1}"
+        expects = "an even number: each edge is stored in both directions"
+        yield _synthetic_problem("num_edges", data.num_edges, expects, hint=hint)
+    if data.num_edges is not None and data.num_edges > most_edges:
+        expects = f"at most {most_edges}, all pairs of {nodes}"
+        yield _synthetic_problem("num_edges", data.num_edges, expects)
+    if data.num_edges is None and data.avg_degree > num_nodes - 1:
+        expects = f"at most {num_nodes - 1}, since {nodes}"
+        yield _synthetic_problem("avg_degree", data.avg_degree, expects)
+
+
+def _synthetic_problem(
+    key: str, value: object, expects: str, *others: str, hint: str | None = None
+) -> Contradiction:
+    keys = tuple(f"dataset.{name}" for name in (key, "num_nodes", *others))
+    return keys, Problem(f"dataset.{key}", shown(value), expects, hint)
+
+
+def _training(config: Config) -> Iterator[Contradiction]:
+    trainer, ranks = config.trainer, config.distributed.num_processes
+    if trainer.warmup_epochs > trainer.epochs:
+        expects = f"at most trainer.epochs={trainer.epochs}"
+        keys = ("trainer.warmup_epochs", "trainer.epochs")
+        yield keys, Problem(keys[0], str(trainer.warmup_epochs), expects)
+    if trainer.gpus == 0 and trainer.precision == "fp16":
+        yield ("trainer.gpus", "trainer.precision"), _fp16()
+    if trainer.gpus not in ("auto", 0) and ranks > 1:
+        keys = ("distributed.num_processes", "trainer.gpus")
+        yield keys, _two_kinds_of_ranks(config)
+
+
+def _fp16() -> Problem:
+    return Problem(
+        "trainer.precision",
+        "fp16",
+        "bf16 or fp32 on the CPU: fp16 needs a GPU",
+        "write trainer.precision=bf16",
+    )
+
+
+def _two_kinds_of_ranks(config: Config) -> Problem:
+    return Problem(
+        "distributed.num_processes",
+        str(config.distributed.num_processes),
+        f"1 with trainer.gpus={config.trainer.gpus}: it counts CPU ranks; each GPU is a rank",
+        "leave it out, or write trainer.gpus=0",
+    )
+
+
+def missing_files(config: Config) -> Iterator[Problem]:
+    """The files of `dataset=files` that are not there."""
+    data = config.dataset
+    if not isinstance(data, FilesConfig):
+        return
+    for key in ("edges", "features"):
+        if getattr(data, key) is None:
+            hint = f"write dataset.{key}=FILE"
+            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
+    for key in ("edges", "features", "labels", "split"):
+        path = getattr(data, key)
+        if path is not None and not Path(path).is_file():
+            yield Problem(f"dataset.{key}", path, *_why_missing(Path(path)))
+
+
+def _why_missing(path: Path) -> tuple[str, str | None]:
+    """What is wrong with the path of a file, and the nearest one that is there."""
+    if path.is_dir():
+        return "a file, but this is a folder", None
+    if not path.parent.is_dir():
+        return f"a file, but there is no folder {path.parent}", None
+    found = nearest(path.name, (file.name for file in path.parent.iterdir() if file.is_file()))
+    return "a file, but there is none", None if found is None else f"did you mean {found}?"
+
+
+def needs_gpu_count(config: Config) -> bool:
+    """Whether `machine_problems` depends on the GPUs; to count them costs an import of torch."""
+    trainer = config.trainer
+    if trainer.gpus == "auto":
+        depends = trainer.precision == "fp16" or config.sampler.backend == "triton"
+        return depends or config.distributed.num_processes > 1
+    return trainer.gpus > 0
+
+
+def machine_problems(config: Config, num_gpus: int) -> list[Problem]:
+    """What this machine lacks: GPUs, and the libraries that a sampling backend or a logger needs.
+
+    Args:
+        config: The configuration.
+        num_gpus: GPUs that torch sees; any number where `needs_gpu_count` is false.
+    """
+    return [
+        *_gpu_problems(config, num_gpus),
+        *_backend_problems(config, num_gpus),
+        *_logger_problems(config),
+    ]
+
+
+def _gpu_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
+    trainer = config.trainer
+    here = "no GPU" if num_gpus == 0 else f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}"
+    if trainer.gpus != "auto":
+        if trainer.gpus > num_gpus:
+            hint = f"write trainer.gpus={num_gpus or '0 to train on the CPU'}"
+            expects = f"at most {num_gpus}: torch sees {here} on this machine"
+            yield Problem("trainer.gpus", str(trainer.gpus), expects, hint)
+    elif num_gpus == 0 and trainer.precision == "fp16":
+        yield _fp16()
+    elif num_gpus > 0 and config.distributed.num_processes > 1:
+        yield _two_kinds_of_ranks(config)
+
+
+def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
+    if config.sampler.name == "full":
+        return
+    backend = config.sampler.backend
+    gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
+    if backend == "triton" and gpus == 0:
+        expects = "numba on the CPU: triton samples on a GPU"
+        yield Problem("sampler.backend", backend, expects, "leave it out: auto takes what fits")
+    if backend == "pyg" and not (find_spec("pyg_lib") or find_spec("torch_sparse")):
+        yield Problem(
+            "sampler.backend",
+            backend,
+            "pyg-lib or torch-sparse, and neither is installed",
+            "get pyg-lib from https://data.pyg.org/whl, or leave it out: "
+            "the built-in sampler needs nothing",
+        )
+
+
+def _logger_problems(config: Config) -> Iterator[Problem]:
+    chosen = config.logger.chosen()
+    for name in ("tensorboard", "wandb", "mlflow"):
+        if name in chosen and find_spec(name) is None:
+            rest = ",".join(other for other in chosen if other != name)
+            yield Problem(
+                "logger",
+                shown(list(chosen)),
+                f"loggers whose packages are installed: {name} is not",
+                f"`pip install {name}`, or write logger=[{rest}]",
+            )

@@ -1,0 +1,75 @@
+"""The data sets' names, and where a data set's own defaults differ from the general ones.
+
+Nothing is imported here: a name can be listed without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SYNTHETIC_NAMES = ("synthetic", "synthetic_reddit", "synthetic_products")
+
+BUILTIN_NAMES = (
+    "cora",
+    "citeseer",
+    "pubmed",
+    "reddit",
+    "reddit2",
+    "flickr",
+    "yelp",
+    "amazon_products",
+    "ogbn-arxiv",
+    "ogbn-products",
+    "ogbn-papers100M",
+    "ogbn-proteins",
+    "tolokers",
+    "roman_empire",
+    "amazon_ratings",
+    "minesweeper",
+    "questions",
+    "amazon_computers",
+    "amazon_photo",
+    "coauthor_cs",
+    "coauthor_physics",
+)
+
+DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
+
+MODEL_NAMES = ("sage", "gcn", "gat", "gatv2", "gin", "mlp")
+
+PLUGIN_GROUP = "gnntrain.models"
+"""Entry-point group in which another package offers its models."""
+
+DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    # The exact shapes of the two graphs that papers measure speed on.
+    "synthetic_reddit": {
+        "num_nodes": 232_965,
+        "avg_degree": 492.0,
+        "num_edges": 114_615_892,
+        "num_features": 602,
+        "num_classes": 41,
+        "num_train": 153_431,
+        "num_val": 23_831,
+        "num_test": 55_703,
+        "isolated_fraction": 0.0,
+    },
+    "synthetic_products": {
+        "num_nodes": 2_449_029,
+        "avg_degree": 50.5,
+        "num_edges": 123_718_280,
+        "num_features": 100,
+        "num_classes": 47,
+        "num_train": 196_615,
+        "num_val": 39_323,
+        "num_test": 2_213_091,
+        "isolated_fraction": 0.0,
+    },
+    # Citation graphs given one way: papers also learn from those that cite them.
+    "ogbn-arxiv": {"to_undirected": True},
+    "ogbn-papers100M": {"to_undirected": True},
+    # Bags of words, whose lengths say nothing (Kipf & Welling, 2017).
+    "cora": {"normalize_features": True},
+    "citeseer": {"normalize_features": True},
+    "pubmed": {"normalize_features": True},
+}
+"""Defaults of a data set by its name, where they differ from those of its class."""

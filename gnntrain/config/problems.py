@@ -1,0 +1,98 @@
+"""What may be wrong with a configuration, and the one message that says it all."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gnntrain.errors import UserError
+
+_LONGEST_VALUE = 60
+_WIDEST = 56
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a configuration.
+
+    Attributes:
+        key: Dotted key, e.g. `trainer.lr`; or what was typed, where it could not be read.
+        value: The value as written, `no value` where there is none.
+        expected: What the key accepts, or why the value cannot be right.
+        hint: What to write instead; None where `expected` says it.
+    """
+
+    key: str
+    value: str
+    expected: str
+    hint: str | None = None
+
+    @property
+    def assignment(self) -> str:
+        """What the user wrote, as the command line would have it."""
+        return f"{self.key}={self.value}" if self.key else self.value
+
+
+class ConfigError(UserError):
+    """All mistakes of a configuration together.
+
+    Attributes:
+        problems: Every mistake, in the order of the keys as given.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = list(dict.fromkeys(problems))
+        super().__init__(
+            _message(self.problems),
+            "`gnntrain --cfg job` prints every key with its value, "
+            "`gnntrain --help` the choices of every group.",
+        )
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem]]]:
+        return ConfigError, (self.problems,)
+
+
+def _message(problems: Sequence[Problem]) -> str:
+    number = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+    rows = [(problem.assignment, *_remarks(problem)) for problem in problems]
+    widths = [
+        max((len(row[i]) for row in rows if len(row[i]) <= _WIDEST), default=0) for i in (0, 1)
+    ]
+    lines = [f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
+    return "\n".join([f"{number} in the configuration", *lines])
+
+
+def _remarks(problem: Problem) -> tuple[str, str]:
+    """What was expected and the hint; a long list of choices comes last."""
+    hint = problem.hint or ""
+    is_long_list = len(problem.expected) > _WIDEST and hint.startswith("did you mean")
+    return (hint, problem.expected) if is_long_list else (problem.expected, hint)
+
+
+def shown(value: object) -> str:
+    """`value` as a user would write it, cut where it is long."""
+    if value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, list | tuple):
+        text = "[" + ",".join(shown(item) for item in value) + "]"
+    elif isinstance(value, Mapping):
+        text = "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
+    else:
+        text = str(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The one of `choices` that is most like `name`; None where none is alike."""
+    by_folded = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.55)
+    return by_folded[found[0]] if found else None
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
+    """A hint at the nearest choice; None where none is alike."""
+    found = nearest(name, choices)
+    return None if found is None else f"did you mean {found}?"

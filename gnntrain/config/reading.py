@@ -1,0 +1,233 @@
+"""From plain data to the schema, collecting every mistake on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any, Literal, cast, get_args
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from gnntrain.config.checks import contradictions, missing_files
+from gnntrain.config.loggers import LoggerConfig
+from gnntrain.config.names import (
+    BUILTIN_NAMES,
+    DATASET_NAMES,
+    MODEL_NAMES,
+    PLUGIN_GROUP,
+    SYNTHETIC_NAMES,
+)
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest, shown
+from gnntrain.config.schema import (
+    MODEL_CLASSES,
+    BuiltinConfig,
+    Config,
+    FilesConfig,
+    PluginConfig,
+    SyntheticConfig,
+)
+from gnntrain.config.types import Section, expected
+
+_UNKNOWN = "unknown key"
+_CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
+    "dataset": {
+        **dict.fromkeys(SYNTHETIC_NAMES, SyntheticConfig),
+        **dict.fromkeys(BUILTIN_NAMES, BuiltinConfig),
+        "files": FilesConfig,
+    },
+    "model": MODEL_CLASSES,
+}
+_DEFAULT_NAMES = {"dataset": "synthetic", "model": "sage"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What could be read.
+
+    Attributes:
+        config: The configuration, with defaults in place of what is wrong.
+        problems: Every mistake.
+    """
+
+    config: Config
+    problems: list[Problem]
+
+    def is_sound(self, *keys: str) -> bool:
+        """Whether no mistake touches these keys, so that they may be compared."""
+        wrong = {problem.key for problem in self.problems}
+        # Under an unknown name nothing in the section is known.
+        wrong |= {key.removesuffix(".name") for key in wrong if key.endswith(".name")}
+        return not any(key == bad or key.startswith(bad + ".") for key in keys for bad in wrong)
+
+
+def from_dict(raw: Mapping[str, Any], *, saved: bool = False) -> Config:
+    """The configuration that `raw` (plain data, possibly in part) asks for.
+
+    Args:
+        raw: Sections by name, each a mapping of keys; what is left out has its default.
+        saved: Read back from a run directory: raw files and plug-ins may have gone since, and
+            are not looked for.
+
+    Raises:
+        ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
+            contradict each other, files that are not there.
+    """
+    reading = read(raw, saved=saved)
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return reading.config
+
+
+def read(raw: Mapping[str, Any], *, saved: bool = False, found: Sequence[Problem] = ()) -> Reading:
+    """As `from_dict`, but the mistakes are returned, with what could be read.
+
+    Args:
+        raw: As for `from_dict`.
+        saved: As for `from_dict`.
+        found: Mistakes already known; what they touch is not compared with other keys.
+    """
+    wrong: list[Problem] = []
+    config = cast(Config, _read(Config, "", raw, wrong, saved=saved))
+    values = dict(_leaves(config.to_dict()))
+    explained = [
+        replace(p, hint=_nearest_key(p.key, config, values)) if p.expected == _UNKNOWN else p
+        for p in wrong
+    ]
+    reading = Reading(config, [*found, *explained])
+    contradicting = [p for keys, p in contradictions(config) if reading.is_sound(*keys)]
+    missing = [] if saved else [p for p in missing_files(config) if reading.is_sound(p.key)]
+    return Reading(config, [*reading.problems, *contradicting, *missing])
+
+
+def plugin_names() -> list[str]:
+    """The models that installed packages offer by entry point."""
+    return sorted({entry.name for entry in entry_points(group=PLUGIN_GROUP)})
+
+
+def _read(
+    kind: type[Section],
+    prefix: str,
+    raw: Mapping[str, Any],
+    problems: list[Problem],
+    *,
+    saved: bool,
+) -> Section:
+    """A section; what is wrong is added to `problems` and gets its default."""
+    sound: dict[str, object] = {}
+    for key, value in raw.items():
+        path = f"{prefix}{key}"
+        if key not in kind.model_fields:
+            problems.append(Problem(path, shown(value), _UNKNOWN))
+            continue
+        section = _section_class(kind.model_fields[key])
+        if section is None or (value is None and prefix):
+            sound[key] = value
+        elif not isinstance(value, Mapping):
+            expects = "keys, not a value" if section.model_fields else "no value"
+            problems.append(Problem(path, shown(value), expects, _example(path, section)))
+        elif (unknown := _unknown_name(path, value, saved=saved)) is not None:
+            problems.append(unknown)
+        else:
+            chosen = _chosen_class(path, value, section)
+            sound[key] = _read(chosen, f"{path}.", value, problems, saved=saved)
+    try:
+        return kind(**sound)
+    except ValidationError as error:
+        wrong = dict.fromkeys(str(entry["loc"][0]) for entry in error.errors())
+    for key in wrong:
+        problems.append(_wrong_value(f"{prefix}{key}", sound.pop(key), kind.model_fields[key]))
+    return kind(**sound)
+
+
+def _section_class(field: FieldInfo) -> type[Section] | None:
+    """The (first) section that a field holds, if it holds one."""
+    for part in (field.annotation, *get_args(field.annotation)):
+        if isinstance(part, type) and issubclass(part, Section):
+            return part
+    return None
+
+
+def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> type[Section]:
+    classes = _CLASSES.get(path)
+    if classes is None:
+        return default
+    return classes.get(str(raw.get("name", _DEFAULT_NAMES[path])), PluginConfig)
+
+
+def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem | None:
+    """The mistake in the name that chooses a section's class, if there is one."""
+    if path not in _CLASSES or "name" not in raw:
+        return None
+    choices = DATASET_NAMES if path == "dataset" else (*MODEL_NAMES, *plugin_names())
+    name = raw["name"]
+    if name in choices or (saved and path == "model" and isinstance(name, str)):
+        return None
+    expects = "one of " + ", ".join(choices)
+    if path == "model" and name == PluginConfig().name:
+        expects = "the name of an installed plug-in model: " + (
+            ", ".join(plugin_names()) or f"no package offers one (entry points {PLUGIN_GROUP})"
+        )
+        return Problem("model.name", shown(name), expects, "model=plugin model.name=NAME")
+    return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), choices))
+
+
+def _example(path: str, section: type[Section]) -> str | None:
+    """How a key of the section is set."""
+    keys = [key for key in section.model_fields if key != "name"]
+    return f"set its keys, as in {path}.{keys[0]}=..." if keys else None
+
+
+def _wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
+    hint = None
+    expects = expected(field)
+    if isinstance(value, float) and "integer" in expects and value.is_integer():
+        hint = f"write {int(value)}"
+    elif isinstance(value, str):
+        hint = did_you_mean(value, _literals(field.annotation))
+    elif "list" in expects and isinstance(value, int):
+        hint = f"write {path}=[{value},{value}]"
+    return Problem(path, shown(value), expects, hint)
+
+
+def _literals(annotation: Any) -> list[str]:
+    """All words that an annotation admits."""
+    if getattr(annotation, "__origin__", None) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    return [word for part in get_args(annotation) for word in _literals(part)]
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Every dotted key with its value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _nearest_key(path: str, config: Config, values: Mapping[str, object]) -> str | None:
+    """A hint at the key that was meant: its place, its spelling, or whose key it is."""
+    section, _, key = path.rpartition(".")
+    owners = [n for n, kind in _CLASSES.get(section, {}).items() if key in kind.model_fields]
+    if owners:
+        chosen = getattr(config, section).name
+        return f"a key of {section}={'|'.join(_few(owners))}, not of {section}={chosen}"
+    by_name = {other.rpartition(".")[2]: other for other in values}
+    siblings = [k.rpartition(".")[2] for k in values if k.rpartition(".")[0] == section]
+    if section:
+        siblings += LoggerConfig.model_fields if section == "logger" else []
+        elsewhere = by_name.get(key)
+        near = nearest(key, siblings)
+        found = elsewhere or (f"{section}.{near}" if near else None)
+    else:
+        found = by_name.get(key) or nearest(key, Config.model_fields)
+    if found is None:
+        return None
+    now = f" (now {shown(values[found])})" if found in values else ""
+    return f"did you mean {found}{now}?"
+
+
+def _few(names: list[str]) -> list[str]:
+    return names if len(names) <= 3 else [*names[:3], "..."]

@@ -1,0 +1,383 @@
+"""The one schema: every key with its type, range, default, meaning and unit.
+
+Each class works on its own in a notebook (`TrainerConfig(epochs=3)`), and `Config()` is the
+configuration of the default run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from gnntrain.config.loggers import JSONLConfig, LoggerConfig
+from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS
+from gnntrain.config.types import (
+    Expected,
+    FanOuts,
+    FolderName,
+    NonNegative,
+    Number,
+    OneOrMore,
+    PathText,
+    Positive,
+    Section,
+    Seed,
+    Share,
+    Text,
+    ZeroOrMore,
+    text_of_number,
+)
+
+JSON = dict[str, Any]
+
+
+class DatasetConfig(Section):
+    """The keys every data set has."""
+
+    name: Text = "synthetic"
+    """Name of the data set."""
+    root: PathText | None = None
+    """Folder of the raw files, read or downloaded to; null: the user's cache folder."""
+    store_dir: PathText | None = None
+    """Folder of the prepared graph stores; null: the user's cache folder."""
+    to_undirected: bool = False
+    """Store every edge in both directions."""
+    add_self_loops: bool = False
+    """Store an edge from every node to itself."""
+    normalize_features: bool = False
+    """Scale every node's features to a sum of 1."""
+    feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Type of the stored features."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_defaults(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        name = raw.get("name", cls.model_fields["name"].default)
+        return {**DATASET_DEFAULTS.get(str(name), {}), **raw}
+
+
+class SyntheticConfig(DatasetConfig):
+    """A random graph of communities: a degree-corrected stochastic block model."""
+
+    name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
+    """Name of the data set; each has its own default sizes."""
+    num_nodes: OneOrMore = 10_000
+    """Nodes of the graph."""
+    avg_degree: NonNegative = 15.0
+    """Mean number of in-neighbours of a node."""
+    num_edges: ZeroOrMore | None = None
+    """Exact number of stored edges, each direction counted; null: from avg_degree."""
+    num_features: OneOrMore = 64
+    """Features of a node."""
+    num_classes: Annotated[int, Field(ge=2)] = 8
+    """Classes, one to a community."""
+    homophily: Annotated[Number, Field(ge=0, le=1)] = 0.8
+    """Share of edges that join two nodes of one class."""
+    degree_exponent: Annotated[Number, Field(gt=1)] = 2.5
+    """Exponent of the power law of degrees; smaller: larger hubs."""
+    isolated_fraction: Share = 0.005
+    """Share of nodes without any edge."""
+    feature_signal: NonNegative = 1.0
+    """Distance between two classes' mean features, in standard deviations of the noise."""
+    num_train: ZeroOrMore | None = None
+    """Nodes to train on; null: a tenth of all."""
+    num_val: ZeroOrMore | None = None
+    """Nodes to validate on; null: a fifth of all."""
+    num_test: ZeroOrMore | None = None
+    """Nodes to test on; null: all that are left."""
+    seed: Seed = 0
+    """Seed of the graph; the same seed gives the same graph."""
+
+
+def _builtin(name: str) -> str:
+    if name not in BUILTIN_NAMES:
+        raise ValueError
+    return name
+
+
+class BuiltinConfig(DatasetConfig):
+    """A published data set, through the classes of PyG and OGB."""
+
+    name: Annotated[
+        str, AfterValidator(_builtin), Expected("one of " + ", ".join(BUILTIN_NAMES))
+    ] = "cora"
+    """Name of the data set."""
+    split: ZeroOrMore = 0
+    """Which of the data set's train/val/test splits, where it has several."""
+
+
+class FilesConfig(DatasetConfig):
+    """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
+
+    name: Literal["files"] = "files"
+    """Name of the data set."""
+    edges: PathText | None = None
+    """File of edges, one a row: source, target and perhaps a weight. Must be given."""
+    features: PathText | None = None
+    """File of node features, one node a row; it defines the nodes. Must be given."""
+    labels: PathText | None = None
+    """File of node labels; null: a column of the features file."""
+    split: PathText | None = None
+    """File that says train, val or test; null: a column of the other files, else drawn."""
+    header: Literal["auto"] | bool = "auto"
+    """Whether CSV files start with a line of column names."""
+    source_column: Text | None = None
+    """Column of an edge's source node, by name or number from 0; null: found, else the first."""
+    target_column: Text | None = None
+    """Column of an edge's target node; null: found, else the second."""
+    weight_column: Text | None = None
+    """Column of an edge's weight; null: edges have no weight."""
+    id_column: Text | None = None
+    """Column of the node id; null: found by itself; none: the rows are the nodes 0, 1, 2, ..."""
+    label_column: Text | None = None
+    """Column of the label; null: found by itself."""
+    split_column: Text | None = None
+    """Column that says train, val or test; null: found by itself."""
+    task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
+    """What is predicted for a node; auto: seen from the labels."""
+    metric: Literal["auto", "accuracy", "roc_auc", "average_precision", "f1_micro", "f1_macro"] = (
+        "auto"
+    )
+    """What the best epoch is chosen by; auto: what suits the task."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """What to do with a row that cannot be read: stop and list them, or leave them out."""
+
+
+class ModelConfig(Section):
+    """The keys every model has."""
+
+    name: Text = "sage"
+    """Name of the model."""
+    num_layers: OneOrMore = 2
+    """Layers; each but the MLP's looks one hop further."""
+
+
+class LayeredConfig(ModelConfig):
+    """The keys every built-in model has."""
+
+    hidden_channels: OneOrMore = 128
+    """Width of the hidden layers, all heads together."""
+    dropout: Share = 0.5
+    """Share of hidden values dropped in training."""
+    input_dropout: Share = 0.0
+    """Share of input features dropped in training."""
+    norm: Literal["none", "batch", "layer"] = "none"
+    """Normalisation between layers."""
+    activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"] = "relu"
+    """Activation between layers."""
+    residual: bool = False
+    """Add each layer's input to its output."""
+    jk: Literal["none", "cat", "max"] = "none"
+    """Jumping knowledge (Xu et al., 2018): classify all layers' values, joined or their maximum."""
+
+
+class SAGEConfig(LayeredConfig):
+    """GraphSAGE (Hamilton et al., 2017)."""
+
+    name: Literal["sage"] = "sage"
+    """Name of the model."""
+    aggregator: Literal["mean", "max", "sum"] = "mean"
+    """How the neighbours' values become one."""
+    root_weight: bool = True
+    """Let a node see its own value too, through its own weights."""
+    normalize: bool = False
+    """Scale each layer's output to length 1."""
+
+
+class GCNConfig(LayeredConfig):
+    """Graph convolutional network (Kipf & Welling, 2017)."""
+
+    name: Literal["gcn"] = "gcn"
+    """Name of the model."""
+
+
+class GATConfig(LayeredConfig):
+    """Graph attention network (Velickovic et al., 2018), or GATv2 (Brody et al., 2022)."""
+
+    name: Literal["gat", "gatv2"] = "gat"
+    """Name of the model."""
+    activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"] = "elu"
+    """Activation between layers."""
+    heads: OneOrMore = 8
+    """Attention heads of a hidden layer; must divide hidden_channels."""
+    output_heads: OneOrMore = 1
+    """Attention heads of the last layer, averaged."""
+    attention_dropout: Share = 0.0
+    """Share of attention weights dropped in training."""
+    negative_slope: NonNegative = 0.2
+    """Slope of the attention's leaky ReLU below zero."""
+
+
+class GINConfig(LayeredConfig):
+    """Graph isomorphism network (Xu et al., 2019)."""
+
+    name: Literal["gin"] = "gin"
+    """Name of the model."""
+    norm: Literal["none", "batch", "layer"] = "batch"
+    """Normalisation between layers."""
+    train_eps: bool = False
+    """Learn the weight of a node's own value."""
+    mlp_layers: OneOrMore = 2
+    """Linear layers of each convolution's MLP."""
+
+
+class MLPConfig(LayeredConfig):
+    """A multi-layer perceptron, which sees no edges: what the graph must beat."""
+
+    name: Literal["mlp"] = "mlp"
+    """Name of the model."""
+
+
+class PluginConfig(ModelConfig):
+    """A model of another package, found by entry point."""
+
+    name: Text = "plugin"
+    """Name of the model's entry point in the group gnntrain.models. Must be given."""
+    options: JSON = Field(default_factory=dict)
+    """The model's own options, handed over as they are."""
+
+
+class SamplerConfig(Section):
+    """How mini-batches are drawn."""
+
+    name: Literal["neighbor", "full"] = "neighbor"
+    """Neighbour-sampled mini-batches, or the full graph in one step an epoch."""
+    fan_outs: FanOuts = (10, 10)
+    """In-neighbours drawn a node, one number a layer, the hop next to the seed nodes first."""
+    replace: bool = False
+    """Draw neighbours with replacement."""
+    backend: Literal["auto", "numba", "triton", "pyg"] = "auto"
+    """Who draws: numba on the CPU, triton on the GPU, pyg's own loader; auto: what fits."""
+    threads: ZeroOrMore = 1
+    """Background threads a rank that make batches; 0: made between the steps."""
+    prefetch: OneOrMore = 2
+    """Batches made ahead a rank."""
+
+
+class TrainerConfig(Section):
+    """How the model is trained."""
+
+    epochs: OneOrMore = 20
+    """Most epochs to train."""
+    batch_size: OneOrMore = 1024
+    """Seed nodes a rank a step."""
+    lr: Positive = 0.01
+    """Learning rate."""
+    weight_decay: NonNegative = 0.0
+    """Weight decay (L2 for adam and sgd, decoupled for adamw)."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """Optimiser."""
+    momentum: Share = 0.9
+    """Momentum of sgd; the others have their own."""
+    scheduler: Literal["none", "cosine", "linear", "step", "plateau"] = "none"
+    """How the learning rate falls: to 0 by cosine or line, by steps, or on a plateau of val."""
+    scheduler_step: OneOrMore = 10
+    """Epochs between two cuts (step), or without improvement before one (plateau)."""
+    scheduler_gamma: Annotated[Number, Field(gt=0, le=1)] = 0.5
+    """Factor of a cut (step, plateau)."""
+    warmup_epochs: ZeroOrMore = 0
+    """Epochs in which the learning rate rises from 0; at most `epochs`."""
+    clip_norm: Positive | None = None
+    """Largest norm of the gradient; null: not clipped."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the model; fp16 needs a GPU."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    patience: ZeroOrMore = 0
+    """Evaluations without a better val metric before training stops; 0: never stops early."""
+    eval_every: OneOrMore = 1
+    """Epochs from one evaluation to the next; the last epoch is always evaluated."""
+    max_steps: OneOrMore | None = None
+    """Most steps to train in all; null: until `epochs` are done."""
+    seed: Seed = 0
+    """Seed of weights, order, draws and dropout."""
+    label_smoothing: Share = 0.0
+    """Share of the target spread evenly over the classes."""
+    drop_last: bool = False
+    """Leave out an epoch's last batch where it is not full."""
+    gpus: Literal["auto"] | ZeroOrMore = "auto"
+    """GPUs of this machine, one rank each; 0: CPU; auto: all, or the CPU if there is none."""
+    log_every: OneOrMore = 10
+    """Steps from one progress line to the next."""
+
+
+class DistributedConfig(Section):
+    """How the ranks run together."""
+
+    num_processes: OneOrMore = 1
+    """Ranks on the CPU, when no GPU is used."""
+    threads: OneOrMore | None = None
+    """CPU threads a rank; null: the cores shared out."""
+    timeout: Positive = 600.0
+    """Seconds a rank waits for the others before the run fails."""
+
+
+class EvaluationConfig(Section):
+    """How the metrics are computed."""
+
+    name: Literal["layerwise", "sampled"] = "layerwise"
+    """Exact, layer by layer with all neighbours; or on sampled neighbours."""
+    ranks: Annotated[Literal["all", "0"], BeforeValidator(text_of_number)] = "all"
+    """Ranks that take part: all, or rank 0 alone."""
+    memory_limit: Positive = 1.0
+    """Working memory a rank of layerwise, in GiB, without the nodes' values themselves."""
+    batch_size: OneOrMore = 4096
+    """Nodes a rank a step of sampled."""
+    fan_outs: FanOuts | None = None
+    """In-neighbours drawn by sampled, one number a layer; null: as sampler.fan_outs."""
+    max_steps: OneOrMore | None = None
+    """Most steps a split of sampled; null: all nodes."""
+
+
+class RunConfig(Section):
+    """Where the results go."""
+
+    dir: PathText | None = None
+    """The run directory itself; null: runs/<name>."""
+    name: FolderName | None = None
+    """The run's name; null: made up from the data set, the model and the time."""
+
+
+AnyDatasetConfig = SyntheticConfig | BuiltinConfig | FilesConfig
+AnyModelConfig = SAGEConfig | GCNConfig | GATConfig | GINConfig | MLPConfig | PluginConfig
+
+
+class Config(Section):
+    """Everything a run is asked for."""
+
+    dataset: AnyDatasetConfig = SyntheticConfig()
+    """The graph."""
+    model: AnyModelConfig = SAGEConfig()
+    """The network."""
+    sampler: SamplerConfig = SamplerConfig()
+    """How mini-batches are drawn."""
+    trainer: TrainerConfig = TrainerConfig()
+    """How the model is trained."""
+    distributed: DistributedConfig = DistributedConfig()
+    """How the ranks run together."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """How the metrics are computed."""
+    logger: LoggerConfig = LoggerConfig(jsonl=JSONLConfig())
+    """Who records the epochs."""
+    run: RunConfig = RunConfig()
+    """Where the results go."""
+
+    def to_dict(self) -> JSON:
+        """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""
+        plain = self.model_dump(mode="json")
+        plain["logger"] = {name: plain["logger"][name] for name in self.logger.chosen()}
+        return plain
+
+
+MODEL_CLASSES: Mapping[str, type[ModelConfig]] = {
+    "sage": SAGEConfig,
+    "gcn": GCNConfig,
+    "gat": GATConfig,
+    "gatv2": GATConfig,
+    "gin": GINConfig,
+    "mlp": MLPConfig,
+}

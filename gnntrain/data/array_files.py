@@ -1,0 +1,90 @@
+"""Arrays of a user's graph: npy, npz and pt files, none of which may run code when opened."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnntrain.data.bad_rows import Record
+from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.tables import unreadable
+from gnntrain.errors import UserError
+
+ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
+
+Arrays = Mapping[str, AnyArray]
+"""The arrays of a file by name; the name is "" where a file holds just one without a name."""
+
+
+def load_arrays(path: Path) -> Arrays:
+    """All arrays of a file; a single one in an npy file is mapped, not read.
+
+    Raises:
+        UserError: The file cannot be read, or holds pickled objects or anything but arrays.
+    """
+    try:
+        if path.suffix.lower() in (".pt", ".pth"):
+            return _load_torch(path)
+        if path.suffix.lower() == ".npy":
+            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file.items())
+    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise unreadable(path, error) from error
+
+
+def _load_torch(path: Path) -> Arrays:
+    import torch
+
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    tensors = loaded if isinstance(loaded, dict) else {"": loaded}
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
+        raise ValueError("it holds something else than a tensor or a dict of tensors")
+    return {str(name): tensor.numpy() for name, tensor in tensors.items()}
+
+
+def pick(arrays: Arrays, names: Sequence[str]) -> AnyArray | None:
+    """The array with the first of these names that there is."""
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
+    """The array with the first of these names, or the only one.
+
+    Raises:
+        UserError: There are several and none has such a name.
+    """
+    found = pick(arrays, names)
+    if found is not None:
+        return found
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    raise UserError(
+        f"{path} holds arrays called {', '.join(arrays) or '(none)'}.",
+        f"Call the one that is meant {' or '.join(names)}.",
+    )
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Rows of arrays, for messages about them.
+
+    Attributes:
+        path: The file.
+        fields: The arrays whose elements a row's fields are.
+    """
+
+    path: Path
+    fields: tuple[AnyArray, ...]
+    unit: str = "row"
+
+    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        """Row number and fields of some rows."""
+        return [
+            (row, [str(value) for field in self.fields for value in np.atleast_1d(field[row])])
+            for row in rows.tolist()
+        ]

@@ -1,0 +1,171 @@
+"""Writing `.npy` files piece by piece, and features as they are converted on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from gnntrain.data.checks import bad_graph, feature_problem
+from gnntrain.data.graph import AnyArray, Float32Array, GraphData, PrepareOptions
+from gnntrain.data.store import ArrayMeta
+
+HEADER_BYTES = 128
+_CHUNK_BYTES = 1 << 25
+
+
+class ArrayWriter:
+    """An `.npy` file that grows by whole rows; its header is written when it is closed.
+
+    Args:
+        path: The file to create.
+        dtype: As stored.
+        row_shape: Shape of a row, `()` for a one-dimensional array.
+        logical_dtype: As recorded, where it differs ("bfloat16" is stored as uint16).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: np.dtype[Any] | type[np.generic],
+        row_shape: tuple[int, ...] = (),
+        logical_dtype: str | None = None,
+    ) -> None:
+        self._dtype = np.dtype(dtype)
+        self._row_shape = row_shape
+        self._logical = logical_dtype or (
+            self._dtype.str if self._dtype.kind == "S" else self._dtype.name
+        )
+        self._path = path
+        self._num_rows = 0
+        self._file = path.open("wb")
+        self._file.write(bytes(HEADER_BYTES))
+
+    def append(self, rows: AnyArray) -> None:
+        """Add `rows`, already of the file's dtype and row shape."""
+        if rows.dtype != self._dtype or rows.shape[1:] != self._row_shape:
+            raise ValueError(f"{self._path.name} does not take {rows.dtype} {rows.shape}")
+        self._num_rows += len(rows)
+        if rows.size:
+            self._file.write(np.ascontiguousarray(rows).view(np.uint8).data)
+
+    def close(self) -> ArrayMeta:
+        """Write the header, force everything to disk; what is returned lacks the checksum."""
+        shape = (self._num_rows, *self._row_shape)
+        size = self._file.tell()
+        self._file.seek(0)
+        self._file.write(npy_header(self._dtype, shape))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return ArrayMeta(
+            file=self._path.name, dtype=self._logical, shape=shape, bytes=size, checksum=""
+        )
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """An npy header (version 1.0) of exactly `HEADER_BYTES`, whatever the shape."""
+    buffer = BytesIO()
+    entry = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, entry)
+    text = buffer.getvalue().rstrip(b" \n")
+    if len(text) >= HEADER_BYTES:
+        raise ValueError(f"an npy header for {dtype} {shape} does not fit")
+    length = HEADER_BYTES - 10
+    return text[:8] + length.to_bytes(2, "little") + text[10:].ljust(length - 1) + b"\n"
+
+
+def stored_feature_dtype(options: PrepareOptions) -> np.dtype[Any]:
+    """NumPy has no bfloat16: its bits are stored as uint16."""
+    return np.dtype(np.uint16 if options.feature_dtype == "bfloat16" else options.feature_dtype)
+
+
+def prepared_features(data: GraphData, options: PrepareOptions) -> Iterator[AnyArray]:
+    """The features as they are stored, some MiB at a time; raises `UserError` at a bad value."""
+    lowest = 0.0
+    if options.normalize_features:
+        lowest = min((float(rows.min()) for _, rows in _chunks(data) if rows.size), default=0.0)
+    for start, rows in _chunks(data):
+        problem = feature_problem(rows, start)
+        if problem is None:
+            with np.errstate(over="ignore"):
+                values = rows.astype(np.float32, copy=False)
+                if options.normalize_features:
+                    values = _row_normalized(values, lowest)
+                stored = _encoded(values, options.feature_dtype)
+            problem = _overflow_problem(rows, stored, start, options.feature_dtype)
+        if problem is not None:
+            raise bad_graph(data.dataset, [problem])
+        yield stored
+
+
+def _chunks(data: GraphData) -> Iterator[tuple[int, AnyArray]]:
+    features, num_features = data.features, data.num_features
+    step = max(1, _CHUNK_BYTES // max(1, 4 * num_features))
+    for start in range(0, data.num_nodes, step):
+        stop = min(start + step, data.num_nodes)
+        if features is None:
+            rows: AnyArray = np.empty((stop - start, 0), dtype=np.float32)
+        elif isinstance(features, np.ndarray):
+            rows = features[start:stop]
+        else:
+            rows = features.rows(start, stop)
+        if rows.shape != (stop - start, num_features):
+            expected = [stop - start, num_features]
+            problem = f"features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"
+            raise bad_graph(data.dataset, [f"{problem}, expected {expected}"])
+        yield start, rows
+
+
+def _row_normalized(values: Float32Array, lowest: float) -> Float32Array:
+    shifted = values - np.float32(lowest)
+    sums = shifted.sum(axis=1, keepdims=True)
+    np.divide(shifted, np.maximum(sums, 1), out=shifted)
+    return shifted
+
+
+def _encoded(values: Float32Array, dtype: str) -> AnyArray:
+    if dtype == "bfloat16":
+        return bfloat16_bits(values)
+    return values.astype(dtype, copy=False)
+
+
+def bfloat16_bits(values: Float32Array) -> AnyArray:
+    """The upper half of each float32, rounded to nearest even, as uint16."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    odd += np.uint32(0x7FFF)
+    odd += bits
+    odd >>= np.uint32(16)
+    return odd.astype(np.uint16)
+
+
+def _overflow_problem(given: AnyArray, stored: AnyArray, start: int, dtype: str) -> str | None:
+    if dtype == "bfloat16":
+        infinite = (stored & np.uint16(0x7FFF)) == np.uint16(0x7F80)
+    else:
+        infinite = np.isinf(stored)
+    bad = np.argwhere(infinite)
+    if len(bad) == 0:
+        return None
+    node, column = bad[0].tolist()
+    return (
+        f"{len(bad)} features do not fit in {dtype} "
+        f"(first: {given[node, column]} at node {start + node}, column {column})"
+    )

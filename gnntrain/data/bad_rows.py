@@ -1,0 +1,85 @@
+"""Rows of a user's files that cannot be used: counted, shown, and refused or left out."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from gnntrain.data.graph import Int64Array
+from gnntrain.errors import UserError
+
+NUM_SHOWN = 10
+
+Record = Sequence[str]
+"""One row's fields as text."""
+
+_logger = logging.getLogger("gnntrain")
+
+
+class RowSource(Protocol):
+    """A file whose rows can be looked up again, for a message about them."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def unit(self) -> str:
+        """What a row's number counts: "line" (from 1) or "row" (from 0)."""
+        ...
+
+    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        """Number and fields of some rows, given in ascending order. May be slow."""
+        ...
+
+
+class BadRows:
+    """Collects bad rows over several files.
+
+    Args:
+        policy: "error": `settle` raises with the first rows and the total. "skip": the rows
+            are left out and `settle` warns with the same report.
+    """
+
+    def __init__(self, policy: Literal["error", "skip"]) -> None:
+        self._policy = policy
+        self._counts: Counter[str] = Counter()
+        self._shown: list[str] = []
+        self._first_line_is_bad = False
+
+    def add(self, source: RowSource, rows: Int64Array, reason: Callable[[Record], str]) -> None:
+        """Note rows (numbers that `source` understands); `reason` says why, from the fields."""
+        if not len(rows):
+            return
+        self._counts[source.path.name] += len(rows)
+        first = np.sort(rows)[: NUM_SHOWN - len(self._shown)]
+        for number, record in source.records(first) if len(first) else []:
+            self._shown.append(f"  {source.path} {source.unit} {number}: {reason(record)}")
+            self._first_line_is_bad |= source.unit == "line" and number == 1
+
+    def settle(self, hint: str = "") -> None:
+        """Report what was added so far, if anything.
+
+        Raises:
+            UserError: There are bad rows and the policy is "error".
+        """
+        if not self._counts:
+            return
+        total = self._counts.total()
+        counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
+        rows = "1 bad row" if total == 1 else f"{total} bad rows"
+        shown = "" if total <= NUM_SHOWN else f" The first {NUM_SHOWN}:"
+        report = "\n".join([f"dataset=files: {rows} ({counts}).{shown}", *self._shown])
+        hints = [hint] if hint else []
+        if self._first_line_is_bad:
+            hints.append("If line 1 holds the column names, set dataset.header=true.")
+        self._counts.clear()
+        self._shown.clear()
+        if self._policy == "error":
+            hints.append("Correct them, or set dataset.bad_rows=skip to leave them out.")
+            raise UserError(report, " ".join(hints))
+        _logger.warning("%s\n%s", report, "They are left out.")

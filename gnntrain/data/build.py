@@ -1,0 +1,429 @@
+"""Building graph stores: checked, written under a temporary name, sealed, renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from gnntrain import __version__
+from gnntrain.data.arrays import (
+    HEADER_BYTES,
+    ArrayWriter,
+    prepared_features,
+    stored_feature_dtype,
+)
+from gnntrain.data.checks import check_graph
+from gnntrain.data.csc import EdgeList, column_blocks, index_dtype
+from gnntrain.data.graph import (
+    JSON,
+    SPLITS,
+    AnyArray,
+    FeatureRows,
+    Float32Array,
+    GraphData,
+    Int64Array,
+    IntArray,
+    PrepareOptions,
+    Task,
+)
+from gnntrain.data.store import (
+    ARRAYS,
+    FORMAT,
+    META_FILE,
+    SEAL_FILE,
+    VERSION,
+    ArrayMeta,
+    EdgeTypeMeta,
+    GraphStore,
+    NodeTypeMeta,
+    StoreError,
+    StoreMeta,
+    canonical_json,
+    checksums,
+    digest_of,
+    read_meta,
+    write_seal,
+)
+from gnntrain.errors import RunError, UserError
+
+__all__ = [
+    "JSON",
+    "FeatureRows",
+    "GraphData",
+    "Int64Array",
+    "IntArray",
+    "OpenedStore",
+    "PrepareOptions",
+    "Task",
+    "open_or_build",
+    "store_name",
+    "write_store",
+]
+
+
+@dataclass(frozen=True)
+class OpenedStore:
+    """A store that is ready to use, and how it came to be.
+
+    Attributes:
+        store: The store.
+        built: Whether it was built just now.
+        reason: "opened", "built: none was there", "rebuilt: …" with what was wrong.
+        seconds: Time it took.
+    """
+
+    store: GraphStore
+    built: bool
+    reason: str
+    seconds: float
+
+
+def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
+    """Directory name of a store: `<dataset>-<12 hex digits>` of all that determines its content.
+
+    `identity["dataset"]` gives the readable part.
+    """
+    readable = str(identity.get("dataset", "graph"))
+    readable = "".join(char if char.isalnum() or char in "_-" else "_" for char in readable)
+    content = {"identity": dict(identity), "options": asdict(options), "version": VERSION}
+    return f"{readable}-{digest_of(content, num_bytes=6)}"
+
+
+def open_or_build(
+    cache_dir: Path,
+    identity: Mapping[str, JSON],
+    options: PrepareOptions,
+    builder: Callable[[], GraphData],
+) -> OpenedStore:
+    """Open the store of `identity` and `options` under `cache_dir`, building it where needed.
+
+    A damaged store is built again; of several processes one builds and the others wait for it.
+
+    Args:
+        cache_dir: Directory of stores; made if need be.
+        identity: Everything that determines the graph, such as name, sizes, seed, or the paths,
+            sizes and times of the raw files; "dataset" is its name.
+        options: Preparation.
+        builder: Loads or generates the graph; called only if the store must be built.
+
+    Raises:
+        UserError: The graph is wrong, or something that is no store lies in the way.
+        RunError: The disk is full.
+    """
+    begin = time.perf_counter()
+    path = Path(cache_dir).absolute() / store_name(identity, options)
+    store, problem = _try_open(path, identity, options)
+    if store is not None:
+        return OpenedStore(store, False, "opened", time.perf_counter() - begin)
+    with _locked(path):
+        store, problem = _try_open(path, identity, options)
+        if store is not None:
+            reason = "opened: another process has just built it"
+            return OpenedStore(store, False, reason, time.perf_counter() - begin)
+        _refuse_foreign(path)
+        _sweep(path.parent, path.name)
+        store = _write(path, builder(), options, identity)
+    return OpenedStore(store, True, problem, time.perf_counter() - begin)
+
+
+def write_store(
+    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+) -> GraphStore:
+    """Build the store at `path` from `data`, in place of a store that may be there.
+
+    Memory beside `data` itself stays at a few chunks of edges and features.
+
+    Raises:
+        UserError: `data` is wrong, or something that is no store lies at `path`.
+        RunError: The disk is full.
+    """
+    path = Path(path).absolute()
+    with _locked(path):
+        _refuse_foreign(path)
+        _sweep(path.parent, path.name)
+        return _write(path, data, options, identity)
+
+
+def _try_open(
+    path: Path, identity: Mapping[str, JSON], options: PrepareOptions
+) -> tuple[GraphStore | None, str]:
+    """The store, or None and why there is none to use."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None, "built: none was there"
+    try:
+        store = GraphStore.open(path)
+    except StoreError as error:
+        return None, f"rebuilt: {error.reason}"
+    asked = {"identity": dict(identity), "options": asdict(options)}
+    found = {"identity": store.meta.identity, "options": store.meta.options}
+    if canonical_json(asked) != canonical_json(found):
+        return None, "rebuilt: it was made from other data or with other options"
+    return store, ""
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Never touch a directory that was not made here."""
+    if not path.exists():
+        return
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name]
+    known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
+    foreign = [n for n in names if n not in known and not n.startswith(SEAL_FILE)]
+    if names and (foreign or META_FILE not in names):
+        what = f"it holds {', '.join(foreign[:5])}" if foreign else f"it has no {META_FILE}"
+        raise UserError(
+            f"{path} is not a graph store ({what}), so it is not replaced",
+            "move it away, or set dataset.store_dir to another directory",
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the store at `path`, waiting for whoever holds it."""
+    with _disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path.parent, path.name)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
+    """Turn what the disk may refuse into sentences."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(path, needed) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise UserError(
+                f"the graph store cannot be written to {path.parent} ({error.strerror})",
+                "set dataset.store_dir to a directory you may write to",
+            ) from error
+        raise
+
+
+def _disk_full(path: Path, needed: int) -> RunError:
+    return RunError(
+        f"not enough disk space for the graph store {path}: "
+        f"{needed:,} bytes are needed, {_free_bytes(path.parent):,} are free",
+        "free some space there, or set dataset.store_dir to a directory on another disk",
+    )
+
+
+def _lock(directory: Path, name: str) -> FileLock:
+    return FileLock(directory / f".{name}.lock")
+
+
+def _sweep(directory: Path, locked: str) -> None:
+    """Remove what dead builders left behind: temporary directories whose lock nobody holds."""
+    for leftover in directory.glob(".*.building-*"):
+        name = leftover.name[1:].rpartition(".building-")[0]
+        try:
+            if name == locked:
+                shutil.rmtree(leftover)
+            else:
+                with _lock(directory, name).acquire(timeout=0):
+                    shutil.rmtree(leftover)
+        except (Timeout, OSError):
+            continue
+
+
+def _write(
+    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+) -> GraphStore:
+    check_graph(data)
+    needed = _needed_bytes(data, options)
+    if _free_bytes(path.parent) < needed:
+        raise _disk_full(path, needed)
+    building = _temporary_sibling(path)
+    try:
+        with _disk_errors(path, needed):
+            building.mkdir()
+            arrays = _write_arrays(building, data, options)
+            write_seal(building, _write_meta(building, data, options, identity, arrays))
+            _fsync_directory(building)
+            _move_into_place(building, path)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return GraphStore.open(path, check=False)
+
+
+def _write_arrays(
+    directory: Path, data: GraphData, options: PrepareOptions
+) -> dict[str, ArrayMeta]:
+    arrays = _write_columns(directory, data, options)
+    feature_dtype = stored_feature_dtype(options)
+    with ArrayWriter(
+        directory / "features.npy", feature_dtype, (data.num_features,), options.feature_dtype
+    ) as writer:
+        for rows in prepared_features(data, options):
+            writer.append(rows)
+        arrays["features"] = writer.close()
+    small = {"labels": _stored_labels(data)}
+    for name in SPLITS:
+        small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
+    if data.node_ids is not None:
+        kind = data.node_ids.dtype if data.node_ids.dtype.kind == "S" else np.dtype(np.int64)
+        small["node_ids"] = data.node_ids.astype(kind, copy=False)
+    for name, array in small.items():
+        arrays[name] = _write_array(directory, name, array)
+    return arrays
+
+
+def _write_columns(
+    directory: Path, data: GraphData, options: PrepareOptions
+) -> dict[str, ArrayMeta]:
+    """Write the in-neighbour lists, block by block, and what is known once they are."""
+    indptr = np.zeros(data.num_nodes + 1, dtype=np.int64)
+    norm = np.empty(data.num_nodes, dtype=np.float32)
+    weighted = data.edge_weight is not None
+    first = 0
+    arrays: dict[str, ArrayMeta] = {}
+    with (
+        ArrayWriter(directory / "indices.npy", index_dtype(data.num_nodes)) as indices,
+        ArrayWriter(directory / "edge_weight.npy", np.float32) as weight,
+    ):
+        for block in column_blocks(_edge_list(data, options), data.num_nodes):
+            last = first + len(block.counts)
+            indptr[first + 1 : last + 1] = block.counts
+            norm[first:last] = _gcn_norm(block.inflow)
+            indices.append(block.indices)
+            if block.weight is not None:
+                weight.append(block.weight)
+            first = last
+        arrays["indices"] = indices.close()
+        if weighted:
+            arrays["edge_weight"] = weight.close()
+    if not weighted:
+        (directory / "edge_weight.npy").unlink()
+    np.cumsum(indptr, out=indptr)
+    arrays["indptr"] = _write_array(directory, "indptr", indptr)
+    arrays["gcn_norm"] = _write_array(directory, "gcn_norm", norm)
+    return arrays
+
+
+def _edge_list(data: GraphData, options: PrepareOptions) -> EdgeList:
+    return EdgeList(
+        data.src,
+        data.dst,
+        data.edge_weight,
+        mirror=data.symmetric or options.to_undirected,
+        mirror_loops=options.to_undirected and not data.symmetric,
+        merge=options.to_undirected,
+        fill_loops=options.add_self_loops,
+    )
+
+
+def _gcn_norm(inflow: AnyArray) -> Float32Array:
+    total = 1.0 + inflow
+    norm = np.zeros(len(total), dtype=np.float32)
+    np.divide(1.0, np.sqrt(np.maximum(total, 0.0)), out=norm, where=total > 0, casting="same_kind")
+    return norm
+
+
+def _stored_labels(data: GraphData) -> AnyArray:
+    if data.task == "multilabel":
+        return data.labels.astype(np.uint8)
+    if data.labels.dtype.kind == "f":
+        return np.nan_to_num(data.labels, nan=-1.0).astype(np.int32)
+    return data.labels.astype(np.int32)
+
+
+def _write_array(directory: Path, name: str, array: AnyArray) -> ArrayMeta:
+    with ArrayWriter(directory / f"{name}.npy", array.dtype, array.shape[1:]) as writer:
+        writer.append(array)
+        return writer.close()
+
+
+def _write_meta(
+    directory: Path,
+    data: GraphData,
+    options: PrepareOptions,
+    identity: Mapping[str, JSON],
+    arrays: Mapping[str, ArrayMeta],
+) -> StoreMeta:
+    found = checksums([directory / array.file for array in arrays.values()])
+    meta = StoreMeta(
+        format=FORMAT,
+        version=VERSION,
+        made_by=f"gnntrain {__version__}",
+        dataset=data.dataset,
+        task=data.task,
+        metric=data.metric,
+        ogb_name=data.ogb_name,
+        num_classes=data.num_classes,
+        node_types=(
+            NodeTypeMeta(name="node", num_nodes=data.num_nodes, num_features=data.num_features),
+        ),
+        edge_types=(
+            EdgeTypeMeta(name=("node", "to", "node"), num_edges=arrays["indices"].shape[0]),
+        ),
+        identity=json.loads(canonical_json(dict(identity))),
+        options=asdict(options),
+        arrays={
+            name: array.model_copy(update={"checksum": checksum})
+            for (name, array), checksum in zip(arrays.items(), found, strict=True)
+        },
+        digest="",
+    )
+    content = meta.model_dump(mode="json")
+    content["digest"] = digest_of(content)
+    with (directory / META_FILE).open("w", encoding="utf-8") as file:
+        file.write(canonical_json(content))
+        file.flush()
+        os.fsync(file.fileno())
+    return read_meta(directory)
+
+
+def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
+    """Bytes on disk, with the edges counted before any are merged."""
+    edges = _edge_list(data, options)
+    num_edges = len(data.src) * (1 + edges.mirror) + data.num_nodes * edges.fill_loops
+    an_edge = index_dtype(data.num_nodes).itemsize + 4 * (data.edge_weight is not None)
+    a_node = 8 + 4 + data.num_features * stored_feature_dtype(options).itemsize
+    a_node += data.num_classes if data.task == "multilabel" else 4
+    if data.node_ids is not None:
+        a_node += max(data.node_ids.dtype.itemsize, 8)
+    in_splits = sum(len(ids) for ids in data.splits.values())
+    headers = len(ARRAYS) * HEADER_BYTES + (1 << 16)
+    return num_edges * an_edge + data.num_nodes * a_node + 8 * in_splits + headers
+
+
+def _free_bytes(directory: Path) -> int:
+    return shutil.disk_usage(directory).free
+
+
+def _temporary_sibling(path: Path) -> Path:
+    return path.with_name(f".{path.name}.building-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _move_into_place(building: Path, path: Path) -> None:
+    replaced = _temporary_sibling(path)
+    if path.exists():
+        path.rename(replaced)
+    building.rename(path)
+    _fsync_directory(path.parent)
+    if replaced.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _fsync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

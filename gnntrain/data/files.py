@@ -1,0 +1,243 @@
+"""A user's own graph, `dataset=files`.
+
+`dataset.features` has a row a node and defines the nodes; `dataset.edges` has a row an edge,
+source and target first unless `source_column` and `target_column` say otherwise; `dataset.labels`
+and `dataset.split` speak of nodes by the ids of the features file, or row by row without ids.
+Tables are CSV, TSV, other delimited text (packed with gzip, bzip2 or zstandard, too) or Parquet;
+arrays are npy, npz or pt. `gnntrain.data.tables` says when a table has a header,
+`gnntrain.data.node_rows` which column is the id.
+
+A row that cannot be used (too few fields, text for a number, an unknown node, …) is reported with
+its file, line and reason; `dataset.bad_rows` says whether that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnntrain.data.array_files import ARRAY_SUFFIXES, Arrays, ArraySource, load_arrays, pick
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import Column, Rows, column_of_array, finite_rows
+from gnntrain.data.file_targets import Targets, read_targets, split_nodes
+from gnntrain.data.graph import JSON, AnyArray, GraphData
+from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.node_rows import (
+    SOURCE_NAMES,
+    TARGET_NAMES,
+    NodeRows,
+    open_user_table,
+    place_of,
+    read_features,
+)
+from gnntrain.data.targets import METRIC_OF_TASK, smallest_int
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+_ROLES = ("edges", "features", "labels", "split")
+_OPTIONS = (
+    "header",
+    "source_column",
+    "target_column",
+    "weight_column",
+    "id_column",
+    "label_column",
+    "split_column",
+    "task",
+    "metric",
+    "bad_rows",
+)
+_WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
+
+
+class FilesBuilder:
+    """Builds a graph from the user's files."""
+
+    def __init__(self, config: FilesConfig) -> None:
+        self.config = config
+        self._paths = {
+            role: None if (given := getattr(config, role)) is None else Path(given).absolute()
+            for role in _ROLES
+        }
+        for role in ("edges", "features"):
+            self._path(role)
+
+    def identity(self) -> dict[str, JSON]:
+        """Paths, sizes and times of the files, and how they are read.
+
+        Raises:
+            UserError: A file is not there.
+        """
+        files: dict[str, JSON] = {
+            role: _stamp(role, path) for role, path in self._paths.items() if path is not None
+        }
+        options: dict[str, JSON] = {name: getattr(self.config, name) for name in _OPTIONS}
+        return {"dataset": "files", "files": files, "options": options}
+
+    def build(self) -> GraphData:
+        """Read the files.
+
+        Raises:
+            UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
+        """
+        config = self.config
+        bad = BadRows(config.bad_rows)
+        nodes = _checked_features(read_features(self._path("features"), config, bad), bad)
+        index = NodeIndex(nodes.column("id"), len(nodes.rows))
+        bad.settle(_NO_ID_HINT)
+        targets = read_targets(self._paths["labels"], nodes, index, config, bad)
+        splits = split_nodes(self._paths["split"], targets, index, config, bad)
+        edges = _known_edges(_read_edges(self._path("edges"), config, bad), index, bad)
+        bad.settle(_UNKNOWN_HINT)
+        src, dst = (smallest_int(index.find(ends), index.num_nodes) for ends in edges.columns)
+        weighted = edges.matrix.shape[1] > 0
+        return GraphData(
+            dataset="files",
+            num_nodes=index.num_nodes,
+            src=src,
+            dst=dst,
+            labels=targets.labels,
+            num_classes=targets.num_classes,
+            task=targets.task,
+            splits=splits,
+            features=nodes.rows.matrix,
+            edge_weight=edges.matrix[:, 0] if weighted else None,
+            node_ids=index.node_ids(),
+            metric=_metric(config, targets),
+        )
+
+    def _path(self, role: str) -> Path:
+        path = self._paths[role]
+        if path is None:
+            raise UserError(f"dataset.{role} is not given.", _MISSING_HINTS[role])
+        return path
+
+
+_MISSING_HINTS = {
+    "edges": "Give a file with one edge a row: source and target.",
+    "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
+    "nothing to tell, a column of ones or of the nodes' degrees will do.",
+}
+_NO_ID_HINT = (
+    "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
+    "then the nodes 0, 1, 2, …."
+)
+_UNKNOWN_HINT = "The features file defines the nodes: others may only speak of those."
+
+
+def _stamp(role: str, path: Path) -> dict[str, JSON]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UserError(
+            f"dataset.{role}={path}: {error.strerror}.", "Give the path of a file that is there."
+        ) from error
+    return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def _metric(config: FilesConfig, targets: Targets) -> str:
+    return METRIC_OF_TASK[targets.task] if config.metric == "auto" else config.metric
+
+
+def _checked_features(nodes: NodeRows, bad: BadRows) -> NodeRows:
+    """The rows with an id of their own and finite numbers.
+
+    Raises:
+        UserError: There are no numbers; or rows without ids are bad, and cannot be left out
+            without moving the ids of those behind.
+    """
+    if not nodes.numbers:
+        raise UserError(
+            f"{nodes.rows.source.path} has no numbers beside the id.", _MISSING_HINTS["features"]
+        )
+    ids = nodes.column("id")
+    if ids is None:
+        strict = BadRows("error")
+        nodes = _with_finite_numbers(nodes, strict)
+        strict.settle("Without node ids, no row can be left out.")
+        return nodes
+    nodes = nodes.drop(ids.missing, bad, lambda _: "the node id is missing")
+    again = nodes.column("id", required=True).repeated()
+    nodes = nodes.drop(again, bad, lambda row: f"node {nodes.field(row, 'id')} is there already")
+    return _with_finite_numbers(nodes, bad)
+
+
+def _with_finite_numbers(nodes: NodeRows, bad: BadRows) -> NodeRows:
+    return nodes.drop(
+        ~finite_rows(nodes.rows.matrix), bad, lambda row: _not_finite(row, nodes.numbers)
+    )
+
+
+def _not_finite(record: Record, numbers: Mapping[int, str]) -> str:
+    """Says which number of a row is none; a row of lists has just the wrong length."""
+    for place, name in numbers.items():
+        if not _is_finite(record[place]):
+            return f"column {name} is {record[place]!r} instead of a finite number"
+    return "the list of numbers is missing, not finite, or of another length than the first"
+
+
+def _is_finite(field: str) -> bool:
+    try:
+        return bool(np.isfinite(np.float32(field)))
+    except ValueError:
+        return False
+
+
+def _read_edges(path: Path, config: FilesConfig, bad: BadRows) -> Edges:
+    if path.suffix.lower() in ARRAY_SUFFIXES:
+        return _edges_of_arrays(path, load_arrays(path), config.weight_column)
+    table = open_user_table(path, config, bad)
+    if len(table.names) < 2:
+        raise UserError(f"{path} has only one column.", "It needs two: source and target.")
+    source = place_of(table, "source_column", config.source_column, SOURCE_NAMES)
+    target = place_of(table, "target_column", config.target_column, TARGET_NAMES)
+    ends = (0 if source is None else source, 1 if target is None else target)
+    weight = config.weight_column
+    weights = () if weight is None else (place_of(table, "weight_column", weight, ()) or 0,)
+    return Edges(table.read(ends, weights), (*ends, *weights))
+
+
+def _edges_of_arrays(path: Path, arrays: Arrays, weight_name: str | None) -> Edges:
+    source, target = pick(arrays, SOURCE_NAMES), pick(arrays, TARGET_NAMES)
+    if source is None or target is None:
+        weights = {weight_name, *_WEIGHT_ARRAYS}
+        others = {name: array for name, array in arrays.items() if name not in weights}
+        source, target = _both_ends(path, pick_or_only(path, others, _EDGE_ARRAYS))
+    ends = (column_of_array(source), column_of_array(target))
+    weight = pick(arrays, _WEIGHT_ARRAYS if weight_name is None else (weight_name,))
+    if weight is None and weight_name is not None:
+        raise UserError(
+            f"dataset.weight_column={weight_name}: {path} has no such array; it has "
+            f"{', '.join(arrays)}."
+        )
+    shape = (len(source), 0) if weight is None else (len(source), 1)
+    if len(target) != len(source) or (weight is not None and weight.size != len(source)):
+        raise UserError(f"{path}: sources, targets and weights are not equally many.")
+    matrix = np.zeros(shape, np.float32)
+    if weight is not None:
+        matrix[:, 0] = weight.reshape(-1)
+    fields = (source, target) if weight is None else (source, target, weight.reshape(-1))
+    return Edges(Rows(ArraySource(path, fields), ends, matrix), tuple(range(len(fields))))
+
+
+def _both_ends(path: Path, pairs: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The ends of `[2, num_edges]` or `[num_edges, 2]`; two by two is taken as the former."""
+    if pairs.ndim != 2 or 2 not in pairs.shape:
+        raise UserError(
+            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
+        )
+    return (pairs[0], pairs[1]) if pairs.shape[0] == 2 else (pairs[:, 0], pairs[:, 1])
+
+
+def _known_edges(edges: Edges, index: NodeIndex, bad: BadRows) -> Edges:
+    """The edges between known nodes with a weight that is one, ends as node numbers."""
+    rows, places = edges.rows, edges.places
+    for end, place in zip(("source", "target"), places[:2], strict=True):
+        which = ("source", "target").index(end)
+
+    ...

@@ -1,0 +1,130 @@
+"""Arrays inside an .npz file, read piece by piece instead of as a whole.
+
+`np.load` reads a member completely; the features of ogbn-papers100M alone are 57 GB. A member
+that is stored uncompressed is mapped into memory where it lies in the file; a compressed one is
+unpacked in one pass, a range of rows at a time.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from gnntrain.data.graph import AnyArray
+
+_LOCAL_HEADER_BYTES = 30
+
+
+@dataclass(frozen=True)
+class _Header:
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype[np.generic]
+
+
+def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
+    """Array `name` of the npz file at `path`: a read-only memory map, or else a stream of rows.
+
+    Raises:
+        KeyError: There is no such array.
+        ValueError: It holds pickled objects, or is neither of 1 nor of 2 dimensions.
+    """
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(f"{name}.npy")
+        with archive.open(info) as stream:
+            header = _read_header(stream)
+            header_bytes = stream.tell()
+    if info.compress_type != zipfile.ZIP_STORED:
+        return StreamedRows(path, info.filename, header)
+    return np.memmap(
+        path,
+        header.dtype,
+        "r",
+        offset=_data_offset(path, info) + header_bytes,
+        shape=header.shape,
+        order="F" if header.fortran_order else "C",
+    )
+
+
+def _read_header(stream: IO[bytes]) -> _Header:
+    version = npy_format.read_magic(stream)
+    read = (
+        npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    )
+    shape, fortran_order, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects")
+    if len(shape) not in (1, 2):
+        raise ValueError(f"it has {len(shape)} dimensions")
+    return _Header(shape, fortran_order, dtype)
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    # The local header may be longer than the central directory's entry says.
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(_LOCAL_HEADER_BYTES)
+    name_bytes, extra_bytes = np.frombuffer(local[26:30], "<u2").tolist()
+    return int(info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes)
+
+
+class StreamedRows:
+    """Rows of a compressed member. Going forward unpacks once; going back starts anew.
+
+    Attributes:
+        shape: Shape of the array, `[n]` or `[n, m]`.
+        dtype: Its type.
+    """
+
+    def __init__(self, path: Path, member: str, header: _Header) -> None:
+        if header.fortran_order and len(header.shape) == 2:
+            raise ValueError("it is compressed and in Fortran order")
+        self._path = path
+        self._member = member
+        self._stream: IO[bytes] | None = None
+        self._position = 0
+        self.shape = header.shape
+        self.dtype = header.dtype
+
+    @property
+    def num_features(self) -> int:
+        return self.shape[1] if len(self.shape) == 2 else 1
+
+    def rows(self, start: int, stop: int) -> AnyArray:
+        """Rows `start` up to `stop`: `[stop - start, num_features]`."""
+        return self.values(start * self.num_features, stop * self.num_features).reshape(
+            -1, self.num_features
+        )
+
+    def values(self, start: int, stop: int) -> AnyArray:
+        """Values `start` up to `stop` of the array as if it had one dimension."""
+        stream = self._stream_at(start)
+        wanted = (stop - start) * self.dtype.itemsize
+        raw = stream.read(wanted)
+        if len(raw) < wanted:
+            raise ValueError(f"{self._path} ends within {self._member}")
+        self._position = stop
+        return np.frombuffer(raw, self.dtype)
+
+    def _stream_at(self, position: int) -> IO[bytes]:
+        if self._stream is None or position < self._position:
+            self.close()
+            archive = zipfile.ZipFile(self._path)  # noqa: SIM115 - the stream keeps it open
+            self._stream = archive.open(self._member)
+            _read_header(self._stream)
+            self._position = 0
+        skip = (position - self._position) * self.dtype.itemsize
+        while skip:
+            skip -= len(self._stream.read(min(skip, 1 << 24)))
+        self._position = position
+        return self._stream
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None

@@ -1,0 +1,316 @@
+"""The Open Graph Benchmark's node data sets (Hu et al., 2020).
+
+OGB's own class gives names, numbers, download address and splits. Three things are done here
+instead, with the same result: its questions on the terminal are not asked; the raw tables are
+streamed rather than held several times over; and nothing is pickled, so that no `torch.load` is
+needed (OGB 1.3.6 calls it in a way that PyTorch 2.6 refuses) and no file of an earlier run is
+trusted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnntrain.data.graph import (
+    JSON,
+    AnyArray,
+    FeatureRows,
+    GraphData,
+    Int64Array,
+    IntArray,
+    Task,
+)
+from gnntrain.data.npz_members import StreamedRows, open_member
+from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
+from gnntrain.data.targets import check_split_number
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import BuiltinConfig
+
+OGB_NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-proteins")
+
+_SPLIT_FILES = {"train": "train.csv.gz", "val": "valid.csv.gz", "test": "test.csv.gz"}
+_METRICS = {"acc": "accuracy", "rocauc": "roc_auc"}
+_CHUNK = 1 << 24
+
+
+def ogb_nodeproppred() -> Any:
+    """The module `ogb.nodeproppred`, imported without OGB's look at PyPI for a newer version.
+
+    That look runs in a thread that keeps a process without network from ending.
+    """
+    if "ogb" not in sys.modules:
+        absent = object()
+        before = sys.modules.get("outdated", absent)
+        sys.modules["outdated"] = None  # type: ignore[assignment]  # how an import is refused
+        try:
+            importlib.import_module("ogb")
+        finally:
+            if before is absent:
+                del sys.modules["outdated"]
+            else:
+                sys.modules["outdated"] = before  # type: ignore[assignment]  # as it was
+    return importlib.import_module("ogb.nodeproppred")
+
+
+class OGBBuilder:
+    """Builds one of `OGB_NAMES`."""
+
+    def __init__(self, config: BuiltinConfig) -> None:
+        check_split_number(config.name, config.split, 1)
+        self.dataset = config.name
+        self.given_root = config.root
+
+    def identity(self) -> dict[str, JSON]:
+        """What makes the graph; the folder counts only as named, so that raw files may go."""
+        return {"dataset": self.dataset, "split": 0, "root": self.given_root}
+
+    def build(self) -> GraphData:
+        """Read the raw files, downloaded if need be.
+
+        Raises:
+            UserError: The raw files are neither there nor to be had, or cannot be read.
+        """
+        root = Path(self.given_root) if self.given_root is not None else default_root()
+        folder = find_or_download(root, self._layout(), self._download)
+        self._check_release(folder)
+        try:
+            return self._read(folder)
+        except Exception as error:  # of gzip, zlib, zipfile, pyarrow, pandas, NumPy
+            raise UserError(
+                f"dataset={self.dataset}: the raw files in {folder} cannot be read "
+                f"({type(error).__name__}: {error}).",
+                "They may be incomplete: remove them to have them downloaded again.",
+            ) from error
+
+    @cached_property
+    def _meta(self) -> Mapping[str, str]:
+        """The data set's column of OGB's master table."""
+        import pandas as pd
+
+        table = Path(ogb_nodeproppred().__file__).with_name("master.csv")
+        column = pd.read_csv(table, index_col=0, keep_default_na=False)[self.dataset]
+        return {str(key): str(value) for key, value in column.items()}
+
+    def _layout(self) -> RawLayout:
+        own = self.dataset.replace("-", "_")
+        places = (own, f"ogb/{own}", self._meta["download_name"], "")
+        if self._meta["binary"] == "True":
+            raw = ["data.npz", "node-label.npz"]
+        else:
+            raw = ["edge.csv.gz", "num-node-list.csv.gz", "num-edge-list.csv.gz"]
+            raw += ["node-label.csv.gz"]
+            raw += ["node-feat.csv.gz"] if self._meta["has_node_attr"] == "True" else []
+            raw += ["edge-feat.csv.gz"] if self._meta["has_edge_attr"] == "True" else []
+        split = [f"split/{self._meta['split']}/{name}" for name in _SPLIT_FILES.values()]
+        return RawLayout(self.dataset, places, (*(f"raw/{name}" for name in raw), *split))
+
+    def _download(self, scratch: Path) -> Path:
+        ogb_nodeproppred()
+        from ogb.utils.url import download_url, extract_zip
+
+        url = self._meta["url"]
+        with urllib.request.urlopen(url) as reply:
+            packed = int(reply.headers["Content-Length"])
+        free = shutil.disk_usage(scratch).free
+        if free < 2.5 * packed:  # the archive, and what comes out of it
+            raise OSError(f"{packed / 2**30:.1f} GiB to unpack, {free / 2**30:.1f} GiB disk free")
+        archive = download_url(url, str(scratch))
+        extract_zip(archive, str(scratch))
+        Path(archive).unlink()
+        return scratch / self._meta["download_name"]
+
+    def _check_release(self, folder: Path) -> None:
+        """OGB marks a data set's version with an empty file, and asks what to do with others."""
+        found = sorted(file.name for file in folder.glob("RELEASE_v*.txt"))
+        wanted = f"RELEASE_v{self._meta['version']}.txt"
+        if found and wanted not in found:
+            raise UserError(
+                f"dataset={self.dataset}: {folder} holds another version of the data "
+                f"({found[0]}, expected {wanted}).",
+                "Move that folder away to have the right one downloaded.",
+            )
+
+    def _read(self, folder: Path) -> GraphData:
+        read = _read_binary if self._meta["binary"] == "True" else _read_tables
+        num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
+        num_tasks = int(self._meta["num tasks"])
+        multilabel = num_tasks > 1
+        task: Task = "multilabel" if multilabel else "multiclass"
+        return GraphData(
+            dataset=self.dataset,
+            num_nodes=num_nodes,
+            src=src,
+            dst=dst,
+            labels=_flags(labels) if multilabel else _class_numbers(labels),
+            num_classes=num_tasks if multilabel else int(self._meta["num classes"]),
+            task=task,
+            splits=self._splits(folder),
+            features=features,
+            symmetric=self._meta["add_inverse_edge"] == "True",
+            metric=_METRICS[self._meta["eval metric"]],
+            ogb_name=self.dataset,
+        )
+
+    def _splits(self, folder: Path) -> dict[str, Int64Array]:
+        """Splits by OGB's class, over links to the few files that it may read."""
+        part = f"split/{self._meta['split']}"
+        with tempfile.TemporaryDirectory() as view, quiet():
+            (Path(view) / part).mkdir(parents=True)
+            for name in _SPLIT_FILES.values():
+                (Path(view) / part / name).symlink_to((folder / part / name).resolve())
+            (Path(view) / f"RELEASE_v{self._meta['version']}.txt").touch()
+            base = ogb_nodeproppred().NodePropPredDataset
+            split_reader = type(base.__name__, (base,), {"pre_process": lambda _self: None})
+            splits = split_reader(self.dataset, meta_dict={**self._meta, "dir_path": view})
+            found = splits.get_idx_split()
+        return {
+            "train": found["train"].astype(np.int64),
+            "val": found["valid"].astype(np.int64),
+            "test": found["test"].astype(np.int64),
+        }
+
+
+_Parts = tuple[int, IntArray, IntArray, AnyArray | FeatureRows | None, AnyArray]
+"""Number of nodes, source nodes, destination nodes, features, labels."""
+
+
+def _class_numbers(labels: AnyArray) -> AnyArray:
+    """`[num_nodes, 1]` integers, or floats with NaN for "no label" → `[num_nodes]`, −1 there."""
+    column = labels[:, 0]
+    if column.dtype.kind == "f":
+        column = np.where(np.isnan(column), -1, column)
+    return column.astype(np.int32)
+
+
+def _flags(labels: AnyArray) -> AnyArray:
+    if not np.isin(labels, (0, 1)).all():
+        raise ValueError("labels other than 0 and 1")
+    return labels.astype(np.uint8)
+
+
+def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
+    num_nodes = _single_number(raw / "num-node-list.csv.gz")
+    num_edges = _single_number(raw / "num-edge-list.csv.gz")
+    ids = np.dtype(np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64)
+    edges = _read_table(raw / "edge.csv.gz", num_edges, ids, columns_apart=True)
+    labels = _read_table(raw / "node-label.csv.gz", num_nodes, np.dtype(np.float32))
+    if meta["has_node_attr"] == "True":
+        features = _read_table(raw / "node-feat.csv.gz", num_nodes, np.dtype(np.float32))
+    else:
+        features = _mean_edge_features(raw / "edge-feat.csv.gz", edges, num_nodes)
+    return num_nodes, edges[:, 0], edges[:, 1], features, labels
+
+
+def _single_number(path: Path) -> int:
+    return int(_read_table(path, 1, np.dtype(np.int64))[0, 0])
+
+
+def _read_table(
+    path: Path, num_rows: int, dtype: np.dtype[Any], *, columns_apart: bool = False
+) -> AnyArray:
+    """A headerless csv.gz of `num_rows` rows → `[num_rows, num_columns]`.
+
+    `columns_apart` lays each column out contiguously.
+    """
+    table: AnyArray | None = None
+    done = 0
+    for block in _table_blocks(path, dtype):
+        if table is None:
+            order: Any = "F" if columns_apart else "C"
+            table = np.empty((num_rows, len(block)), dtype, order)
+        stop = done + len(block[0])
+        if stop > num_rows:
+            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
+        for index, column in enumerate(block):
+            table[done:stop, index] = column
+        done = stop
+    if table is None or done < num_rows:
+        raise ValueError(f"{path.name} has {done} rows instead of {num_rows}")
+    return table
+
+
+def _table_blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[AnyArray]]:
+    """Columns of a headerless csv.gz, some thousands of rows at a time."""
+    import gzip
+
+    import pyarrow as pa
+    from pyarrow import csv
+
+    with gzip.open(path, "rt") as file:
+        num_columns = file.readline().count(",") + 1
+    names = [str(index) for index in range(num_columns)]
+    reader = csv.open_csv(
+        path,
+        read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.from_numpy_dtype(dtype))
+        ),
+    )
+    for batch in reader:
+        if dtype.kind == "i" and any(column.null_count for column in batch.columns):
+            raise ValueError(f"{path.name} has a row with a missing number")
+        yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+
+
+def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray:
+    """Mean over each node's in-edges of the edges' features: `[num_nodes, num_edge_features]`.
+
+    Edges are given once and hold both ways. This is how OGB's own examples make node features
+    for ogbn-proteins, which has none. One block of rows is in memory at a time.
+    """
+    sums: AnyArray | None = None
+    num_in_edges = np.zeros(num_nodes)
+    done = 0
+    for block in _table_blocks(path, np.dtype(np.float32)):
+        stop = done + len(block[0])
+        src, dst = edges[done:stop, 0], edges[done:stop, 1]
+        if len(src) < len(block[0]):
+            raise ValueError(f"{path.name} has more rows than there are edges")
+        once = src != dst  # a self loop is one in-edge, not two
+        sums = np.zeros((num_nodes, len(block))) if sums is None else sums
+        for ends, values in ((dst, slice(None)), (src[once], once)):
+            num_in_edges += np.bincount(ends, minlength=num_nodes)
+            for index, column in enumerate(block):
+                sums[:, index] += np.bincount(ends, column[values], minlength=num_nodes)
+        done = stop
+    if sums is None or done < len(edges):
+        raise ValueError(f"{path.name} has {done} rows instead of {len(edges)}")
+    return (sums / np.maximum(num_in_edges, 1)[:, None]).astype(np.float32)
+
+
+def _read_binary(raw: Path, _meta: Mapping[str, str]) -> _Parts:
+    arrays = raw / "data.npz"
+    with np.load(arrays, allow_pickle=False) as small:
+        num_nodes = int(small["num_nodes_list"][0])
+    src, dst = _edge_rows(open_member(arrays, "edge_index"), num_nodes)
+    with np.load(raw / "node-label.npz", allow_pickle=False) as file:
+        labels = file["node_label"]
+    return num_nodes, src, dst, open_member(arrays, "node_feat"), labels
+
+
+def _edge_rows(edge_index: AnyArray | StreamedRows, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """Both rows of `[2, num_edges]`: mapped as they lie, or unpacked in chunks to 32 bits."""
+    if isinstance(edge_index, np.ndarray):
+        return edge_index[0], edge_index[1]
+    num_edges = edge_index.shape[1]
+    small = num_nodes <= np.iinfo(np.int32).max
+    ends = np.empty(2 * num_edges, np.int32 if small else np.int64)
+    for start in range(0, len(ends), _CHUNK):
+        stop = min(start + _CHUNK, len(ends))
+        chunk = edge_index.values(start, stop)
+        if chunk.min() < 0 or chunk.max() >= num_nodes:
+            raise ValueError(f"edge_index names nodes outside 0 … {num_nodes - 1}")
+        ends[start:stop] = chunk
+    return ends[:num_edges], ends[num_edges:]

@@ -1,0 +1,261 @@
+"""Drawing distinct node pairs, within or between classes, in proportion to node weights."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gnntrain.data.csc import num_threads
+from gnntrain.data.graph import Float32Array, Int64Array, IntArray
+from gnntrain.jit import jit
+
+Int32Array = npt.NDArray[np.int32]
+Float64Array = npt.NDArray[np.float64]
+
+_SLICE = 1 << 20
+# Draws by weight meet saturated hubs again and again; what is left after so many rounds, next to
+# nothing in a graph that is not dense, is drawn with equal weights.
+_WEIGHTED_ROUNDS = 8
+_MAX_TRIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Who may be drawn, sorted by class; "positions" are places in this order.
+
+    Alias tables (Walker 1977, Vose 1991) give a weighted draw in constant time: at a uniformly
+    drawn place, stay with probability `stay`, else go to `alias`.
+
+    Attributes:
+        nodes: int32 `[num_active]`, node ids.
+        labels: int32 `[num_active]`, their classes, ascending.
+        bounds: int64 `[num_classes + 1]`, where each class begins.
+        stay, alias: float32 and int32 `[num_active]`, the table over all positions.
+        class_stay, class_alias: The same, a table for each class.
+    """
+
+    nodes: Int32Array
+    labels: Int32Array
+    bounds: Int64Array
+    stay: Float32Array
+    alias: Int32Array
+    class_stay: Float32Array
+    class_alias: Int32Array
+
+    @classmethod
+    def of(
+        cls, nodes: IntArray, weight: Float64Array, labels: Int32Array, num_classes: int
+    ) -> Partners:
+        """Tables for `nodes` (ids) of the given weights and classes, each `[num_active]`."""
+        order = np.argsort(labels, kind="stable")
+        weight, labels = weight[order], labels[order]
+        bounds = np.searchsorted(labels, np.arange(num_classes + 1)).astype(np.int64)
+        everyone = np.array([0, len(nodes)], dtype=np.int64)
+        return cls(
+            nodes[order].astype(np.int32),
+            labels,
+            bounds,
+            *alias_tables(weight, everyone),
+            *alias_tables(weight, bounds),
+        )
+
+
+def alias_tables(weight: Float64Array, bounds: Int64Array) -> tuple[Float32Array, Int32Array]:
+    """One alias table for each range of `weight` between consecutive `bounds`."""
+    stay = np.ones(len(weight), dtype=np.float32)
+    alias = np.arange(len(weight), dtype=np.int32)
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if last > first:
+            share = weight[first:last] * ((last - first) / weight[first:last].sum())
+            _fill_alias(share, first, stay[first:last], alias[first:last])
+    return stay, alias
+
+
+def draw_pairs(
+    partners: Partners, sure: Int64Array, out: Int64Array, within: bool, seed: int
+) -> None:
+    """Fill `out` with distinct unordered pairs, smaller id << 32 | larger id, ascending.
+
+    Args:
+        partners: Who may be drawn.
+        sure: Positions each of which gets a pair, as far as `out` has room.
+        out: int64 `[num_pairs]`, contiguous; at most about half of all pairs that exist.
+        within: Pairs within a class; else pairs between two classes.
+        seed: With `within` it fixes the result.
+    """
+    num_found = 0
+    turn = 0
+    with ThreadPoolExecutor(num_threads()) as pool:
+        while num_found < len(out):
+            key = _mixed(np.uint64(seed), np.uint64(2 * turn + within))
+            given = sure if turn == 0 else sure[:0]
+            flat = turn >= _WEIGHTED_ROUNDS
+            jobs = [
+                pool.submit(_draw, partners, given, start, out, num_found, within, flat, int(key))
+                for start in range(0, len(out) - num_found, _SLICE)
+            ]
+            for job in jobs:
+                job.result()
+            fresh = out[num_found:]
+            fresh.sort()
+            num_fresh = _keep_new(out[:num_found], fresh)
+            num_found = _merge(out, num_found, fresh[:num_fresh].copy())
+            turn += 1
+
+
+def _draw(
+    partners: Partners,
+    sure: Int64Array,
+    start: int,
+    out: Int64Array,
+    num_found: int,
+    within: bool,
+    flat: bool,
+    key: int,
+) -> None:
+    stop = min(num_found + start + _SLICE, len(out))
+    if within:
+        stay, alias = partners.class_stay, partners.class_alias
+    else:
+        stay, alias = partners.stay, partners.alias
+    _draw_slice(
+        partners.nodes,
+        partners.labels,
+        partners.bounds,
+        partners.stay,
+        partners.alias,
+        stay,
+        alias,
+        sure[start : start + _SLICE],
+        out[num_found + start : stop],
+        within,
+        flat,
+        np.uint64(key),
+        np.uint64(start),
+    )
+
+
+@jit
+def _fill_alias(share: Float64Array, first: int, stay: Float32Array, alias: Int32Array) -> None:
+    """Vose's construction for one range; `share` averages 1 and is used up."""
+    num = len(share)
+    poor = np.empty(num, dtype=np.int64)
+    rich = np.empty(num, dtype=np.int64)
+    num_poor = 0
+    num_rich = 0
+    for place in range(num):
+        if share[place] < 1.0:
+            poor[num_poor] = place
+            num_poor += 1
+        else:
+            rich[num_rich] = place
+            num_rich += 1
+    while num_poor > 0 and num_rich > 0:
+        num_poor -= 1
+        low = poor[num_poor]
+        high = rich[num_rich - 1]
+        stay[low] = share[low]
+        alias[low] = first + high
+        share[high] -= 1.0 - share[low]
+        if share[high] < 1.0:
+            num_rich -= 1
+            poor[num_poor] = high
+            num_poor += 1
+
+
+@jit
+def _mixed(state: np.uint64, step: np.uint64) -> np.uint64:
+    """SplitMix64 (Steele, Lea & Flood 2014): the `step`-th number of the stream `state`."""
+    mixed = state + (step + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@jit
+def _pick(
+    random: np.uint64, first: int, num: int, stay: Float32Array, alias: Int32Array, flat: bool
+) -> int:
+    """A position of `first … first + num - 1`: the upper half of `random` says where to look,
+    the lower half whether to stay."""
+    place = first + int(((random >> np.uint64(32)) * np.uint64(num)) >> np.uint64(32))
+    chance = np.float64(random & np.uint64(0xFFFFFFFF)) * 2.0**-32
+    if flat or chance < stay[place]:
+        return place
+    return int(alias[place])
+
+
+@jit
+def _draw_slice(
+    nodes: Int32Array,
+    labels: Int32Array,
+    bounds: Int64Array,
+    stay: Float32Array,
+    alias: Int32Array,
+    partner_stay: Float32Array,
+    partner_alias: Int32Array,
+    sure: Int64Array,
+    out: Int64Array,
+    within: bool,
+    flat: bool,
+    key: np.uint64,
+    start: np.uint64,
+) -> None:
+    """Draw a pair for each place of `out`, or −1 where no partner was found in many tries."""
+    for place in range(len(out)):
+        stream = _mixed(key, start + np.uint64(place))
+        if place < len(sure):
+            one = sure[place]
+        else:
+            one = _pick(_mixed(stream, np.uint64(0)), 0, len(nodes), stay, alias, flat)
+        first = 0
+        num = len(nodes)
+        if within:
+            first = bounds[labels[one]]
+            num = bounds[labels[one] + 1] - first
+        out[place] = -1
+        for attempt in range(1, _MAX_TRIES):
+            random = _mixed(stream, np.uint64(attempt))
+            other = _pick(random, first, num, partner_stay, partner_alias, flat)
+            if other != one and (within or labels[other] != labels[one]):
+                low = np.int64(min(nodes[one], nodes[other]))
+                high = np.int64(max(nodes[one], nodes[other]))
+                out[place] = (low << 32) | high
+                break
+
+
+@jit
+def _keep_new(known: Int64Array, fresh: Int64Array) -> int:
+    """Move the distinct pairs of `fresh` that are not `known` to its front; returns how many.
+
+    Both are ascending.
+    """
+    num = 0
+    at = 0
+    for place in range(len(fresh)):
+        pair = fresh[place]
+        while at < len(known) and known[at] < pair:
+            at += 1
+        is_known = at < len(known) and known[at] == pair
+        if pair >= 0 and not is_known and (num == 0 or fresh[num - 1] != pair):
+            fresh[num] = pair
+            num += 1
+    return num
+
+
+@jit
+def _merge(pairs: Int64Array, num_known: int, fresh: Int64Array) -> int:
+    """Merge `fresh` into the first `num_known` of `pairs`, from the back; returns their number."""
+    known = num_known - 1
+    new = len(fresh) - 1
+    while new >= 0:
+        if known >= 0 and pairs[known] > fresh[new]:
+            pairs[known + new + 1] = pairs[known]
+            known -= 1
+        else:
+            pairs[known + new + 1] = fresh[new]
+            new -= 1
+    return num_known + len(fresh)

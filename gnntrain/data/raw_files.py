@@ -1,0 +1,202 @@
+"""Where a data set's raw files lie, and how they get there when they do not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import socket
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnntrain.errors import UserError
+
+STALL_SECONDS = 30.0
+"""A download that gives no byte for this long has failed."""
+
+
+def default_root() -> Path:
+    """Where raw files lie or are downloaded to when `dataset.root` is not given."""
+    return Path.cwd() / "data"
+
+
+@dataclass(frozen=True)
+class RawLayout:
+    """How a data set's raw files may lie under `dataset.root`.
+
+    Attributes:
+        dataset: Name of the data set, for messages.
+        places: Folders that may hold the files, relative to `dataset.root`, most specific first
+            ("" is the root itself). Case, hyphens and underscores do not count. The first is
+            where a download goes.
+        files: Names of all files, relative to such a folder.
+        strangers: Folder names of other data sets with the same file names. A root called so,
+            or the parent of a root called "raw", is theirs.
+    """
+
+    dataset: str
+    places: tuple[str, ...]
+    files: tuple[str, ...]
+    strangers: frozenset[str] = frozenset()
+
+
+def find_raw(root: Path, layout: RawLayout) -> Path | None:
+    """The first folder under `root` that has all raw files; None if there is none."""
+    for place in layout.places:
+        for folder in _folders(root, tuple(Path(place).parts)):
+            owner = folder.parent if folder.name == "raw" else folder
+            has_all = not _missing(folder, layout)
+            if has_all and _plain(owner.name) not in map(_plain, layout.strangers):
+                return folder
+    return None
+
+
+def _folders(root: Path, parts: tuple[str, ...]) -> Iterator[Path]:
+    if not parts:
+        yield root
+        return
+    with contextlib.suppress(OSError):
+        for child in sorted(root.iterdir()):
+            if _plain(child.name) == _plain(parts[0]) and child.is_dir():
+                yield from _folders(child, parts[1:])
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _missing(folder: Path, layout: RawLayout) -> list[str]:
+    return [name for name in layout.files if not (folder / name).is_file()]
+
+
+def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], Path]) -> Path:
+    """The folder of the raw files, which are downloaded only if they are not all there.
+
+    The download runs in a new folder under `root` and moves into place when it is whole; if it
+    fails, nothing of it stays. Files that were there before are kept as they are.
+
+    Args:
+        root: `dataset.root`.
+        layout: Where the files may lie.
+        download: Puts the files into the empty folder it is given; returns the folder, in
+            there, that `layout.files` are relative to.
+
+    Raises:
+        UserError: The files are not there and cannot be downloaded; says which go where.
+    """
+    found = find_raw(root, layout)
+    return found if found is not None else _download(root, layout, download)
+
+
+def _download(root: Path, layout: RawLayout, download: Callable[[Path], Path]) -> Path:
+    target = root / layout.places[0]
+    try:
+        with _scratch_folder(root, layout.dataset) as scratch, _patient_network():
+            fetched = download(scratch)
+            _check_whole(fetched, layout.files)
+            _install(fetched, target, layout.files)
+    except UserError:
+        raise
+    except Exception as error:  # whatever PyG, OGB, fsspec or the disk raises: same advice
+        missing = _missing(target, layout)
+        raise UserError(
+            f"dataset={layout.dataset}: its raw files are not in {root}, and they could not be "
+            f"downloaded ({_in_brief(error)}).",
+            f"Put {_listed(missing)} into {target}, or set dataset.root to the folder that "
+            "holds them; nothing is downloaded then.",
+        ) from error
+    return target
+
+
+@contextlib.contextmanager
+def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
+    """An empty folder in `root`, hence on its file system; it and a root made for it go again."""
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{dataset}-download-", dir=root) as scratch:
+            yield Path(scratch)
+    finally:
+        for folder in made:
+            with contextlib.suppress(OSError):  # not empty: the download succeeded
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def _patient_network() -> Iterator[None]:
+    """No download hangs: sockets and fsspec's HTTP client give up on a silent server."""
+    import aiohttp
+    from fsspec.config import conf
+
+    before = socket.getdefaulttimeout()
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
+    previous = {scheme: conf.get(scheme) for scheme in ("http", "https")}
+    for scheme in previous:
+        conf[scheme] = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    socket.setdefaulttimeout(STALL_SECONDS)
+    try:
+        with quiet():
+            yield
+    finally:
+        socket.setdefaulttimeout(before)
+        for scheme, value in previous.items():
+            if value is None:
+                conf.pop(scheme, None)
+            else:
+                conf[scheme] = value
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what PyG and OGB print to themselves; a progress bar stays on a terminal."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        if not sys.stderr.isatty():
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        yield
+
+
+def _check_whole(folder: Path, files: Sequence[str]) -> None:
+    """A connection that closes early leaves a short file and no error: look."""
+    for name in files:
+        path = folder / name
+        if not path.is_file() or path.stat().st_size == 0:
+            raise ValueError(f"{name} did not arrive")
+        try:
+            if path.suffix == ".npz":
+                zipfile.ZipFile(path).close()
+            elif path.suffix == ".npy":
+                np.load(path, mmap_mode="r", allow_pickle=False)
+            elif path.suffix == ".json":
+                json.loads(path.read_bytes())
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{name} did not arrive whole") from error
+
+
+def _install(fetched: Path, target: Path, files: Sequence[str]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        fetched.rename(target)
+        return
+    for name in files:
+        if not (target / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(fetched / name, target / name)
+
+
+def _in_brief(error: BaseException) -> str:
+    reason = getattr(error, "reason", None) or error
+    lines = str(reason).strip().splitlines()
+    text = lines[0] if lines else ""
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -1,0 +1,34 @@
+"""How a failure is told: its sentence, its hint, and where its traceback is kept."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from gnntrain.errors import GnntrainError
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, in one line or a few."""
+    if isinstance(error, GnntrainError):
+        return error.message
+    said = str(error).strip()
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | None:
+    """Write the traceback to `logs/error.log` of the run directory.
+
+    Returns:
+        The file; None where there is no run directory, or it cannot be written.
+    """
+    if run_dir is None or not Path(run_dir).is_dir():
+        return None
+    path = Path(run_dir) / "logs" / "error.log"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return None
+    return path

@@ -1,0 +1,33 @@
+"""The configuration files that can be chosen, by their names alone: nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+GROUPS = (
+    "dataset",
+    "model",
+    "sampler",
+    "trainer",
+    "distributed",
+    "evaluation",
+    "logger",
+    "run",
+    "experiment",
+)
+
+
+def conf_dir() -> Path:
+    """The folder of the shipped YAML files: in the package where installed, else beside it."""
+    packaged = Path(__file__).parent / "conf"
+    return packaged if packaged.is_dir() else packaged.parent.parent / "conf"
+
+
+def config_groups(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
+    """The options of every group, sorted, with those in the user's own folders."""
+    folders = [conf_dir(), *config_dirs]
+    return {
+        group: sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+        for group in GROUPS
+    }

@@ -1,0 +1,17 @@
+"""The one place that says how our Numba kernels are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` lazily: without the GIL, cached on disk, divisions as in NumPy."""
+    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return compiled

@@ -1,0 +1,296 @@
+"""From seed nodes to mini-batches: who computes what in which step, and the prefetch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import share_of
+from gnntrain.loading.batch import Block, BlockNeeds, MiniBatch
+from gnntrain.loading.features import FeatureSource, share
+from gnntrain.sampling.base import (
+    Int64Array,
+    NeighborSampler,
+    SampledHop,
+    SampledSubgraph,
+    SampleKey,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedPlan:
+    """Which seeds each rank takes in each step of an epoch.
+
+    Every rank computes the same plan: the seeds are shuffled by (seed, epoch), cut into global
+    batches, and each global batch is shared out. So each seed is used once an epoch, all ranks
+    take the same number of steps, and a global batch is the same on any number of ranks.
+
+    Attributes:
+        seeds: int64 `[num_seeds]`, global ids.
+        batch_size: Seeds a rank a step.
+        drop_last: Leave out the last global batch where it is not full.
+    """
+
+    seeds: Int64Array
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = True
+    drop_last: bool = False
+    seed: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batch_size * self.world_size
+
+    @property
+    def num_steps(self) -> int:
+        full, rest = divmod(len(self.seeds), self.global_batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def order(self, epoch: int) -> Int64Array:
+        """The seeds in the order of `epoch`."""
+        if not self.shuffle:
+            return self.seeds
+        # Philox takes a key of two words: the order is a pure function of (seed, epoch).
+        bits = np.random.Philox(key=np.array([self.seed, epoch], np.uint64))
+        return np.random.Generator(bits).permutation(self.seeds)
+
+    def global_batch(self, order: Int64Array, step: int) -> Int64Array:
+        """The seeds of all ranks in `step`."""
+        start = step * self.global_batch_size
+        return order[start : start + self.global_batch_size]
+
+
+class Loader(Protocol):
+    """Iterable of one rank's mini-batches, which knows where it is."""
+
+    plan: SeedPlan
+
+    def __len__(self) -> int:
+        """Steps an epoch."""
+        ...
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        """The batches from the current position to the end of the epoch."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`."""
+        ...
+
+    def state_dict(self) -> dict[str, int]:
+        """The position: the next batch's epoch and step."""
+        ...
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a position that `state_dict` gave, on any number of ranks."""
+        ...
+
+
+class _Position:
+    """Where a loader is: the next batch's epoch and step."""
+
+    _epoch = 0
+    _step = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch, self._step = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self._epoch, "step": self._step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._epoch, self._step = state["epoch"], state["step"]
+
+
+class NeighborLoader(_Position):
+    """Iterates over one rank's mini-batches of an epoch, made ahead by background threads.
+
+    Args:
+        store: The graph.
+        features: Where feature rows come from.
+        sampler: Draws the neighbourhoods; thread-safe. Its draws depend on (seed, epoch, step).
+        plan: Which seeds to take when.
+        needs: What blocks carry beside the edges.
+        threads: Background threads that make batches; 0 makes them in the caller's.
+        prefetch: Batches made ahead.
+    """
+
+    def __init__(
+        self,
+        store: GraphStore,
+        features: FeatureSource,
+        sampler: NeighborSampler,
+        plan: SeedPlan,
+        *,
+        needs: BlockNeeds = BlockNeeds(),
+        threads: int = 1,
+        prefetch: int = 2,
+    ) -> None:
+        self.plan = plan
+        self._store = store
+        self._features = features
+        self._sampler = sampler
+        self._needs = needs
+        self._threads = threads
+        self._prefetch = prefetch
+
+    def __len__(self) -> int:
+        return self.plan.num_steps
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        """The batches from the current position to the end of the epoch."""
+        order = self.plan.order(self._epoch)
+        steps = range(self._step, len(self))
+        batches = self._ahead(order, steps) if self._threads else self._inline(order, steps)
+        for step, batch in zip(steps, batches, strict=True):
+            self._step = step + 1
+            yield batch
+
+    def _inline(self, order: Int64Array, steps: range) -> Iterator[MiniBatch]:
+        for step in steps:
+            yield self._batch(order, self._epoch, step)
+
+    def _ahead(self, order: Int64Array, steps: range) -> Iterator[MiniBatch]:
+        pending: deque[Future[MiniBatch]] = deque()
+        with ThreadPoolExecutor(self._threads, "gnntrain-loader") as pool:
+            try:
+                for step in steps:
+                    pending.append(pool.submit(self._batch, order, self._epoch, step))
+                    if len(pending) > self._prefetch:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
+        plan = self.plan
+        everyone = plan.global_batch(order, step)
+        seeds = everyone[share_of(len(everyone), plan.rank, plan.world_size)]
+        num_counted = len(seeds)
+        if num_counted == 0:
+            # Without a seed of its own a rank still has to enter the all-reduce: it computes a
+            # borrowed one, with weight zero in the loss.
+            seeds = everyone[:1]
+        subgraph = self._sampler.sample(seeds, key=SampleKey(plan.seed, epoch, step))
+        return MiniBatch(
+            x=self._features.gather(subgraph.nodes),
+            y=share(np.ascontiguousarray(self._store.labels[seeds])),
+            n_id=share(subgraph.nodes),
+            batch_size=len(seeds),
+            blocks=blocks_of(self._store, subgraph, self._needs),
+            seed_rows=None,
+            num_counted=num_counted,
+            global_batch_size=len(everyone),
+            sampled=subgraph,
+            num_sampled_nodes=subgraph.num_sampled_nodes,
+            num_sampled_edges=subgraph.num_sampled_edges,
+        )
+
+
+def blocks_of(store: GraphStore, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
+    """The layers' blocks of a sampled subgraph, the innermost layer first."""
+    nodes = subgraph.nodes
+    norm = share(store.gcn_norm[nodes]) if needs.norm else None
+    return tuple(_block(store, nodes, hop, norm, needs) for hop in reversed(subgraph.hops))
+
+
+def _block(
+    store: GraphStore, nodes: Int64Array, hop: SampledHop, norm: Tensor | None, needs: BlockNeeds
+) -> Block:
+    degree = weight = None
+    if needs.degree:
+        dst = nodes[: hop.num_dst]
+        degree = share((store.indptr[dst + 1] - store.indptr[dst]).astype(np.float32))
+    if needs.weight and store.edge_weight is not None:
+        assert hop.edge_ids is not None, "a weighted model's sampler must give edge ids"
+        weight = share(store.edge_weight[hop.edge_ids])
+    return Block(
+        # torch's CSR wants offsets and indices of one type
+        indptr=share(hop.indptr.astype(hop.indices.dtype)),
+        indices=share(hop.indices),
+        num_src=hop.num_src,
+        weight=weight,
+        degree=degree,
+        norm=None if norm is None else norm[: hop.num_src],
+    )
+
+
+class FullGraphLoader(_Position):
+    """Full-graph training: one step an epoch, over all nodes.
+
+    Every rank computes the whole graph and takes its share of the seeds into the loss, so the
+    answer is the same on any number of ranks (and the work is not divided).
+    """
+
+    def __init__(
+        self,
+        store: GraphStore,
+        features: FeatureSource,
+        plan: SeedPlan,
+        *,
+        num_layers: int,
+        needs: BlockNeeds = BlockNeeds(),
+    ) -> None:
+        self.plan = plan
+        own = plan.seeds[share_of(len(plan.seeds), plan.rank, plan.world_size)]
+        seeds = own if len(own) else plan.seeds[:1]
+        x = features.whole()
+        self._batch = MiniBatch(
+            x=features.rows(0, store.num_nodes) if x is None else x,
+            y=share(np.ascontiguousarray(store.labels[seeds])),
+            n_id=torch.arange(store.num_nodes),
+            batch_size=len(seeds),
+            blocks=(whole_graph_block(store, needs),) * num_layers,
+            seed_rows=share(seeds),
+            num_counted=len(own),
+            global_batch_size=len(plan.seeds),
+            sampled=None,
+        )
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        """The whole graph, once."""
+        if self._step == 0:
+            self._step = 1
+            yield self._batch
+
+
+def whole_graph_block(
+    store: GraphStore, needs: BlockNeeds, start: int = 0, stop: int | None = None
+) -> Block:
+    """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
+
+    Its indices and weights are the store's mapped pages, not copies.
+    """
+    stop = store.num_nodes if stop is None else stop
+    first, last = int(store.indptr[start]), int(store.indptr[stop])
+    # torch's CSR wants offsets and indices of one type
+    fits = last - first <= np.iinfo(np.int32).max
+    indices = store.indices[first:last].astype(
+        store.indices.dtype if fits else np.int64, copy=False
+    )
+    weight = None
+    if needs.weight and store.edge_weight is not None:
+        weight = share(store.edge_weight[first:last])
+    return Block(
+        indptr=share((store.indptr[start : stop + 1] - first).astype(indices.dtype)),
+        indices=share(indices),
+        num_src=store.num_nodes,
+        dst_offset=start,
+        weight=weight,
+        norm=share(store.gcn_norm) if needs.norm else None,
+    )

@@ -1,0 +1,275 @@
+"""Sums, means and maxima over the in-edges of a block, without a tensor of edges × features.
+
+Everything is a product of a sparse matrix in CSR form (rows: destinations, columns: sources)
+with a dense one; the backward pass is the product with the transposed block. The CUDA branches
+are written to the same interface but have not been run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gnntrain.loading.batch import Block
+
+Reduce = Literal["sum", "mean", "max"]
+
+# Numbers that a chunk of edges × features may hold where a step needs them one by one (16 MiB of
+# float32): small against the activations, large enough to keep the vector units busy.
+MAX_CHUNK_ELEMENTS = 2**22
+
+_INT32_MAX = 2**31 - 1
+
+# Torch warns once a process that these tensors are in beta; the user can do nothing about it.
+warnings.filterwarnings("ignore", message="Sparse CS[CR] tensor support", category=UserWarning)
+
+
+def num_sampled(block: Block) -> Tensor:
+    """In-edges of each destination in the block, int `[num_dst]`."""
+    return block.indptr.diff()
+
+
+def edge_dst(block: Block) -> Tensor:
+    """The destination of each edge, int64 `[num_edges]`."""
+    rows = torch.arange(block.num_dst, device=block.indptr.device)
+    return rows.repeat_interleave(num_sampled(block), output_size=block.num_edges)
+
+
+def self_loops(block: Block) -> Tensor:
+    """Which edges lead from a node to itself, bool `[num_edges]`."""
+    return block.indices == edge_dst(block) + block.dst_offset
+
+
+def by_head(rows: Tensor, heads: int) -> Tensor:
+    """`[R, H·C]` seen as `[R, H, C]`; also where there are no rows."""
+    return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
+
+
+def sampling_scale(block: Block) -> Tensor | None:
+    """What makes a sum over drawn in-edges an unbiased estimate of the sum over all.
+
+    Each in-edge of a destination is drawn with probability `num_sampled / degree`, hence the
+    factor `degree / num_sampled` (Horvitz and Thompson, 1952).
+
+    Returns:
+        float32 `[num_dst]`, or None where no edge was left out.
+    """
+    if block.degree is None:
+        return None
+    return block.degree / num_sampled(block).clamp(min=1)
+
+
+def aggregate(
+    block: Block,
+    x: Tensor,
+    reduce: Reduce = "sum",
+    weight: Tensor | None = None,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Reduce the rows of the in-neighbours of every destination.
+
+    Args:
+        block: The edges.
+        x: float `[num_src, F]`, any floating type; gradients flow.
+        reduce: "sum", "mean" (the sum over the number of in-edges) or "max".
+        weight: float `[num_edges]`, or `[num_edges, H]` for H heads, where head h weighs the
+            columns `[h·F/H, (h + 1)·F/H)`; gradients flow. None: all 1. Not for "max".
+        scale: float `[num_dst]`, a factor for each destination, without gradient. Not for "max".
+
+    Returns:
+        `[num_dst, F]` in the type of `x`; 0 where a destination has no in-edge.
+    """
+    if reduce == "max":
+        if weight is not None or scale is not None:
+            raise ValueError("a maximum takes neither weight nor scale")
+        return _maximum(block, x)
+    if reduce == "mean":
+        share = 1.0 / num_sampled(block).clamp(min=1)
+        scale = share if scale is None else scale * share
+    if weight is not None:
+        weight = weight.to(x.dtype)
+        weight = weight.unsqueeze(1) if weight.dim() == 1 else weight
+    return _weighted_sum(x, weight, scale, block)
+
+
+def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
+    """Ranges of edges whose edges × `width` tensor stays under `MAX_CHUNK_ELEMENTS`."""
+    step = max(1, MAX_CHUNK_ELEMENTS // max(1, width))
+    for start in range(0, num_edges, step):
+        yield slice(start, min(start + step, num_edges))
+
+
+class _WeightedSum(torch.autograd.Function):
+    """out[v, h] = scale[v] · Σ_e weight[e, h] · x[src(e), h] over the in-edges e of v."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, scale: Tensor | None, block: Block
+    ) -> Tensor:
+        heads = 1 if weight is None else weight.shape[1]
+        ctx.block, ctx.heads = block, heads
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight, scale)
+        rows = by_head(x.contiguous(), heads)
+        out = _product(block.indptr, block.indices, weight, rows)
+        if scale is not None:
+            out.mul_(scale.view(-1, 1, 1))
+        return out.flatten(1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight, scale = ctx.saved_tensors
+        block: Block = ctx.block
+        rows = by_head(grad.contiguous(), ctx.heads)
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _transposed_product(block, weight, scale, rows).flatten(1)
+        if ctx.needs_input_grad[1]:
+            if scale is not None:
+                rows = rows * scale.view(-1, 1, 1)
+            grad_weight = _edge_products(block, rows, by_head(x, ctx.heads))
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_x, grad_weight, None, None
+
+
+_weighted_sum: Callable[..., Tensor] = _WeightedSum.apply
+
+
+def _transposed_product(
+    block: Block, weight: Tensor | None, scale: Tensor | None, rows: Tensor
+) -> Tensor:
+    """Σ over the out-edges of every source: `[num_dst, H, C]` → `[num_src, H, C]`."""
+    # A block read by column instead of by row is its transpose; the numbers of the edges as
+    # values show where each went.
+    numbers = torch.arange(block.num_edges, device=rows.device)
+    size = (block.num_src, block.num_dst)
+    flipped = torch.sparse_csc_tensor(
+        block.indptr, block.indices, numbers, size, check_invariants=False
+    ).to_sparse_csr()
+    indptr, indices = flipped.crow_indices(), flipped.col_indices()
+    values = None if weight is None else weight[flipped.values()]
+    if scale is not None:
+        factor = scale[indices].unsqueeze(1)
+        values = (factor if values is None else values * factor).to(rows.dtype)
+        values = values.expand(-1, rows.shape[1])
+    return _product(indptr, indices, values, rows)
+
+
+def _product(indptr: Tensor, indices: Tensor, weight: Tensor | None, rows: Tensor) -> Tensor:
+    """A sparse matrix a head, times the head's columns: `[R, H, C]` → `[num rows, H, C]`.
+
+    Head h of row r is row `r·H + h` of the same memory seen as `[R·H, C]`, so that no head's
+    columns are ever copied.
+    """
+    num_rows, heads, width = rows.shape
+    if indices.numel() == 0:
+        return rows.new_zeros(indptr.numel() - 1, heads, width)
+    if weight is None:
+        weight = rows.new_ones(indices.numel(), 1)
+    flat = rows.reshape(num_rows * heads, width)
+    indptr, indices = _widened(indptr, indices, num_rows * heads)
+    outs = [
+        _matmul(_csr(indptr, indices * heads + head, weight[:, head], len(flat)), flat)
+        for head in range(heads)
+    ]
+    return torch.stack(outs, dim=1) if heads > 1 else outs[0].unsqueeze(1)
+
+
+def _edge_products(block: Block, grad: Tensor, rows: Tensor) -> Tensor:
+    """⟨grad[dst], rows[src]⟩ for every edge and head, `[num_edges, H]`."""
+    num_rows, heads, width = rows.shape
+    if block.num_edges == 0:
+        return rows.new_zeros(0, heads)
+    exact = rows.dtype if rows.dtype == torch.float64 else torch.float32  # all the kernel knows
+    flat = rows.reshape(num_rows * heads, width).to(exact)
+    # Torch refuses a matrix with more entries than cells: where duplicates make it one, widen it.
+    missing = -(-block.num_edges // block.num_dst) - len(flat)
+    if missing > 0:
+        flat = F.pad(flat, (0, 0, 0, missing))
+    indptr, indices = _widened(block.indptr, block.indices, len(flat))
+    zeros = flat.new_zeros(block.num_edges)
+    outs = []
+    for head in range(heads):
+        pattern = _csr(indptr, indices * heads + head, zeros, len(flat))
+        left = grad[:, head].to(exact).contiguous()
+        outs.append(torch.sparse.sampled_addmm(pattern, left, flat.t(), beta=0.0).values())
+    return torch.stack(outs, dim=1)
+
+
+def _widened(indptr: Tensor, indices: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:
+    """int64 where int32 could not number the columns."""
+    if num_columns <= _INT32_MAX:
+        return indptr, indices
+    return indptr.to(torch.int64), indices.to(torch.int64)
+
+
+def _csr(indptr: Tensor, indices: Tensor, values: Tensor, num_columns: int) -> Tensor:
+    size = (indptr.numel() - 1, num_columns)
+    return torch.sparse_csr_tensor(
+        indptr, indices, values.contiguous(), size, check_invariants=False
+    )
+
+
+def _matmul(matrix: Tensor, dense: Tensor) -> Tensor:
+    if not dense.is_cuda:
+        # Needs no MKL, and takes every floating type.
+        product: Tensor = torch.sparse.mm(matrix, dense, "sum")
+        return product
+    with torch.autocast("cuda", enabled=False):
+        return matrix @ dense
+
+
+def _maximum(block: Block, x: Tensor) -> Tensor:
+    if x.is_cuda:
+        return chunked_maximum(block, x)
+    ones = x.new_ones(block.num_edges)
+    matrix = _csr(block.indptr, block.indices, ones, block.num_src)
+    result: Tensor = torch.sparse.mm(matrix, x, "amax")
+    return result
+
+
+def chunked_maximum(block: Block, x: Tensor) -> Tensor:
+    """The maximum by bounded chunks of edges, for devices without a CSR product that has it.
+
+    Same arguments and result as `aggregate(block, x, "max")`; in-neighbours that share a
+    maximum share its gradient evenly.
+    """
+    return _chunked_maximum(x, block)
+
+
+class _ChunkedMaximum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
+        dst = edge_dst(block)
+        out = x.new_full((block.num_dst, x.shape[1]), -torch.inf)
+        for part in edge_chunks(block.num_edges, x.shape[1]):
+            rows = x[block.indices[part]]
+            out.scatter_reduce_(0, dst[part].unsqueeze(1).expand_as(rows), rows, "amax")
+        out.masked_fill_((num_sampled(block) == 0).unsqueeze(1), 0)
+        ctx.block = block
+        ctx.save_for_backward(x, out, dst)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        x, out, dst = ctx.saved_tensors
+        block: Block = ctx.block
+        ties = torch.zeros_like(out)
+        for part in edge_chunks(block.num_edges, x.shape[1]):
+            is_max = x[block.indices[part]] == out[dst[part]]
+            ties.index_add_(0, dst[part], is_max.to(ties.dtype))
+        share = grad / ties.clamp_(min=1)
+        grad_x = torch.zeros_like(x)
+        for part in edge_chunks(block.num_edges, x.shape[1]):
+            is_max = x[block.indices[part]] == out[dst[part]]
+            grad_x.index_add_(0, block.indices[part], share[dst[part]] * is_max)
+        return grad_x, None
+
+
+_chunked_maximum: Callable[..., Tensor] = _ChunkedMaximum.apply

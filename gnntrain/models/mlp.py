@@ -1,0 +1,44 @@
+"""A multi-layer perceptron on the nodes' own features: what the graph is worth, by comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from gnntrain.loading.batch import Block
+from gnntrain.models.base import GNN, Scaffold
+
+
+class MLP(GNN):
+    """h_v ← W h_v + b. No edge is looked at.
+
+    Args:
+        in_channels: Width of the input rows.
+        out_channels: Width of the outputs.
+        **scaffold: See `GNN`.
+    """
+
+    uses_graph = False
+
+    def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
+        def make_conv(before: int, after: int, _is_output: bool) -> nn.Linear:
+            return nn.Linear(before, after)
+
+        super().__init__(make_conv, in_channels, out_channels, **scaffold)
+
+    def forward(self, x: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
+        """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
+        seeds = x[: blocks[-1].num_dst] if blocks else x
+        return super().forward(seeds, [_edgeless(len(seeds))] * self.num_layers)
+
+    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
+        out: Tensor = self.conv(i)(h_dst)
+        return out
+
+
+def _edgeless(num_nodes: int) -> Block:
+    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    return Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=num_nodes)

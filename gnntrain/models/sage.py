@@ -1,0 +1,57 @@
+"""GraphSAGE (Hamilton et al., 2017)."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn import SAGEConv
+
+from gnntrain.loading.batch import Block
+from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
+from gnntrain.models.base import GNN, Scaffold
+
+
+class SAGE(GNN):
+    """h_v ← lin_l(aggregate of h_u over the in-neighbours u) + lin_r(h_v).
+
+    The paper's W · (h_v ‖ aggregate) is the same: W is lin_r's and lin_l's weights side by side.
+    The mean-aggregator W · mean(h_u) without the node itself is `root_weight=False`. Of a sum,
+    sampled in-neighbours give an unbiased estimate. Edge weights are not used.
+
+    Args:
+        in_channels: Width of the input rows.
+        out_channels: Width of the outputs.
+        aggregator: "mean", "max" or "sum".
+        root_weight: Whether there is a lin_r.
+        normalize: Scale every convolution's rows to Euclidean length 1.
+        **scaffold: See `GNN`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        aggregator: Reduce = "mean",
+        root_weight: bool = True,
+        normalize: bool = False,
+        **scaffold: Unpack[Scaffold],
+    ) -> None:
+        def make_conv(before: int, after: int, _is_output: bool) -> SAGEConv:
+            return SAGEConv(
+                before, after, aggr=aggregator, root_weight=root_weight, normalize=normalize
+            )
+
+        super().__init__(make_conv, in_channels, out_channels, **scaffold)
+        self.aggregator = aggregator
+        self.uses_degree = aggregator == "sum"
+
+    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
+        conv = self.conv(i)
+        scale = sampling_scale(block) if self.uses_degree else None
+        out: Tensor = conv.lin_l(aggregate(block, z, self.aggregator, scale=scale))
+        if conv.root_weight:
+            out = out + conv.lin_r(h_dst)
+        return F.normalize(out, dim=-1) if conv.normalize else out

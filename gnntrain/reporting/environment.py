@@ -1,0 +1,144 @@
+"""What a run ran on: versions, hardware and the command, so that it can be repeated."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = (
+    "gnntrain",
+    "torch",
+    "torch-geometric",
+    "numba",
+    "numpy",
+    "scipy",
+    "pandas",
+    "ogb",
+    "torchmetrics",
+    "hydra-core",
+    "triton",
+    "pyg-lib",
+)
+_COMMAND_SECONDS = 10
+
+
+def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> dict[str, Any]:
+    """The contents of ``env.json``.
+
+    Neither the host's name nor its environment variables are in it, but for those that choose the
+    GPUs and the threads. No CUDA context is made: GPUs are read from ``nvidia-smi``.
+
+    Args:
+        seed: Seed of the run.
+        command: The command line; this process's own where ``None``.
+    """
+    return {
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join(command if command is not None else sys.argv),
+        "seed": seed,
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "cuda": _cuda_version(),
+        "git_commit": _git_commit(Path(__file__).resolve().parent),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_available": _available_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": _gpus(),
+        "variables": {
+            name: os.environ[name]
+            for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+            if name in os.environ
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        if package != "gnntrain":
+            return None
+        from gnntrain import __version__  # run from a checkout that is not installed
+
+        return __version__
+
+
+def _cuda_version() -> str | None:
+    """The CUDA version torch was built for."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch.version.cuda
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _available_cores() -> int | None:
+    """Cores this process may use, which a batch system often makes fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints, or ``None`` where it is missing, slow or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=True
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    query = "--query-gpu=name,memory.total,driver_version"
+    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
+    rows = csv.reader((text or "").splitlines(), skipinitialspace=True)
+    return [
+        {
+            "name": row[0],
+            "memory_bytes": int(row[1]) * 2**20 if row[1].isdigit() else None,
+            "driver": row[2],
+        }
+        for row in rows
+        if len(row) == 3
+    ]
+
+
+def _git_commit(source: Path) -> str | None:
+    """The commit of the checkout that gnntrain runs from; ``-dirty`` where files were changed.
+
+    An installed package may lie inside a checkout of something else (a virtual environment in a
+    project), so the commit counts only where git knows the package's own files.
+    """
+    if _output("git", "-C", str(source), "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return _output("git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40")

@@ -1,0 +1,176 @@
+"""Numbers as people read them, in a fixed width where they stand in columns. No terminal here."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnntrain.training.records import Metrics
+
+_SHOWN_METRICS = {
+    "accuracy": "accuracy",
+    "roc_auc": "ROC AUC",
+    "average_precision": "AP",
+    "f1_micro": "F1 micro",
+    "f1_macro": "F1 macro",
+}
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The characters that are drawn with: those the output's encoding knows.
+
+    Attributes:
+        bars: From the lowest to the highest step of a sparkline.
+        full, empty: The done and the open part of a progress bar.
+        dot: Between the parts of a line.
+        arrow: From a first to a last value.
+    """
+
+    bars: str
+    full: str
+    empty: str
+    dot: str
+    arrow: str
+
+
+UNICODE = Symbols(bars="▁▂▃▄▅▆▇█", full="━", empty="─", dot="·", arrow="→")
+ASCII = Symbols(bars="_.-~=+*#", full="=", empty=".", dot="|", arrow="->")
+
+
+def symbols_for(encoding: str | None) -> Symbols:
+    """Block and line characters where the output is in a Unicode encoding, else ASCII."""
+    return UNICODE if (encoding or "").lower().startswith("utf") else ASCII
+
+
+def shown_metric(name: str) -> str:
+    """A metric's name for a person: ``roc_auc`` is ``ROC AUC``."""
+    return _SHOWN_METRICS.get(name, name.replace("_", " "))
+
+
+def format_rate(number: float | None) -> str:
+    """A rate in three digits, in at most 6 characters: ``847``, ``12.3k``, ``1.21M``."""
+    if number is None or not math.isfinite(number):
+        return "-"
+    value, unit = _scaled(number, 1000, ("", "k", "M", "G", "T"))
+    return f"{value:.0f}" if unit == "" and value >= 10 else f"{_three_digits(value)}{unit}"
+
+
+def format_bytes(number: float | None) -> str:
+    """Bytes in three digits and a binary unit, in at most 8 characters: ``1.21 GiB``."""
+    if number is None:
+        return "-"
+    value, unit = _scaled(number / 2**20, 1024, ("MiB", "GiB", "TiB"))
+    return f"{_three_digits(value)} {unit}"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """A duration in at most 8 characters: ``12 ms``, ``3.21 s``, ``1:07``, ``2:03:07``."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{_three_digits(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_loss(loss: float | None) -> str:
+    """A loss in four decimals, or in powers of ten where those would not show it."""
+    if loss is None:
+        return "-"
+    if not math.isfinite(loss) or loss == 0 or 1e-3 <= abs(loss) < 1000:
+        return f"{loss:.4f}"
+    return f"{loss:.1e}"
+
+
+def format_fraction(value: float | None) -> str:
+    """A metric in four decimals."""
+    return "-" if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def format_metrics(metrics: Metrics) -> str:
+    """Splits by metrics as an aligned table of plain text, for example::
+
+             accuracy  F1 macro
+    train      0.9921    0.9880
+    val        0.8120    0.7991
+    """
+    names = list(dict.fromkeys(name for row in metrics.values() for name in row))
+    if not names:
+        return "no metrics"
+    header = ["", *(shown_metric(name) for name in names)]
+    rows = [
+        [split, *(format_fraction(row.get(name)) for name in names)]
+        for split, row in metrics.items()
+    ]
+    return "\n".join(align([header, *rows]))
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines: the first column to the left, the others to the right."""
+    widths = [max(8, *map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))],
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def sparkline(values: Sequence[float | None], width: int, symbols: Symbols) -> str:
+    """The course of ``values`` in at most ``width`` characters, from its lowest to its highest.
+
+    More values than characters are averaged in equal groups. Values that are missing or not finite
+    count for nothing; a group of only such is a blank.
+    """
+    groups = _groups([v if v is not None and math.isfinite(v) else None for v in values], width)
+    known = [value for value in groups if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    steps = len(symbols.bars) - 1
+    scale = steps / (high - low) if high > low else 0.0
+    return "".join(
+        " " if value is None else symbols.bars[round((value - low) * scale)] for value in groups
+    )
+
+
+def _groups(values: Sequence[float | None], width: int) -> list[float | None]:
+    """The means of ``min(width, len(values))`` runs of neighbouring values."""
+    count = min(width, len(values))
+    means: list[float | None] = []
+    for index in range(count):
+        group = values[index * len(values) // count : (index + 1) * len(values) // count]
+        known = [value for value in group if value is not None]
+        means.append(sum(known) / len(known) if known else None)
+    return means
+
+
+def _scaled(number: float, base: int, units: Sequence[str]) -> tuple[float, str]:
+    """The number in the first unit in which three digits hold it."""
+    for unit in units[:-1]:
+        if abs(number) < 999.5:
+            return number, unit
+        number /= base
+    return number, units[-1]
+
+
+def _three_digits(number: float) -> str:
+    """A number below 1000 in three digits: ``1.21``, ``12.3``, ``847``."""
+    if abs(number) < 9.995:
+        return f"{number:.2f}"
+    return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
+
+
+def shown_path(path: str | Path) -> str:
+    """A path as a person would type it here: relative where it lies below, else absolute."""
+    absolute = Path(path).absolute()
+    with contextlib.suppress(ValueError, OSError):
+        return str(absolute.relative_to(Path.cwd()))
+    return str(absolute)

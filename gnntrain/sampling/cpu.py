@@ -1,0 +1,295 @@
+"""Neighbour sampling on the CPU, compiled by Numba."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gnntrain.errors import RunError, UserError
+from gnntrain.sampling.base import (
+    Int32Array,
+    Int64Array,
+    SampledHop,
+    SampledSubgraph,
+    SampleKey,
+    cumulative_hops,
+)
+from gnntrain.sampling.draws import hop_key
+from gnntrain.sampling.kernels import (
+    CHUNK_EDGES,
+    SCAN_LIMIT,
+    IndexArray,
+    count_edges,
+    draw_hop,
+    register_seeds,
+)
+
+MAX_BATCH_NODES = 2**30
+MAX_DEGREE = 2**32 - 1
+NOT_WANTED: Int64Array = np.empty(0, np.int64)
+
+
+class CPUNeighborSampler:
+    """Draws in-neighbours uniformly, in compiled code that releases the GIL.
+
+    At each hop all nodes found so far draw anew, each by its own key (see `draws`): the result
+    depends on neither threads nor ranks nor the other nodes of the batch. `sample` may be called
+    from several threads at once; each call in flight holds a scratch array of one int32 for every
+    node of the graph, kept for the next call.
+
+    Args:
+        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
+        indices: int32 or int64 `[num_edges]`, the source node of each edge; every value must be
+            a node. Both may be read-only memory maps; neither is copied.
+        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
+        replace: Draw with replacement: every node that has in-edges takes exactly the fan-out.
+        edge_ids: Also return each edge's position in `indices`.
+        frontier_only: Let only the nodes found in the last hop draw, as PyG does; older nodes keep
+            the edges that they drew when they were new.
+
+    Raises:
+        UserError: The arrays are no CSC, or a fan-out is neither −1 nor at least 1.
+    """
+
+    def __init__(
+        self,
+        indptr: npt.NDArray[np.integer],
+        indices: npt.NDArray[np.integer],
+        fan_outs: Sequence[int],
+        *,
+        replace: bool = False,
+        edge_ids: bool = False,
+        frontier_only: bool = False,
+    ) -> None:
+        self._indptr, self._indices = read_only_csc(indptr, indices)
+        self._fan_outs = checked_fan_outs(fan_outs)
+        self._replace = replace
+        self._edge_ids = edge_ids
+        self._frontier_only = frontier_only
+        self._idle: deque[_Scratch] = deque()
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._indptr) - 1
+
+    @property
+    def fan_outs(self) -> tuple[int, ...]:
+        """In-neighbours a node, the hop next to the seeds first; −1 takes all."""
+        return self._fan_outs
+
+    def sample(self, seeds: Int64Array, *, key: SampleKey) -> SampledSubgraph:
+        """Draw the neighbourhood of `seeds`.
+
+        Args:
+            seeds: Integers `[num_seeds]`, global node ids. A repeated seed keeps its positions,
+                each with its own (equal) in-edges; edges from it start at its first position.
+            key: Names the draw. Equal keys give equal in-neighbours, whatever the seeds.
+
+        Raises:
+            UserError: A seed is not a node of the graph.
+            RunError: The batch has more than 2^30 nodes.
+        """
+        seeds = checked_seeds(seeds, self.num_nodes)
+        try:
+            scratch = self._idle.pop()
+        except IndexError:
+            scratch = _Scratch(self.num_nodes, self._indices.dtype)
+        subgraph = self._draw(scratch, seeds, key)
+        # After an error above the scratch may hold numbers of half a batch: it is not kept then.
+        self._idle.append(scratch)
+        return subgraph
+
+    def _draw(self, scratch: _Scratch, seeds: Int64Array, key: SampleKey) -> SampledSubgraph:
+        scratch.start_batch(seeds)
+        hops: list[SampledHop] = []
+        oldest = 0
+        for hop, fan_out in enumerate(self._fan_outs):
+            num_dst = scratch.num_nodes
+            hops.append(self._draw_hop(scratch, oldest, fan_out, _numba_hop_key(key, hop)))
+            if self._frontier_only:
+                oldest = num_dst
+        drawn = _cumulated(hops, len(seeds)) if self._frontier_only else tuple(hops)
+        return SampledSubgraph(scratch.finish_batch(), len(seeds), drawn)
+
+    def _draw_hop(self, scratch: _Scratch, oldest: int, fan_out: int, key: np.uint64) -> SampledHop:
+        """The in-edges of the known nodes from number `oldest` on."""
+        num_dst = scratch.num_nodes - oldest
+        indptr = np.zeros(num_dst + 1, np.int64)
+        starts, degrees = scratch.destination_buffers(num_dst)
+        destinations = scratch.nodes[oldest : scratch.num_nodes]
+        most = count_edges(
+            self._indptr, destinations, fan_out, self._replace, starts, degrees, indptr
+        )
+        num_edges = int(indptr[-1])
+        scratch.reserve(num_edges, most, fan_out)
+        indices = np.empty(num_edges, np.int32)
+        edge_ids = np.empty(num_edges, np.int64) if self._edge_ids else NOT_WANTED
+        scratch.num_nodes = draw_hop(
+            self._indices,
+            scratch.nodes[oldest : scratch.num_nodes],
+            key,
+            fan_out < 0,
+            self._replace,
+            starts,
+            degrees,
+            indptr,
+            scratch.positions,
+            scratch.sources,
+            scratch.table,
+            scratch.local,
+            scratch.base,
+            scratch.nodes,
+            scratch.num_nodes,
+            indices,
+            edge_ids,
+        )
+        return SampledHop(indptr, indices, edge_ids if self._edge_ids else None, scratch.num_nodes)
+
+
+def _cumulated(hops: Sequence[SampledHop], num_seeds: int) -> tuple[SampledHop, ...]:
+    """Join hops that each cover only their own new destinations."""
+    if not hops:
+        return ()
+    counts = np.concatenate([np.diff(hop.indptr) for hop in hops])
+    indptr = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
+    return cumulative_hops(
+        indptr,
+        np.concatenate([hop.indices for hop in hops]),
+        np.concatenate(ids) if ids else None,
+        [num_seeds, *(hop.num_src for hop in hops)],
+    )
+
+
+class _Scratch:
+    """Buffers of one call in flight, reused by later calls.
+
+    `local[node] - base` is the number of a node in the present batch, negative if it has none.
+    Every batch starts with a base above all numbers written before, so nothing is ever cleared
+    (but once in some ten thousand batches, before the base leaves int32).
+    """
+
+    def __init__(self, num_nodes: int, index_dtype: np.dtype[np.integer]) -> None:
+        self.local: Int32Array = np.zeros(num_nodes, np.int32)
+        self.base = 1
+        self.num_nodes = 0
+        self.nodes: Int64Array = np.empty(0, np.int64)
+        self.positions: Int64Array = np.empty(CHUNK_EDGES, np.int64)
+        self.sources: IndexArray = np.empty(CHUNK_EDGES, index_dtype)
+        self.table: Int64Array = np.empty(0, np.int64)
+        self._destinations: Int64Array = np.empty((2, 0), np.int64)
+
+    def start_batch(self, seeds: Int64Array) -> None:
+        if self.base > MAX_BATCH_NODES:
+            self.local.fill(0)
+            self.base = 1
+        self.num_nodes = 0
+        self._reserve_nodes(len(seeds))
+        register_seeds(seeds, self.nodes, self.local, self.base)
+        self.num_nodes = len(seeds)
+
+    def finish_batch(self) -> Int64Array:
+        """The batch's nodes, in an array of their own."""
+        self.base += self.num_nodes
+        return self.nodes[: self.num_nodes].copy()
+
+    def destination_buffers(self, num_dst: int) -> tuple[Int64Array, Int64Array]:
+        if self._destinations.shape[1] < num_dst:
+            self._destinations = np.empty((2, _roomy(num_dst)), np.int64)
+        return self._destinations[0, :num_dst], self._destinations[1, :num_dst]
+
+    def reserve(self, num_edges: int, most: int, fan_out: int) -> None:
+        """Make room for a hop of `num_edges`, at most `most` of them at one destination."""
+        self._reserve_nodes(min(num_edges, len(self.local)))
+        if most > len(self.positions):
+            self.positions = np.empty(_roomy(most), np.int64)
+            self.sources = np.empty(len(self.positions), self.sources.dtype)
+        if SCAN_LIMIT < fan_out <= most and len(self.table) < 4 * fan_out:
+            self.table = np.empty(4 * fan_out, np.int64)
+
+    def _reserve_nodes(self, num_new: int) -> None:
+        needed = self.num_nodes + num_new + 1
+        if needed > MAX_BATCH_NODES:
+            raise RunError(
+                f"a mini-batch may grow to {needed - 1:,} nodes, beyond the limit of 2^30",
+                "Lower the batch size or the fan-outs.",
+            )
+        if needed > len(self.nodes):
+            nodes = np.empty(_roomy(needed), np.int64)
+            nodes[: self.num_nodes] = self.nodes[: self.num_nodes]
+            self.nodes = nodes
+
+
+def _roomy(length: int) -> int:
+    """A quarter more than needed, so that a buffer grows a few times only."""
+    return length + length // 4
+
+
+def _numba_hop_key(key: SampleKey, hop: int) -> np.uint64:
+    parts = (np.uint64(int(part) % 2**64) for part in (key.seed, key.epoch, key.step, hop))
+    return np.uint64(hop_key(*parts))
+
+
+def read_only_csc(
+    indptr: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]
+) -> tuple[Int64Array, IndexArray]:
+    """Plain read-only views of a CSC (of one type, so that one compiled version serves all).
+
+    Raises:
+        UserError: Wrong dtype or shape, or `indptr` does not span `indices`.
+    """
+    if indptr.ndim != 1 or indices.ndim != 1 or indices.dtype not in (np.int32, np.int64):
+        raise UserError(
+            f"the graph's indptr is {indptr.dtype} of shape {indptr.shape}, "
+            f"its indices are {indices.dtype} of shape {indices.shape}",
+            "Give indptr as int64 [num_nodes + 1] and indices as int32 or int64 [num_edges].",
+        )
+    offsets = np.ascontiguousarray(np.asarray(indptr), np.int64).view()
+    sources = np.ascontiguousarray(np.asarray(indices)).view()
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(sources):
+        ends = f"from {offsets[0]} to {offsets[-1]}" if len(offsets) else "over nothing"
+        raise UserError(
+            f"the graph's indptr runs {ends}, but there are {len(sources)} edges",
+            "It must start at 0 and end at the number of edges.",
+        )
+    if len(sources) > MAX_DEGREE and int(np.diff(offsets).max()) > MAX_DEGREE:
+        raise UserError("a node has 2^32 in-edges or more", "Split the node or drop edges.")
+    offsets.flags.writeable = False
+    sources.flags.writeable = False
+    return offsets, sources
+
+
+def checked_fan_outs(fan_outs: Sequence[int]) -> tuple[int, ...]:
+    wrong = [fan_out for fan_out in fan_outs if fan_out < 1 and fan_out != -1]
+    if wrong:
+        raise UserError(
+            f"fan-outs {list(fan_outs)} contain {wrong[0]}",
+            "Each must be at least 1, or -1 for all in-neighbours.",
+        )
+    return tuple(int(fan_out) for fan_out in fan_outs)
+
+
+def checked_seeds(seeds: npt.NDArray[np.integer], num_nodes: int) -> Int64Array:
+    """The seeds as contiguous int64.
+
+    Raises:
+        UserError: Not one-dimensional integers, or some are not nodes of the graph.
+    """
+    if seeds.ndim != 1 or not np.issubdtype(seeds.dtype, np.integer):
+        raise UserError(
+            f"seeds are {seeds.dtype} of shape {seeds.shape}",
+            "Give node ids as a one-dimensional array of integers.",
+        )
+    nodes = np.ascontiguousarray(seeds, np.int64)
+    if len(nodes) > 0 and (nodes.min() < 0 or nodes.max() >= num_nodes):
+        wrong = nodes[(nodes < 0) | (nodes >= num_nodes)]
+        shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
+        raise UserError(
+            f"{len(wrong)} of {len(seeds)} seeds are not nodes of the graph: {shown}",
+            f"Node ids run from 0 to {num_nodes - 1}.",
+        )
+    return nodes

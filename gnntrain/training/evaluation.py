@@ -1,0 +1,246 @@
+"""Exact metrics over splits, layer by layer over all neighbours; or sampled ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.features import FeatureSource, share
+from gnntrain.loading.loader import NeighborLoader, whole_graph_block
+from gnntrain.models import GNN
+from gnntrain.sampling.base import Int64Array
+from gnntrain.training.forward import OnBatch, needs_of
+from gnntrain.training.metrics import Metrics, compute_metrics
+from gnntrain.training.scratch import Scratch
+
+SPLITS = ("train", "val", "test")
+SplitMetrics = dict[str, Metrics]
+
+# One chunk of layer-wise inference: bounds what is held beside the activations themselves.
+_MAX_CHUNK_ROWS = 1 << 15
+_MAX_CHUNK_EDGES = 1 << 21
+
+# What a row costs in layer-wise inference beside its edges, counted in edges.
+_ROW_COST = 16
+
+
+class Evaluator(Protocol):
+    """Gives the metrics of a model on every split."""
+
+    def evaluate(self, model: nn.Module) -> SplitMetrics:
+        """Collective: all ranks call it, and all get the same answer."""
+        ...
+
+
+class LayerwiseEvaluator:
+    """Exact evaluation: every layer for all nodes, over all in-neighbours, before the next.
+
+    A rank computes its share of the destination nodes, chunk by chunk; the ranks of a machine
+    write into one shared copy of a layer's activations. Beside two such matrices (three where a
+    model transforms rows before it aggregates) it holds no more than a chunk.
+
+    Args:
+        all_ranks: Share the nodes out over all ranks, or let rank 0 compute alone.
+    """
+
+    def __init__(
+        self,
+        store: GraphStore,
+        features: FeatureSource,
+        context: DistributedContext,
+        scratch: Scratch,
+        *,
+        all_ranks: bool = True,
+    ) -> None:
+        self._store = store
+        self._features = features
+        self._context = context
+        self._scratch = scratch
+        if all_ranks:
+            self._rows = balanced_range(store.indptr, context.rank, context.world_size)
+        else:
+            self._rows = (0, store.num_nodes if context.is_main else 0)
+
+    def evaluate(self, model: nn.Module) -> SplitMetrics:
+        """See `Evaluator.evaluate`; `model` is a `GNN`."""
+        assert isinstance(model, GNN)
+        logits = self.logits(model)
+        metrics: SplitMetrics = {}
+        if self._context.is_main:
+            for split in SPLITS:
+                nodes = self._store.split(split)
+                labels = torch.from_numpy(self._store.labels[nodes])
+                metrics[split] = _metrics(self._store, logits[share(nodes)], labels)
+        return self._context.broadcast(metrics)
+
+    @torch.no_grad()
+    def logits(self, model: GNN) -> Tensor:
+        """float32 `[num_nodes, num_outputs]` on the CPU, shared by all ranks. Collective."""
+        was_training = model.training
+        model.eval()
+        try:
+            return self._by_layer(model) if model.uses_graph else self._by_row(model)
+        finally:
+            model.train(was_training)
+
+    def _by_row(self, model: GNN) -> Tensor:
+        out = self._matrix("logits", self._store.num_outputs)
+        for start, stop in self._chunks():
+            out[start:stop] = model(self._on_device(self._features.rows(start, stop)), ()).cpu()
+        self._context.barrier()
+        return out
+
+    def _by_layer(self, model: GNN) -> Tensor:
+        start, stop = self._rows
+        source: FeatureSource | Tensor = self._features
+        readout = model.readout_start(stop - start) if model.state_channels else None
+        logits = self._matrix("logits", self._store.num_outputs)
+        last = model.num_layers - 1
+        for i in range(model.num_layers):
+            z = self._transformed(model, i, source)
+            out_matrix = self._matrix(f"h{i % 2}", model.hidden_channels) if i < last else None
+            for a, b in self._chunks():
+                h = self._layer(model, i, source, z, a, b)
+                state = h
+                if readout is not None:
+                    state = readout[a - start : b - start]
+                    state[:] = model.readout_add(i, state, h)
+                if out_matrix is not None:
+                    out_matrix[a:b] = h.cpu()
+                else:
+                    logits[a:b] = model.readout(state).cpu()
+            self._context.barrier()
+            if out_matrix is not None:
+                source = out_matrix
+        return logits
+
+    def _layer(
+        self, model: GNN, i: int, source: FeatureSource | Tensor, z: Tensor, a: int, b: int
+    ) -> Tensor:
+        """Layer `i`'s output for the nodes `a … b − 1`."""
+        block = whole_graph_block(self._store, needs_of(model), a, b).to(self._context.device)
+        h_dst = self._on_device(_rows(source, a, b))
+        z_dst = z[a:b] if model.has_transform(i) else h_dst
+        return model.finish(i, model.combine(i, z, h_dst, z_dst, block), h_dst)
+
+    def _transformed(self, model: GNN, i: int, source: FeatureSource | Tensor) -> Tensor:
+        """What layer `i` aggregates, for all nodes, on this rank's device."""
+        if not model.has_transform(i):
+            whole = source if isinstance(source, Tensor) else source.whole()
+            if whole is not None:
+                return self._on_device(whole)
+        width = model.transform(i, self._on_device(_rows(source, 0, 0))).shape[1]
+        z = self._matrix("z", width)
+        for a, b in self._chunks():
+            rows = self._on_device(_rows(source, a, b))
+            z[a:b] = (model.transform(i, rows) if model.has_transform(i) else rows).cpu()
+        self._context.barrier()
+        return self._on_device(z)
+
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        return chunks(self._store.indptr, *self._rows)
+
+    def _matrix(self, name: str, num_columns: int) -> Tensor:
+        return self._scratch.matrix(name, self._store.num_nodes, num_columns)
+
+    def _on_device(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._context.device)
+
+
+class SampledEvaluator:
+    """Metrics from mini-batches: every node of a split once, each with a sampled neighbourhood.
+
+    With fan-outs of −1 it is exact, if slow.
+
+    Args:
+        loaders: By split. They share each batch out over the ranks that take part.
+        max_steps: Steps a split at the most; None: all.
+    """
+
+    def __init__(
+        self,
+        store: GraphStore,
+        loaders: Mapping[str, NeighborLoader],
+        context: DistributedContext,
+        *,
+        max_steps: int | None = None,
+    ) -> None:
+        self._store = store
+        self._loaders = loaders
+        self._context = context
+        self._max_steps = max_steps
+
+    def evaluate(self, model: nn.Module) -> SplitMetrics:
+        """See `Evaluator.evaluate`."""
+        module = OnBatch(model)
+        was_training = model.training
+        model.eval()
+        try:
+            return {split: self._split(module, split) for split in SPLITS}
+        finally:
+            model.train(was_training)
+
+    @torch.no_grad()
+    def _split(self, module: OnBatch, split: str) -> Metrics:
+        loader = self._loaders[split]
+        logits: list[Tensor] = []
+        labels: list[Tensor] = []
+        # A rank that does not take part has its plan, but draws nothing.
+        idle = loader.plan.world_size == 1 and not self._context.is_main
+        loader.set_epoch(0)
+        for batch in islice(loader, 0 if idle else self._max_steps):
+            if batch.num_counted:
+                logits.append(module(batch.to(self._context.device)).float().cpu())
+                labels.append(batch.y.cpu())
+        parts = self._context.gather((_joined(logits), _joined(labels)))
+        all_logits = _joined([part for part, _ in parts if part is not None])
+        all_labels = _joined([part for _, part in parts if part is not None])
+        if all_logits is None or all_labels is None:
+            return {}
+        return _metrics(self._store, all_logits, all_labels)
+
+
+def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int, int]:
+    """The contiguous nodes that `rank` computes, so that all ranks have equal work.
+
+    A node's work is taken as its in-edges plus a constant for its own row.
+    """
+    num_nodes = len(indptr) - 1
+    total = int(indptr[-1]) + _ROW_COST * num_nodes
+
+    def boundary(part: int) -> int:
+        wanted = total * part // world_size
+        key = lambda node: int(indptr[node]) + _ROW_COST * node  # noqa: E731
+        return bisect_left(range(num_nodes + 1), wanted, key=key)
+
+    return boundary(rank), boundary(rank + 1)
+
+
+def chunks(indptr: Int64Array, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Cut the nodes `start … stop − 1` into ranges of bounded rows and edges, one node at least."""
+    while start < stop:
+        limit = int(indptr[start]) + _MAX_CHUNK_EDGES
+        end = int(np.searchsorted(indptr[start + 1 : stop + 1], limit, side="right")) + start
+        end = min(max(end, start + 1), start + _MAX_CHUNK_ROWS)
+        yield start, end
+        start = end
+
+
+def _rows(source: FeatureSource | Tensor, start: int, stop: int) -> Tensor:
+    return source[start:stop] if isinstance(source, Tensor) else source.rows(start, stop)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor | None:
+    return torch.cat(list(parts)) if parts else None
+
+
+def _metrics(store: GraphStore, logits: Tensor, labels: Tensor) -> Metrics:
+    return compute_metrics(logits, labels, store.task, store.metric, store.ogb_name)

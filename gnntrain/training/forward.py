@@ -1,0 +1,34 @@
+"""Calling a model on a mini-batch, whichever kind of model it is."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.models import GNN, PlainModel
+
+
+class OnBatch(nn.Module):
+    """Wraps a model so that it takes a `MiniBatch` and answers for its seeds.
+
+    The one module that is handed to DDP and to `torch.compile`.
+    """
+
+    def __init__(self, model: GNN | PlainModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: MiniBatch) -> Tensor:
+        """Logits of the seeds, `[batch_size, num_outputs]`."""
+        if isinstance(self.model, PlainModel):
+            out = self.model.module(batch.x, batch.edge_index)
+        else:
+            out = self.model(batch.x, batch.blocks)
+        return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]
+
+
+def needs_of(model: GNN | PlainModel) -> BlockNeeds:
+    """What the model wants in its blocks."""
+    if isinstance(model, PlainModel):
+        return BlockNeeds()
+    return BlockNeeds(norm=model.uses_norm, weight=model.uses_weight, degree=model.uses_degree)

@@ -1,0 +1,100 @@
+"""The figures a data set is judged by, from exact or sampled predictions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from torch import Tensor
+from torchmetrics.functional import classification
+
+from gnntrain.data.build import Task
+
+Metrics = dict[str, float]
+
+# OGB's evaluators name their figures differently.
+_OGB_NAMES = {"acc": "accuracy", "rocauc": "roc_auc", "ap": "average_precision"}
+
+
+def compute_metrics(
+    logits: Tensor, labels: Tensor, task: Task, metric: str, ogb_name: str | None = None
+) -> Metrics:
+    """The metrics of one split, fractions between 0 and 1, the data set's own first.
+
+    Args:
+        logits: float `[n, num_outputs]` on the CPU.
+        labels: `[n]` class numbers, or 0/1 `[n, num_classes]` (multi-label). Nodes labelled −1
+            are left out.
+        task: What is predicted.
+        metric: The data set's own metric.
+        ogb_name: Name of an OGB data set: its metric then comes from OGB's own evaluator.
+
+    Returns:
+        By name; empty where the split has no labelled node. A metric that the split cannot give
+        (ROC AUC of a single class) is NaN.
+    """
+    if task != "multilabel":
+        labelled = labels >= 0
+        logits, labels = logits[labelled], labels[labelled]
+    if len(labels) == 0:
+        return {}
+    logits, labels = logits.float(), labels.long()
+    if task == "multiclass":
+        metrics = _by_class(logits.argmax(dim=1), labels, logits.shape[1])
+    elif task == "binary":
+        # Probabilities, since torchmetrics guesses from the range whether it was given logits.
+        scores = logits[:, 0].sigmoid()
+        metrics = _ranking(scores, labels) | _by_class((scores > 0.5).long(), labels, 2)
+    else:
+        ranking = metric in ("roc_auc", "average_precision")
+        metrics = _multilabel(logits.sigmoid(), labels, with_ranking=ranking)
+    if ogb_name is not None:
+        metrics |= _ogb(ogb_name, logits, labels, task)
+    return {metric: metrics[metric]} | metrics
+
+
+def _by_class(predicted: Tensor, labels: Tensor, num_classes: int) -> Metrics:
+    score = classification.multiclass_f1_score
+    return {
+        "accuracy": float((predicted == labels).double().mean()),
+        "f1_micro": float(score(predicted, labels, num_classes, average="micro")),
+        "f1_macro": float(score(predicted, labels, num_classes, average="macro")),
+    }
+
+
+def _ranking(scores: Tensor, labels: Tensor) -> Metrics:
+    if not 0 < int(labels.sum()) < len(labels):
+        return {"roc_auc": float("nan"), "average_precision": float("nan")}
+    return {
+        "roc_auc": float(classification.binary_auroc(scores, labels)),
+        "average_precision": float(classification.binary_average_precision(scores, labels)),
+    }
+
+
+def _multilabel(scores: Tensor, labels: Tensor, *, with_ranking: bool) -> Metrics:
+    num_labels = labels.shape[1]
+    score = classification.multilabel_f1_score
+    metrics = {
+        "f1_micro": float(score(scores, labels, num_labels, average="micro")),
+        "f1_macro": float(score(scores, labels, num_labels, average="macro")),
+        "accuracy": float(((scores > 0.5) == labels.bool()).double().mean()),
+    }
+    if with_ranking:  # a sort for each label: only where the data set is judged by it
+        auroc = classification.multilabel_auroc
+        precision = classification.multilabel_average_precision
+        metrics["roc_auc"] = float(auroc(scores, labels, num_labels))
+        metrics["average_precision"] = float(precision(scores, labels, num_labels))
+    return metrics
+
+
+def _ogb(name: str, logits: Tensor, labels: Tensor, task: Task) -> Metrics:
+    # OGB asks its home for a newer version when imported; a training run must not.
+    os.environ["OUTDATED_IGNORE"] = "1"
+    with contextlib.redirect_stdout(None):
+        from ogb.nodeproppred import Evaluator
+    predicted = logits.argmax(dim=1, keepdim=True) if task == "multiclass" else logits
+    answer: dict[str, Any] = Evaluator(name).eval(
+        {"y_true": labels.view(predicted.shape).numpy(), "y_pred": predicted.numpy()}
+    )
+    return {_OGB_NAMES.get(key, key): float(value) for key, value in answer.items()}

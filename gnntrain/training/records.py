@@ -1,0 +1,243 @@
+"""What a run says about itself: plain records that training fills and reporting shows or stores.
+
+Nothing here knows torch, a terminal or a file, so that a worker, a logger and a notebook can all
+use the same types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Status = Literal["completed", "interrupted", "failed"]
+Metrics = Mapping[str, Mapping[str, float]]
+"""Metrics by split and by name, fractions: ``{"val": {"accuracy": 0.8}}``."""
+
+SPLIT_ORDER = ("train", "val", "test")
+
+
+def json_safe(value: Any) -> Any:
+    """The same value with containers as dicts and lists, and NaN and infinities as ``None``.
+
+    JSON has no word for a number that is not finite, and most readers refuse a file with one.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is about to be trained, on what, and where it goes.
+
+    Attributes:
+        dataset: Name of the data set.
+        model: Name of the model.
+        num_nodes: Nodes of the graph.
+        num_edges: Stored edges of the graph.
+        num_features: Features a node.
+        num_classes: Classes (or labels, where a node has several).
+        num_parameters: Trainable parameters of the model.
+        world_size: Ranks that train together.
+        device: The devices in words, for example ``"2 CPU ranks (gloo)"``.
+        metric: Name of the metric that decides which epoch is the best.
+        store_path: Directory of the graph store.
+        store_reason: How the store was opened, for example ``"opened"``.
+        store_seconds: Seconds to open or build it.
+        sampler: The sampler in words, for example ``"neighbor [25, 10] (numba)"``.
+        epochs: Epochs that were asked for.
+        steps_per_epoch: Optimiser steps an epoch.
+        global_batch_size: Seed nodes a step over all ranks.
+        seed: Seed of the run.
+        run_dir: The run directory.
+    """
+
+    dataset: str
+    model: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    num_parameters: int
+    world_size: int
+    device: str
+    metric: str
+    store_path: str
+    store_reason: str
+    store_seconds: float
+    sampler: str
+    epochs: int
+    steps_per_epoch: int
+    global_batch_size: int
+    seed: int
+    run_dir: str
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """Where an epoch stands.
+
+    Attributes:
+        epoch: The epoch, from 1.
+        step: Steps of this epoch that are done.
+        num_steps: Steps of this epoch.
+        loss: The mean loss so far, or ``None`` where it was not read from the device.
+        seeds_per_s: Seed nodes a second over all ranks.
+        edges_per_s: Sampled edges a second over all ranks.
+        memory_bytes: Resident memory of all ranks.
+    """
+
+    epoch: int
+    step: int
+    num_steps: int
+    loss: float | None
+    seeds_per_s: float
+    edges_per_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch reached.
+
+    Attributes:
+        epoch: The epoch, from 1.
+        step: Optimiser steps since the run began.
+        train_loss: The mean loss over the epoch's seed nodes of all ranks.
+        metrics: By split and name; empty where the epoch was not evaluated.
+        lr: Learning rate of the epoch's last step.
+        seconds: Seconds of the training part.
+        eval_seconds: Seconds of the evaluation.
+        seeds_per_s: Seed nodes a second over all ranks, in the training part.
+        edges_per_s: Sampled edges a second over all ranks, in the training part.
+        memory_bytes: Resident memory of all ranks.
+        gpu_memory_bytes: Largest GPU memory of a rank, ``None`` without a GPU.
+    """
+
+    epoch: int
+    step: int
+    train_loss: float
+    metrics: Metrics
+    lr: float
+    seconds: float
+    eval_seconds: float
+    seeds_per_s: float
+    edges_per_s: float
+    memory_bytes: int
+    gpu_memory_bytes: int | None = None
+
+    def metric(self, split: str, name: str) -> float | None:
+        """The metric ``name`` on ``split``, or ``None`` where it was not computed."""
+        return self.metrics.get(split, {}).get(name)
+
+    def flat(self) -> dict[str, int | float]:
+        """The record as one row with slash-separated names, in a fixed order.
+
+        ``epoch, step, train/loss, val/<metric>, train/<metric>, test/<metric>, lr, seconds,
+        eval_seconds, seeds_per_s, edges_per_s, memory`` and, with a GPU, ``gpu_memory``. A metric
+        that was not computed has no entry; numbers that are not finite stay what they are.
+        """
+        row: dict[str, int | float] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "train/loss": self.train_loss,
+        }
+        # The validation metric first: it is what a reader of the table looks for.
+        for split in sorted(self.metrics, key=lambda name: name != "val"):
+            row |= {f"{split}/{name}": value for name, value in self.metrics[split].items()}
+        row |= {
+            "lr": self.lr,
+            "seconds": self.seconds,
+            "eval_seconds": self.eval_seconds,
+            "seeds_per_s": self.seeds_per_s,
+            "edges_per_s": self.edges_per_s,
+            "memory": self.memory_bytes,
+        }
+        if self.gpu_memory_bytes is not None:
+            row["gpu_memory"] = self.gpu_memory_bytes
+        return row
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run, as ``summary.json`` holds it.
+
+    Attributes:
+        status: How the run ended.
+        dataset, model, num_parameters, world_size, seed: As in :class:`RunInfo`.
+        epochs: Epochs that were trained to their end.
+        best_epoch: The epoch with the best validation metric, ``None`` before any evaluation.
+        metric: Name of the metric that decides.
+        train, val, test: Metrics by name at the best epoch, fractions.
+        train_loss: Mean loss of every epoch.
+        seconds_total: Seconds of the run.
+        seconds_per_epoch: Median seconds of an epoch's training part, ``None`` before the first.
+        edges_per_s: Median sampled edges a second over all ranks, ``None`` before the first.
+        seeds_per_s: Median seed nodes a second over all ranks, ``None`` before the first.
+        peak_rss_bytes: Peak resident memory of all ranks.
+        peak_gpu_bytes: Peak GPU memory of a rank, 0 without a GPU.
+        error: What ended a run that failed.
+        extra: Further fields, written beside the others.
+    """
+
+    status: Status
+    dataset: str
+    model: str
+    num_parameters: int
+    world_size: int
+    seed: int
+    epochs: int
+    best_epoch: int | None
+    metric: str
+    train: Mapping[str, float]
+    val: Mapping[str, float]
+    test: Mapping[str, float]
+    train_loss: Sequence[float]
+    seconds_total: float
+    seconds_per_epoch: float | None
+    edges_per_s: float | None
+    peak_rss_bytes: int
+    peak_gpu_bytes: int = 0
+    seeds_per_s: float | None = None
+    error: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the splits that have some, in the order train, val, test."""
+        return {name: getattr(self, name) for name in SPLIT_ORDER if getattr(self, name)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values; ``extra`` fields beside them, never over them."""
+        own = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        extra = own.pop("extra")
+        if self.error is None:
+            del own["error"]
+        row: dict[str, Any] = json_safe(own)
+        return row | {name: json_safe(extra[name]) for name in extra if name not in own}
+
+
+class Callback(Protocol):
+    """Whoever listens to a run; called on rank 0 alone."""
+
+    def on_start(self, info: RunInfo) -> None:
+        """Called once, before the first epoch."""
+
+    def on_step(self, progress: StepProgress) -> None:
+        """Called as steps are done: must be cheap."""
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Called after every epoch and its evaluation."""
+
+    def on_message(self, text: str) -> None:
+        """A notice or a warning for the person who watches."""
+
+    def on_finish(self, summary: Summary) -> None:
+        """Called once at the end, also after an interruption or a failure."""

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnntrain.distributed.context import DistributedContext, share_of
+
+
+@given(num_items=st.integers(0, 100), world_size=st.integers(1, 12))
+def test_shares_cover_everything_once_and_differ_by_one_at_most(
+    num_items: int, world_size: int
+) -> None:
+    items = list(range(num_items))
+    shares = [items[share_of(num_items, rank, world_size)] for rank in range(world_size)]
+    assert sum(shares, []) == items
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_alone_every_collective_is_the_identity() -> None:
+    alone = DistributedContext()
+    assert alone.is_main
+    assert alone.sum(torch.tensor([2.0])).tolist() == [2.0]
+    assert alone.broadcast({"a": 1}) == {"a": 1}
+    assert alone.gather(5) == [5]
+    alone.barrier()
+    alone.synchronize_buffers(torch.nn.BatchNorm1d(2))

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.errors import RunError, UserError
+
+
+def plan(world_size: int, directory: Path) -> LaunchPlan:
+    return LaunchPlan(world_size, False, threads=1, timeout=60, report_dir=directory)
+
+
+def collectives(context: DistributedContext, payload: dict[str, Any]) -> None:
+    rank = context.rank
+    module = torch.nn.BatchNorm1d(2)
+    module.running_mean.fill_(float(rank))  # type: ignore[union-attr]
+    context.synchronize_buffers(module)
+    answer = {
+        "threads": torch.get_num_threads(),
+        "sum": context.sum(torch.tensor([1.0, float(rank)])).tolist(),
+        "broadcast": context.broadcast({"from": rank}),
+        "gather": [int(t) for t in context.gather(torch.tensor(rank))],
+        "buffer": module.running_mean.tolist(),  # type: ignore[union-attr]
+        "echo": payload["word"],
+    }
+    Path(payload["dir"], f"{rank}.txt").write_text(json.dumps(answer))
+
+
+def fail_on_rank_1(context: DistributedContext, payload: str) -> None:
+    if context.rank == 1:
+        if payload == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if payload == "user":
+            raise UserError("the value 7 is wrong", "take 8")
+        raise ZeroDivisionError("it broke")
+    context.barrier()
+
+
+def test_ranks_talk_to_each_other(tmp_path: Path) -> None:
+    launch(collectives, {"dir": str(tmp_path), "word": "hello"}, plan(3, tmp_path))
+    for rank in range(3):
+        assert json.loads((tmp_path / f"{rank}.txt").read_text()) == {
+            "threads": 1,
+            "sum": [3.0, 3.0],
+            "broadcast": {"from": 0},
+            "gather": [0, 1, 2],
+            "buffer": [0.0, 0.0],
+            "echo": "hello",
+        }
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "words"),
+    [
+        ("raise", RunError, ["Rank 1", "ZeroDivisionError", "it broke"]),
+        ("user", UserError, ["the value 7 is wrong"]),
+        ("kill", RunError, ["Rank 1", "SIGKILL"]),
+    ],
+)
+def test_a_failing_rank_ends_all_and_its_own_error_is_told(
+    tmp_path: Path, payload: str, kind: type[Exception], words: list[str]
+) -> None:
+    with pytest.raises(kind) as caught:
+        launch(fail_on_rank_1, payload, plan(3, tmp_path))
+    assert all(word in str(caught.value) for word in words)
+    if payload == "user":
+        assert isinstance(caught.value, UserError)
+        assert caught.value.hint == "take 8"
+    running = [c for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE]
+    assert not [c for c in running if "spawn_main" in " ".join(c.cmdline())]
+
+
+def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    directories = [tmp_path / "a", tmp_path / "b"]
+    for directory in directories:
+        directory.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [
+            pool.submit(launch, collectives, {"dir": str(d), "word": d.name}, plan(2, d))
+            for d in directories
+        ]
+        for job in jobs:
+            job.result()
+    for directory in directories:
+        assert json.loads((directory / "1.txt").read_text())["echo"] == directory.name

@@ -1,0 +1,51 @@
+"""Small graphs in a store, for the tests of every room above `data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnntrain.data.build import GraphData, PrepareOptions, write_store
+from gnntrain.data.store import GraphStore
+
+
+def random_graph(
+    num_nodes: int = 60,
+    num_edges: int = 240,
+    *,
+    num_features: int = 5,
+    num_classes: int = 3,
+    task: str = "multiclass",
+    seed: int = 0,
+    **changes: Any,
+) -> GraphData:
+    """A random directed graph with self loops, duplicate edges, a hub and isolated nodes."""
+    rng = np.random.default_rng(seed)
+    src = rng.integers(0, num_nodes - 3, num_edges)
+    dst = rng.integers(0, num_nodes - 3, num_edges)
+    dst[: num_edges // 5] = 0  # a hub
+    if task == "multilabel":
+        labels = rng.integers(0, 2, (num_nodes, num_classes)).astype(np.uint8)
+    else:
+        labels = rng.integers(0, num_classes, num_nodes)
+    train, val, test = np.split(rng.permutation(num_nodes), [num_nodes // 2, 3 * num_nodes // 4])
+    values: dict[str, Any] = {
+        "dataset": "random",
+        "num_nodes": num_nodes,
+        "src": src,
+        "dst": dst,
+        "features": rng.normal(size=(num_nodes, num_features)).astype(np.float32),
+        "labels": labels,
+        "num_classes": num_classes,
+        "task": task,
+        "splits": {"train": train, "val": val, "test": test},
+        "metric": {"multiclass": "accuracy", "binary": "roc_auc", "multilabel": "f1_micro"}[task],
+    }
+    return GraphData(**(values | changes))
+
+
+def stored(path: Path, data: GraphData | None = None, **options: Any) -> GraphStore:
+    """The graph in a store at `path`."""
+    return write_store(path, data or random_graph(), PrepareOptions(**options), {"name": "random"})

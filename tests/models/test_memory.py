@@ -1,0 +1,81 @@
+"""No model ever holds a tensor of edges × features, forward or backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.nn import SAGEConv
+
+from gnntrain.loading.batch import Block
+from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.models import aggregate as aggregation
+
+NUM_NODES, WIDTH = 150, 64
+NUM_EDGES = NUM_NODES * NUM_NODES
+
+
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Records how many numbers the largest dense tensor held."""
+
+    numel: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                self.numel = max(self.numel, value.untyped_storage().nbytes() // value.itemsize)
+        return result
+
+
+def dense_block() -> Block:
+    """Every node a neighbour of every node."""
+    indptr = torch.arange(NUM_NODES + 1) * NUM_NODES
+    indices = torch.arange(NUM_NODES).repeat(NUM_NODES)
+    return Block(indptr, indices, NUM_NODES, norm=torch.ones(NUM_NODES))
+
+
+def largest(forward: Callable[[Tensor], Tensor]) -> int:
+    x = torch.randn(NUM_NODES, WIDTH, requires_grad=True)
+    record = LargestTensor()  # type: ignore[no-untyped-call]  # nor here
+    with record:
+        torch.autograd.grad(forward(x).sum(), x)
+    return record.numel
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SAGE, {"aggregator": "mean"}),
+        (SAGE, {"aggregator": "max"}),
+        (SAGE, {"aggregator": "sum"}),
+        (GCN, {}),
+        (GAT, {"heads": 4}),
+        (GATv2, {"heads": 4}),
+        (GIN, {}),
+    ],
+)
+def test_memory_stays_far_below_edges_times_features(
+    kind: Callable[..., GNN], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregation, "MAX_CHUNK_ELEMENTS", 2**16)
+    model = kind(WIDTH, WIDTH, hidden_channels=WIDTH, num_layers=2, **options)
+    blocks = [dense_block()] * 2
+    assert largest(lambda x: model(x, blocks)) < NUM_EDGES * WIDTH // 8
+
+
+def test_the_chunked_maximum_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregation, "MAX_CHUNK_ELEMENTS", 2**16)
+    block = dense_block()
+    assert largest(lambda x: aggregation.chunked_maximum(block, x)) < NUM_EDGES * WIDTH // 8
+
+
+def test_the_measure_sees_message_passing_edge_by_edge() -> None:
+    conv, block = SAGEConv(WIDTH, WIDTH), dense_block()
+    dst = torch.arange(NUM_NODES).repeat_interleave(NUM_NODES)
+    edge_index = torch.stack([block.indices, dst])
+    assert largest(lambda x: conv(x, edge_index)) >= NUM_EDGES * WIDTH

@@ -1,0 +1,145 @@
+"""From a configuration to a model, built in or by entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from gnntrain.errors import UserError
+from gnntrain.models import GNN, MODELS, SAGE, PlainModel, build_model, plugin
+from gnntrain.models.base import Scaffold
+
+
+class PlainGCN(nn.Module):
+    """A model as a PyG user writes it."""
+
+    def __init__(self, in_channels: int, out_channels: int, width: int) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(in_channels, width), GCNConv(width, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
+        return rows
+
+
+def make_sage(in_channels: int, out_channels: int) -> GNN:
+    return SAGE(in_channels, out_channels)
+
+
+def make_nothing(in_channels: int, out_channels: int) -> str:
+    return f"{in_channels} {out_channels}"
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = __name__
+    found = EntryPoints(
+        EntryPoint(name, value, plugin.ENTRY_POINT_GROUP)
+        for name, value in [
+            ("plain", f"{here}:PlainGCN"),
+            ("own-sage", f"{here}:make_sage"),
+            ("nothing", f"{here}:make_nothing"),
+            ("gone", "no_such_package:Model"),
+            ("renamed", f"{here}:no_such_name"),
+        ]
+    )
+    loaders: dict[str, Callable[[], Any]] = {
+        "PlainGCN": lambda: PlainGCN,
+        "make_sage": lambda: make_sage,
+        "make_nothing": lambda: make_nothing,
+    }
+    load = EntryPoint.load
+
+    def load_here(point: EntryPoint) -> Any:
+        # Tests are not importable by name; all else fails as it would.
+        return loaders[point.attr]() if point.attr in loaders else load(point)
+
+    monkeypatch.setattr(EntryPoint, "load", load_here)
+    monkeypatch.setattr(plugin, "entry_points", lambda **wanted: found.select(**wanted))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_name_builds_a_model_with_its_defaults(name: str) -> None:
+    model = build_model(SimpleNamespace(name=name), 5, 3)
+    assert isinstance(model, GNN)
+    assert model.num_layers == 2
+    assert model.out_channels == 3
+
+
+def test_options_reach_the_model() -> None:
+    config = SimpleNamespace(name="gat", hidden_channels=12, heads=3, num_layers=3, jk="cat")
+    model = build_model(config, 5, 2)
+    assert isinstance(model, GNN)
+    assert [model.conv(i).heads for i in range(3)] == [3, 3, 3]
+    assert model.state_channels == 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_schema_of_every_built_in_model_fits_its_class(name: str) -> None:
+    config = pytest.importorskip("gnntrain.config.schema")
+    classes = {
+        "sage": "SAGEConfig",
+        "gcn": "GCNConfig",
+        "gat": "GATConfig",
+        "gatv2": "GATConfig",
+        "gin": "GINConfig",
+        "mlp": "MLPConfig",
+    }
+    section = getattr(config, classes[name])(name=name)
+    assert set(Scaffold.__annotations__) <= set(vars(section))
+    assert isinstance(build_model(section, 5, 3), GNN)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
+    with pytest.raises(UserError, match="no model is called 'sgae'") as caught:
+        build_model(SimpleNamespace(name="sgae"), 5, 3)
+    assert caught.value.hint is not None
+    assert "did you mean 'sage'?" in caught.value.hint
+    assert "gatv2" in caught.value.hint
+
+
+@pytest.mark.usefixtures("plugins")
+def test_unknown_names_are_told_the_installed_plugins_too() -> None:
+    with pytest.raises(UserError) as caught:
+        build_model(SimpleNamespace(name="plane"), 5, 3)
+    assert "did you mean 'plain'?" in str(caught.value)
+    assert "own-sage" in str(caught.value)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plain_pyg_model_runs_on_a_mini_batch() -> None:
+    config = SimpleNamespace(name="plain", options={"width": 4}, hidden_channels=128)
+    model = build_model(config, 5, 3)
+    assert isinstance(model, PlainModel)
+    batch: Any = SimpleNamespace(
+        x=torch.randn(6, 5), edge_index=torch.tensor([[4, 5], [0, 1]]), batch_size=2
+    )
+    expected = model.module(batch.x, batch.edge_index)[:2]
+    torch.testing.assert_close(model(batch), expected)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plugin_that_is_one_of_our_models_is_used_as_it_is() -> None:
+    assert type(build_model(SimpleNamespace(name="own-sage", options={}), 5, 3)) is SAGE
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("plain", {"widht": 4}, r"does not take model.options=\{'widht': 4\}"),
+        ("nothing", {}, "returned a str, not a model"),
+        ("gone", {}, "cannot be imported: No module named 'no_such_package'"),
+        ("renamed", {}, "cannot be imported"),
+    ],
+)
+def test_broken_plugins_are_explained(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build_model(SimpleNamespace(name=name, options=options), 5, 3)

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnntrain.errors import UserError
+from gnntrain.reporting import loggers
+from gnntrain.reporting.loggers import LOGGERS, build_loggers, check_loggers
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.training.records import Callback, EpochRecord, Summary
+from tests.reporting.samples import INFO, RECORD, STEP, SUMMARY, record, summary
+
+CONFIG = {"model": {"name": "sage", "hidden_channels": 16}, "sampler": {"fan_outs": [25, 10]}}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path)
+
+
+def play(callbacks: list[Callback], *records: EpochRecord, end: Summary = SUMMARY) -> None:
+    """A run as its listeners hear it."""
+    for callback in callbacks:
+        callback.on_start(INFO)
+        callback.on_step(STEP)
+        for item in records:
+            callback.on_epoch(item)
+        callback.on_message("a notice")
+        callback.on_finish(end)
+
+
+def json_lines(run: RunDirectory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def csv_rows(run: RunDirectory) -> list[dict[str, str]]:
+    with (run.path / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_metrics_jsonl_has_a_line_an_epoch_even_where_no_logger_was_chosen(
+    run: RunDirectory,
+) -> None:
+    play(build_loggers({}, run, CONFIG), record(1), record(2))
+    assert json_lines(run) == [record(1).flat(), record(2).flat()]
+
+
+def test_jsonl_is_not_written_twice_where_it_is_named(run: RunDirectory) -> None:
+    play(build_loggers({"jsonl": {}}, run, CONFIG), record(1))
+    assert len(json_lines(run)) == 1
+
+
+def test_a_line_is_there_as_soon_as_its_epoch_is(run: RunDirectory) -> None:
+    (jsonl,) = build_loggers({}, run, CONFIG)
+    jsonl.on_start(INFO)
+    jsonl.on_epoch(record(1))
+    assert len(json_lines(run)) == 1
+
+
+def test_a_loss_that_is_not_finite_is_null_in_metrics_jsonl(run: RunDirectory) -> None:
+    play(build_loggers({}, run, CONFIG), record(1, train_loss=math.nan))
+    assert json_lines(run)[0]["train/loss"] is None
+
+
+def test_csv_has_a_row_an_epoch(run: RunDirectory) -> None:
+    play(build_loggers({"csv": {}}, run, CONFIG), record(1), record(2))
+    rows = csv_rows(run)
+    assert list(rows[0]) == list(RECORD.flat())
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert rows[0]["val/accuracy"] == "0.5"
+
+
+def test_csv_columns_do_not_depend_on_whether_the_first_epoch_was_evaluated(
+    run: RunDirectory,
+) -> None:
+    play(build_loggers({"csv": {}}, run, CONFIG), record(1, metrics={}), record(2))
+    rows = csv_rows(run)
+    assert list(rows[0]) == list(RECORD.flat())
+    assert rows[0]["val/accuracy"] == ""
+    assert rows[1]["val/accuracy"] == "0.5"
+
+
+def test_csv_widens_for_a_column_that_comes_later(run: RunDirectory) -> None:
+    play(build_loggers({"csv": {}}, run, CONFIG), record(1), record(2, gpu_memory_bytes=5))
+    assert [row["gpu_memory"] for row in csv_rows(run)] == ["", "5"]
+    assert not list(run.path.glob("*.draft"))
+
+
+def test_the_files_go_on_where_an_earlier_run_stopped(run: RunDirectory) -> None:
+    for epoch in (1, 2):
+        play(build_loggers({"csv": {}}, run, CONFIG), record(epoch, gpu_memory_bytes=5))
+    assert [row["epoch"] for row in csv_rows(run)] == ["1", "2"]
+    assert [row["epoch"] for row in json_lines(run)] == [1, 2]
+
+
+def test_tensorboard_has_the_scalars_of_every_epoch(run: RunDirectory) -> None:
+    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    play(build_loggers({"tensorboard": {}}, run, CONFIG), record(1), record(2, train_loss=1.5))
+    events = accumulator.EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    losses = events.Scalars("train/loss")
+    assert [(event.step, event.value) for event in losses] == [(1, 1.9375), (2, 1.5)]
+    assert "val/accuracy" in events.Tags()["scalars"]
+    assert "config/text_summary" in events.Tags()["tensors"]
+
+
+class FakeWandbRun:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.logged: list[tuple[int, dict[str, Any]]] = []
+        self.summary: dict[str, Any] = {}
+        self.exit_code: int | None = None
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        self.logged.append((step, row))
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def wandb_runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeWandbRun]:
+    runs: list[FakeWandbRun] = []
+
+    def init(**options: Any) -> FakeWandbRun:
+        runs.append(FakeWandbRun(options))
+        return runs[-1]
+
+    module: Any = ModuleType("wandb")
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return runs
+
+
+def test_wandb_gets_configuration_epochs_and_end(
+    run: RunDirectory, wandb_runs: list[FakeWandbRun]
+) -> None:
+    options = {"wandb": {"project": "graphs", "mode": "offline"}}
+    play(build_loggers(options, run, CONFIG), record(1))
+    (started,) = wandb_runs
+    assert started.options["project"] == "graphs"
+    assert started.options["mode"] == "offline"
+    assert started.options["name"] == run.name
+    assert started.options["config"]["model"]["name"] == "sage"
+    assert started.options["config"]["run_info"]["num_parameters"] == INFO.num_parameters
+    assert started.logged[0][0] == 1
+    assert started.logged[0][1]["val/accuracy"] == 0.5
+    assert started.summary["best/test/accuracy"] == 0.69
+    assert started.exit_code == 0
+
+
+def test_wandb_hears_of_a_run_that_failed(
+    run: RunDirectory, wandb_runs: list[FakeWandbRun]
+) -> None:
+    play(build_loggers({"wandb": {}}, run, CONFIG), end=summary(status="failed"))
+    assert wandb_runs[0].exit_code == 1
+
+
+class FakeMlflow(ModuleType):
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.calls: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *values, **options: self.calls.append((name, (*values, options)))
+
+    def calls_of(self, name: str) -> list[Any]:
+        return [arguments for called, arguments in self.calls if called == name]
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> FakeMlflow:
+    module = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    return module
+
+
+def test_mlflow_gets_configuration_epochs_and_end(run: RunDirectory, mlflow: FakeMlflow) -> None:
+    options = {"mlflow": {"tracking_uri": "file:somewhere", "experiment": "graphs"}}
+    play(build_loggers(options, run, CONFIG), record(1))
+    assert mlflow.calls_of("set_tracking_uri") == [("file:somewhere", {})]
+    assert mlflow.calls_of("set_experiment") == [("graphs", {})]
+    parameters = mlflow.calls_of("log_params")[0][0]
+    assert parameters["model.hidden_channels"] == 16
+    assert parameters["run_info.num_nodes"] == INFO.num_nodes
+    row, step = mlflow.calls_of("log_metrics")[0]
+    assert step == {"step": 1}
+    assert row["train/loss"] == 1.9375
+    assert mlflow.calls_of("end_run") == [({"status": "FINISHED"},)]
+
+
+def test_mlflow_gets_parameters_in_portions_it_accepts(
+    run: RunDirectory, mlflow: FakeMlflow
+) -> None:
+    config = {"many": {f"key{number}": number for number in range(250)}}
+    play(build_loggers({"mlflow": {}}, run, config))
+    portions = [arguments[0] for arguments in mlflow.calls_of("log_params")]
+    assert max(map(len, portions)) <= 100
+    assert {f"many.{key}" for key in config["many"]} <= set().union(*portions)
+
+
+def test_mlflow_hears_of_a_run_that_was_interrupted(run: RunDirectory, mlflow: FakeMlflow) -> None:
+    play(build_loggers({"mlflow": {}}, run, CONFIG), end=summary(status="interrupted"))
+    assert mlflow.calls_of("end_run") == [({"status": "KILLED"},)]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
+def test_a_package_that_is_missing_is_named_with_both_ways_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loggers, "_is_installed", lambda package: package != name)
+    with pytest.raises(UserError, match=f"needs the package {name}") as caught:
+        check_loggers(["jsonl", name, "csv"])
+    hint = caught.value.hint or ""
+    assert f"pip install {name}" in hint
+    assert "logger=[jsonl,csv]" in hint
+
+
+def test_a_package_is_looked_for_without_importing_it() -> None:
+    assert loggers._is_installed("pytest")
+    assert not loggers._is_installed("no_such_package_here")
+
+
+def test_an_unknown_logger_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="no logger 'tensorbord'") as caught:
+        check_loggers(["tensorbord"])
+    assert caught.value.hint == "Did you mean tensorboard?"
+
+
+def test_an_unknown_option_is_answered_with_those_there_are(
+    run: RunDirectory, wandb_runs: list[FakeWandbRun]
+) -> None:
+    with pytest.raises(UserError, match="wandb has no option projekt") as caught:
+        build_loggers({"wandb": {"projekt": "x"}}, run, CONFIG)
+    assert "project" in (caught.value.hint or "")
+    assert not wandb_runs
+
+
+class Failing:
+    """A listener that works for one epoch."""
+
+    def __init__(self, *_: Any) -> None:
+        self.epochs: list[int] = []
+
+    def on_start(self, info: Any) -> None: ...
+
+    def on_step(self, progress: Any) -> None: ...
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.epochs.append(record.epoch)
+        if record.epoch == 2:
+            raise OSError(28, "No space left on device")
+
+    def on_message(self, text: str) -> None: ...
+
+    def on_finish(self, summary: Any) -> None:
+        raise AssertionError(f"it was dropped, but heard {summary}")
+
+
+def test_a_logger_that_fails_is_dropped_with_one_warning(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = Failing()
+    monkeypatch.setitem(LOGGERS, "csv", lambda run, config: failing)  # noqa: ARG005
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        play(build_loggers({"csv": {}}, run, CONFIG), record(1), record(2), record(3))
+    assert failing.epochs == [1, 2]
+    assert [row["epoch"] for row in json_lines(run)] == [1, 2, 3]
+    (warning,) = caplog.messages
+    assert "logger csv failed" in warning
+    assert "No space left" in warning
+
+
+def test_a_run_directory_that_vanished_does_not_end_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = RunDirectory(tmp_path / "gone")
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        play(build_loggers({"csv": {}}, gone, CONFIG), record(1), record(2))
+    assert len(caplog.messages) == 2
+
+
+def test_ctrl_c_inside_a_logger_is_not_swallowed(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: EpochRecord) -> None:
+        raise KeyboardInterrupt
+
+    logger = SimpleNamespace(on_epoch=interrupted)
+    monkeypatch.setitem(LOGGERS, "csv", lambda run, config: logger)  # noqa: ARG005
+    callbacks = build_loggers({"csv": {}}, run, CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        callbacks[1].on_epoch(record(1))

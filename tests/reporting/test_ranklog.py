@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gnntrain.errors import RunError
+from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
+
+LOG = logging.getLogger("gnntrain")
+
+
+@pytest.fixture(autouse=True)
+def _every_warning() -> Iterator[None]:
+    """Python shows a warning once a place; a test wants it each time, and none as an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        yield
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_a_rank_has_a_file_with_time_level_and_rank(tmp_path: Path) -> None:
+    with closing(open_rank_log(tmp_path, 3)):
+        LOG.info("epoch %d", 1)
+        logging.getLogger("gnntrain.loading").warning("slow")
+    lines = (tmp_path / "logs" / "rank_3.log").read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO    rank 3: epoch 1", lines[0])
+    assert lines[1].endswith("WARNING rank 3: slow")
+
+
+def test_a_python_warning_goes_to_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_rank_log(tmp_path, 0)):
+        warnings.warn("mind the gap", stacklevel=1)
+    assert "UserWarning: mind the gap" in (tmp_path / "logs" / "rank_0.log").read_text()
+    assert "mind the gap" not in capsys.readouterr().err
+
+
+def test_a_closed_log_takes_nothing_more_and_warnings_are_as_before(tmp_path: Path) -> None:
+    before = warnings.showwarning
+    handler = open_rank_log(tmp_path, 0)
+    assert warnings.showwarning is not before
+    handler.close()
+    assert warnings.showwarning is before
+    LOG.error("late")
+    assert (tmp_path / "logs" / "rank_0.log").read_text() == ""
+
+
+def test_a_log_is_appended_to(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        with closing(open_rank_log(tmp_path, 0)):
+            LOG.info(text)
+    assert len((tmp_path / "logs" / "rank_0.log").read_text().splitlines()) == 2
+
+
+def test_warnings_reach_the_watcher_as_one_line_each() -> None:
+    sink = Sink()
+    with closing(forward_warnings(sink)):
+        LOG.info("not for the console")
+        LOG.warning("a logger failed:\n no space")
+        warnings.warn("deprecated\nthing", FutureWarning, stacklevel=1)
+    assert sink.messages == ["a logger failed: no space", "FutureWarning: deprecated thing"]
+    LOG.warning("after the end")
+    assert len(sink.messages) == 2
+
+
+def test_a_file_that_cannot_be_written_any_more_is_said_once(tmp_path: Path) -> None:
+    sink = Sink()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank_0.log").symlink_to("/dev/full")
+    with closing(forward_warnings(sink)), closing(open_rank_log(tmp_path, 0)):
+        LOG.info("one")
+        LOG.info("two")
+    assert len(sink.messages) == 1
+    assert "rank_0.log cannot be written any more" in sink.messages[0]
+
+
+def test_a_log_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    with pytest.raises(RunError, match=r"rank_0\.log cannot be written"):
+        open_rank_log(tmp_path, 0)
+
+
+def test_any_text_can_be_logged(tmp_path: Path) -> None:
+    with closing(open_rank_log(tmp_path, 0)):
+        LOG.info("a file named %s", os.fsdecode(b"\xff.csv"))
+    assert "named \\udcff.csv" in (tmp_path / "logs" / "rank_0.log").read_text()
+
+
+def test_the_rank_log_needs_neither_rich_nor_torch() -> None:
+    code = (
+        "import gnntrain.reporting.ranklog, sys; sys.exit(bool({'rich','torch'} & {*sys.modules}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

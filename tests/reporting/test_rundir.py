@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from gnntrain.errors import RunError, UserError
+from gnntrain.reporting import rundir
+from gnntrain.reporting.rundir import RunDirectory
+from tests.reporting.samples import SUMMARY, summary
+
+CONFIG = {"model": {"name": "sage"}, "sampler": {"fan_outs": (25, 10)}, "trainer": {"lr": 1e-5}}
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests of the directory need not ask the machine; test_environment does."""
+    monkeypatch.setattr(rundir, "describe_environment", lambda seed, **_: {"seed": seed})
+    monkeypatch.chdir(tmp_path)
+
+
+def create(**changes: Any) -> RunDirectory:
+    wanted: dict[str, Any] = {
+        "directory": None,
+        "name": None,
+        "default_name": "cora-sage",
+        "config": CONFIG,
+        "overrides": ["dataset=cora", "model=sage"],
+        "seed": 7,
+    }
+    return RunDirectory.create(**{**wanted, **changes})
+
+
+def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:
+    run = create()
+    assert run.config() == {
+        "model": {"name": "sage"},
+        "sampler": {"fan_outs": [25, 10]},
+        "trainer": {"lr": 1e-5},
+    }
+    assert (run.path / "overrides.txt").read_text() == "dataset=cora\nmodel=sage\n"
+    assert json.loads((run.path / "env.json").read_text())["seed"] == 7
+    assert run.checkpoints.is_dir()
+    assert run.logs.is_dir()
+
+
+def test_a_run_goes_where_run_dir_says(tmp_path: Path) -> None:
+    assert create(directory=tmp_path / "a" / "b", name="x").path == tmp_path / "a" / "b"
+
+
+def test_a_named_run_goes_under_runs(tmp_path: Path) -> None:
+    assert create(name="first").path == tmp_path / "runs" / "first"
+
+
+def test_a_run_without_a_name_is_called_after_dataset_model_and_time(tmp_path: Path) -> None:
+    path = create().path
+    assert path.parent == tmp_path / "runs"
+    assert path.name.startswith("cora-sage-20")
+
+
+def test_runs_that_start_at_once_get_a_directory_each() -> None:
+    paths: list[Path] = []
+    threads = [threading.Thread(target=lambda: paths.append(create().path)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(paths)) == 8
+    assert all((path / "config.yaml").is_file() for path in paths)
+
+
+def test_of_two_runs_on_one_empty_directory_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    outcomes: list[str] = []
+
+    def start() -> None:
+        try:
+            create(directory="out")
+            outcomes.append("made")
+        except UserError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["made", "refused", "refused", "refused"]
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert create(directory="out").path == tmp_path / "out"
+
+
+def test_a_directory_that_holds_a_run_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match="holds a run already") as caught:
+        create(directory="out")
+    assert "run.dir" in (caught.value.hint or "")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["summary.json"]
+
+
+def test_a_directory_with_other_files_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(UserError, match="not empty"):
+        create(directory="thesis")
+
+
+@pytest.mark.parametrize("name", ["", " ", "latest", "/absolute", "../up", "a/../../b"])
+def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="cannot name a run"):
+        create(name=name)
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(UserError, match="is a file"):
+        create(directory="out/run")
+    with pytest.raises(UserError, match="is a file"):
+        create(directory="out")
+
+
+def fail_with(code: int) -> Any:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"), [(errno.EACCES, "may write"), (errno.EROFS, "may write")]
+)
+def test_a_place_that_cannot_be_written_gives_a_sentence(
+    code: int, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "mkdir", fail_with(code))
+    with pytest.raises(UserError, match=os.strerror(code)) as caught:
+        create()
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_full_disk_gives_a_sentence_and_leaves_no_half_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real_open = Path.open
+
+    def full(path: Path, *args: Any, **options: Any) -> Any:
+        real_open(path, *args, **options).close()
+        return real_open(Path("/dev/full"), "w")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(UserError, match="No space left") as caught:
+            create(directory="out")
+    assert "space" in (caught.value.hint or "")
+    assert list((tmp_path / "out").iterdir()) == []
+    create(directory="out")
+
+
+def test_latest_is_the_newest_run(tmp_path: Path) -> None:
+    create(name="one")
+    two = create(name="two")
+    assert RunDirectory.open("latest").path == two.path
+    assert (tmp_path / "runs" / "latest").readlink() == Path("two")
+
+
+def test_latest_may_lie_elsewhere(tmp_path: Path) -> None:
+    create(name="one")
+    elsewhere = create(directory="elsewhere")
+    assert RunDirectory.open("latest").path == elsewhere.path
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["latest", "one"]
+
+
+def test_a_run_elsewhere_makes_no_runs_directory(tmp_path: Path) -> None:
+    create(directory="out")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_latest_works_on_a_file_system_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "symlink_to", fail_with(errno.EPERM))
+    old, new = create(name="old"), create(name="new")
+    os.utime(old.path / "config.yaml", (1, 1))
+    assert RunDirectory.open("latest").path == new.path
+
+
+def test_latest_before_any_run_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="no run under"):
+        RunDirectory.open("latest")
+
+
+def test_a_run_is_found_by_path_and_by_name() -> None:
+    run = create(name="mine")
+    assert RunDirectory.open("mine").path == run.path
+    assert RunDirectory.open("runs/mine").path == run.path
+    assert RunDirectory.open(run.path).path == run.path
+
+
+def test_an_unknown_run_is_answered_with_the_nearest_names() -> None:
+    create(name="cora-sage-1")
+    with pytest.raises(UserError, match="no run 'cora-sgae-1'") as caught:
+        RunDirectory.open("cora-sgae-1")
+    assert caught.value.hint == "Did you mean cora-sage-1?"
+
+
+def test_a_directory_without_a_config_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"no config\.yaml"):
+        RunDirectory.open("other")
+
+
+@pytest.mark.parametrize("text", ["- 1", "a: [", "a: !!python/object:os.system {}", "\udcff"])
+def test_a_broken_config_is_a_sentence(text: str) -> None:
+    run = create(name="broken")
+    (run.path / "config.yaml").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        run.config()
+
+
+def test_a_missing_checkpoint_is_a_sentence() -> None:
+    run = create(name="young")
+    with pytest.raises(UserError, match="runs/young has no best checkpoint yet"):
+        run.best_checkpoint()
+    (run.checkpoints / "best.pt").touch()
+    assert run.best_checkpoint() == run.path / "checkpoints" / "best.pt"
+    with pytest.raises(UserError, match="no last checkpoint"):
+        run.last_checkpoint()
+
+
+def test_the_summary_is_read_back_as_it_was_written() -> None:
+    run = create()
+    assert run.summary() is None
+    run.write_summary(SUMMARY)
+    assert run.summary() == SUMMARY.to_dict()
+    run.write_summary(summary(status="interrupted"))
+    assert (run.summary() or {})["status"] == "interrupted"
+
+
+def test_a_summary_that_cannot_be_written_leaves_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = create()
+    run.write_summary(SUMMARY)
+    before = sorted(run.path.iterdir())
+    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC))
+    with pytest.raises(RunError, match="No space left"):
+        run.write_summary(summary(status="failed"))
+    assert (run.summary() or {})["status"] == "completed"
+    assert sorted(run.path.iterdir()) == before
+
+
+def test_the_config_is_plain_yaml() -> None:
+    text = (create().path / "config.yaml").read_text()
+    assert "!!" not in text
+    assert list(yaml.safe_load(text)) == ["model", "sampler", "trainer"]

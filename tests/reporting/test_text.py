@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.reporting.text import (
+    ASCII,
+    UNICODE,
+    format_bytes,
+    format_fraction,
+    format_loss,
+    format_metrics,
+    format_rate,
+    format_seconds,
+    shown_metric,
+    shown_path,
+    sparkline,
+    symbols_for,
+)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0, "0.00"),
+        (3.14159, "3.14"),
+        (847.3, "847"),
+        (999.6, "1.00k"),
+        (12_345, "12.3k"),
+        (1_210_000, "1.21M"),
+        (4e9, "4.00G"),
+        (2e15, "2000T"),
+        (None, "-"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+    ],
+)
+def test_a_rate_is_three_digits_and_a_unit(rate: float | None, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+@given(st.floats(0, 9e14))
+@settings(max_examples=50)
+def test_a_rate_fits_its_column(rate: float) -> None:
+    assert len(format_rate(rate)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0.00 MiB"),
+        (2**20, "1.00 MiB"),
+        (1000 * 2**20, "0.98 GiB"),
+        (3 * 2**29, "1.50 GiB"),
+        (139 * 2**30, "139 GiB"),
+        (2**41, "2.00 TiB"),
+        (None, "-"),
+    ],
+)
+def test_bytes_are_three_digits_and_a_binary_unit(number: int | None, text: str) -> None:
+    assert format_bytes(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0124, "12 ms"),
+        (0.9996, "1.00 s"),
+        (3.214, "3.21 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1:00"),
+        (67, "1:07"),
+        (7387, "2:03:07"),
+        (None, "-"),
+        (math.nan, "-"),
+    ],
+)
+def test_a_duration_reads_at_a_glance(seconds: float | None, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [(1.93754, "1.9375"), (0, "0.0000"), (12345.6, "1.2e+04"), (1e-5, "1.0e-05")]
+    + [(math.nan, "nan"), (math.inf, "inf"), (None, "-")],
+)
+def test_a_loss_shows_its_digits_or_its_power(loss: float | None, text: str) -> None:
+    assert format_loss(loss) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.5, "0.5000"), (math.nan, "-"), (None, "-")])
+def test_a_metric_has_four_decimals(value: float | None, text: str) -> None:
+    assert format_fraction(value) == text
+
+
+def test_metrics_are_an_aligned_table_of_splits() -> None:
+    table = format_metrics(
+        {"train": {"accuracy": 0.9921, "f1_macro": 1.0}, "val": {"accuracy": 0.812}, "test": {}}
+    )
+    assert table.splitlines() == [
+        "          accuracy  F1 macro",
+        "train       0.9921    1.0000",
+        "val         0.8120         -",
+        "test             -         -",
+    ]
+
+
+def test_no_metrics_are_said_to_be_none() -> None:
+    assert format_metrics({}) == "no metrics"
+    assert format_metrics({"val": {}}) == "no metrics"
+
+
+def test_metrics_have_names_for_people() -> None:
+    assert shown_metric("roc_auc") == "ROC AUC"
+    assert shown_metric("some_other") == "some other"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "symbols"),
+    [("utf-8", UNICODE), ("UTF-16", UNICODE), ("ascii", ASCII), ("cp1252", ASCII), (None, ASCII)],
+)
+def test_an_output_without_unicode_is_drawn_in_ascii(encoding: str | None, symbols: object) -> None:
+    assert symbols_for(encoding) is symbols
+
+
+def test_ascii_is_ascii() -> None:
+    drawn = ASCII.bars + ASCII.full + ASCII.empty + ASCII.dot + ASCII.arrow
+    assert drawn.isascii()
+    assert len(ASCII.bars) == len(UNICODE.bars)
+
+
+def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8, UNICODE) == "▁▂▃▄▅▆▇█"
+    assert sparkline([7, 0], 8, UNICODE) == "█▁"
+    assert sparkline([5, 5, 5], 8, UNICODE) == "▁▁▁"
+
+
+def test_a_sparkline_averages_what_has_no_room() -> None:
+    assert sparkline([0, 0, 1, 1, 7, 7], 3, UNICODE) == "▁▂█"
+
+
+def test_a_sparkline_passes_over_what_is_not_a_number() -> None:
+    assert sparkline([0, math.nan, 7, None, math.inf], 8, UNICODE) == "▁ █  "
+    assert sparkline([math.nan, None], 8, UNICODE) == ""
+    assert sparkline([], 8, UNICODE) == ""
+
+
+@given(
+    st.lists(st.floats(-1e300, 1e300) | st.just(math.nan) | st.none(), max_size=300),
+    st.integers(1, 80),
+)
+@settings(max_examples=50)
+def test_a_sparkline_never_exceeds_its_width(values: list[float | None], width: int) -> None:
+    line = sparkline(values, width, UNICODE)
+    assert len(line) <= min(width, len(values))
+    assert set(line) <= set(UNICODE.bars + " ")
+
+
+def test_a_path_is_shown_as_one_would_type_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown_path(tmp_path / "runs" / "a") == "runs/a"
+    assert shown_path("runs/a") == "runs/a"
+    assert shown_path("/elsewhere") == "/elsewhere"

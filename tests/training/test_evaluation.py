@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan
+from gnntrain.models import GNN, build_model
+from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.training import evaluation
+from gnntrain.training.evaluation import LayerwiseEvaluator, SampledEvaluator, balanced_range, chunks
+from gnntrain.training.forward import needs_of
+from gnntrain.training.scratch import Scratch
+from tests.graphs import random_graph, stored
+
+VARIANTS: list[dict[str, Any]] = [
+    {"name": "sage", "aggregator": "mean", "norm": "batch"},
+    {"name": "sage", "aggregator": "max", "jk": "max"},
+    {"name": "sage", "aggregator": "sum", "residual": True},
+    {"name": "gcn", "norm": "layer", "jk": "cat"},
+    {"name": "gat", "heads": 2, "residual": True},
+    {"name": "gatv2", "heads": 2, "jk": "cat"},
+    {"name": "gin", "norm": "batch"},
+    {"name": "mlp"},
+]
+VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
+
+
+def make_model(store: GraphStore, variant: dict[str, Any], num_layers: int = 3) -> GNN:
+    torch.manual_seed(0)
+    config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
+    config.num_layers = num_layers
+    model = build_model(config, store.num_features, store.num_outputs)
+    assert isinstance(model, GNN)
+    return model.eval()
+
+
+SCAFFOLD: dict[str, Any] = {
+    "hidden_channels": 8,
+    "dropout": 0.5,
+    "input_dropout": 0.5,
+    "norm": "none",
+    "activation": "relu",
+    "residual": False,
+    "jk": "none",
+}
+ATTENTION = {"heads": 2, "output_heads": 2, "attention_dropout": 0.5, "negative_slope": 0.2}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sage": {"aggregator": "mean", "root_weight": True, "normalize": False},
+    "gcn": {},
+    "gat": ATTENTION,
+    "gatv2": ATTENTION,
+    "gin": {"train_eps": True, "mlp_layers": 2},
+    "mlp": {},
+}
+
+
+def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
+    """All layers for all nodes at once."""
+    plan = SeedPlan(np.arange(store.num_nodes), 1)
+    loader = FullGraphLoader(
+        store, MappedFeatures(store), plan, num_layers=model.num_layers, needs=needs_of(model)
+    )
+    (batch,) = loader
+    with torch.no_grad():
+        return model(batch.x, batch.blocks)
+
+
+def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
+    context = DistributedContext()
+    limit = options.pop("memory_limit", 2**30)
+    return LayerwiseEvaluator(
+        store, MappedFeatures(store), context, Scratch(context, tmp_path, limit), **options
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
+    tmp_path: Path, variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, variant)
+    monkeypatch.setattr(evaluation, "_MAX_CHUNK_ROWS", 7)
+    monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
+    logits = layerwise(store, tmp_path).logits(model)
+    torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
+    tmp_path: Path, variant: dict[str, Any]
+) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, variant)
+    fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
+    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
+    plan = SeedPlan(np.arange(store.num_nodes), 9)
+    expected = full_forward(store, model)
+    batches = NeighborLoader(
+        store, MappedFeatures(store), sampler, plan, needs=needs_of(model), threads=0
+    )
+    for batch in batches:
+        with torch.no_grad():
+            found = model(batch.x, batch.blocks)
+        torch.testing.assert_close(
+            found, expected[batch.n_id[: batch.batch_size]], rtol=1e-5, atol=1e-5
+        )
+
+
+def test_half_precision_features_are_evaluated_in_float32(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", feature_dtype="bfloat16")
+    model = make_model(store, VARIANTS[0])
+    logits = layerwise(store, tmp_path).logits(model)
+    torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+
+
+def test_activations_beyond_the_memory_limit_go_to_disk_and_leave_nothing(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, VARIANTS[3])
+    scratch_dir = tmp_path / "scratch"
+    scratch_dir.mkdir()
+    logits = layerwise(store, scratch_dir, memory_limit=0).logits(model)
+    torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+    assert not list(scratch_dir.iterdir())
+
+
+def test_evaluation_leaves_the_model_in_the_mode_it_was(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, VARIANTS[0]).train()
+    layerwise(store, tmp_path).evaluate(model)
+    assert model.training
+
+
+def evaluate_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    store = GraphStore.open(payload["store"])
+    scratch = Scratch(context, payload["out"], 2**30)
+    evaluator = LayerwiseEvaluator(
+        store, MappedFeatures(store), context, scratch, all_ranks=payload["all_ranks"]
+    )
+    answers = []
+    for variant in VARIANTS:
+        model = make_model(store, variant)
+        answers.append((evaluator.logits(model).clone(), evaluator.evaluate(model)))
+    torch.save(answers, payload["out"] / f"{context.rank}.pt")
+
+
+@pytest.mark.parametrize("all_ranks", [True, False])
+def test_ranks_together_give_what_one_gives_and_all_know_it(
+    tmp_path: Path, all_ranks: bool
+) -> None:
+    store = stored(tmp_path / "store")
+    payload = {"store": store.path, "out": tmp_path, "all_ranks": all_ranks}
+    launch(evaluate_rank, payload, LaunchPlan(3, False, 1, 60, tmp_path))
+    alone = layerwise(store, tmp_path)
+    by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(3)]
+    for i, variant in enumerate(VARIANTS):
+        model = make_model(store, variant)
+        metrics = alone.evaluate(model)
+        for answers in by_rank:
+            logits, found = answers[i]
+            torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+            assert found == metrics
+
+
+def sampled(store: GraphStore, model: GNN, fan_outs: tuple[int, ...], **options: Any) -> Any:
+    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
+    loaders = {
+        split: NeighborLoader(
+            store,
+            MappedFeatures(store),
+            sampler,
+            SeedPlan(store.split(split), 4, shuffle=False),
+            needs=needs_of(model),
+            threads=0,
+        )
+        for split in ("train", "val", "test")
+    }
+    return SampledEvaluator(store, loaders, DistributedContext(), **options).evaluate(model)
+
+
+def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, VARIANTS[0])
+    assert sampled(store, model, (-1, -1, -1)) == layerwise(store, tmp_path).evaluate(model)
+
+
+def test_sampled_evaluation_stops_after_max_steps(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, VARIANTS[-1])
+    few = sampled(store, model, (), max_steps=1)
+    nodes = store.split("val")[:4]
+    predicted = full_forward(store, model)[nodes].argmax(1).numpy()
+    assert few["val"]["accuracy"] == pytest.approx((predicted == store.labels[nodes]).mean())
+
+
+def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
+    data = random_graph()
+    data.splits["val"] = np.array([], np.int64)
+    store = stored(tmp_path / "store", data)
+    model = make_model(store, VARIANTS[0])
+    assert layerwise(store, tmp_path).evaluate(model)["val"] == {}
+    assert sampled(store, model, (2, 2, 2))["val"] == {}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    degrees=st.lists(st.integers(0, 60), max_size=40),
+    world_size=st.integers(1, 6),
+    max_edges=st.integers(1, 80),
+    max_rows=st.integers(1, 9),
+)
+def test_ranks_and_chunks_cut_the_nodes_without_gap_or_overlap(
+    degrees: list[int], world_size: int, max_edges: int, max_rows: int
+) -> None:
+    indptr = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)]).astype(np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "_MAX_CHUNK_EDGES", max_edges)
+        patch.setattr(evaluation, "_MAX_CHUNK_ROWS", max_rows)
+        ranges = [balanced_range(indptr, rank, world_size) for rank in range(world_size)]
+        cuts = [chunk for start, stop in ranges for chunk in chunks(indptr, start, stop)]
+    assert [node for a, b in cuts for node in range(a, b)] == list(range(len(degrees)))
+    for a, b in cuts:
+        assert b - a <= max_rows
+        assert b - a == 1 or indptr[b] - indptr[a] <= max_edges
+
+
+def test_ranks_get_equal_work_though_a_hub_comes_first() -> None:
+    indptr = np.concatenate([[0], np.cumsum([1000] + [1] * 1000)]).astype(np.int64)
+    work = []
+    for rank in range(4):
+        a, b = balanced_range(indptr, rank, 4)
+        work.append(int(indptr[b] - indptr[a]) + 16 * (b - a))
+    assert max(work) < 1.3 * min(work)

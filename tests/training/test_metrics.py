@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+
+from gnntrain.training.metrics import compute_metrics
+
+RNG = np.random.default_rng(0)
+
+
+def test_multiclass_metrics_are_scikit_learns() -> None:
+    logits = RNG.normal(size=(200, 4)).astype(np.float32)
+    labels = RNG.integers(0, 4, 200)
+    found = compute_metrics(torch.from_numpy(logits), torch.from_numpy(labels), "multiclass", "accuracy")
+    predicted = logits.argmax(1)
+    assert next(iter(found)) == "accuracy"
+    assert found["accuracy"] == pytest.approx(sk.accuracy_score(labels, predicted))
+    assert found["f1_micro"] == pytest.approx(found["accuracy"])
+    assert found["f1_macro"] == pytest.approx(sk.f1_score(labels, predicted, average="macro"))
+
+
+def test_binary_metrics_are_scikit_learns_also_where_all_logits_look_like_probabilities() -> None:
+    logits = RNG.uniform(0.1, 0.9, size=(300, 1)).astype(np.float32)
+    labels = (RNG.uniform(size=300) < 0.3).astype(np.int32)
+    found = compute_metrics(torch.from_numpy(logits), torch.from_numpy(labels), "binary", "roc_auc")
+    assert next(iter(found)) == "roc_auc"
+    assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(labels, logits[:, 0]), abs=1e-6)
+    precision = sk.average_precision_score(labels, logits[:, 0])
+    assert found["average_precision"] == pytest.approx(precision, abs=1e-6)
+    # every logit is positive: every node is predicted 1
+    assert found["accuracy"] == pytest.approx(labels.mean())
+
+
+def test_multilabel_metrics_are_scikit_learns() -> None:
+    logits = RNG.normal(size=(150, 5)).astype(np.float32)
+    labels = RNG.integers(0, 2, (150, 5)).astype(np.uint8)
+    tensors = torch.from_numpy(logits), torch.from_numpy(labels)
+    found = compute_metrics(*tensors, "multilabel", "roc_auc")
+    assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(labels, logits), abs=1e-5)
+    for average in ("micro", "macro"):
+        expected = sk.f1_score(labels, logits > 0, average=average)
+        assert found[f"f1_{average}"] == pytest.approx(expected, abs=1e-6)
+    assert "roc_auc" not in compute_metrics(*tensors, "multilabel", "f1_micro")
+
+
+def test_unlabelled_nodes_are_left_out_and_an_empty_split_has_no_metrics() -> None:
+    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    labels = torch.tensor([0, -1, 0])
+    assert compute_metrics(logits, labels, "multiclass", "accuracy")["accuracy"] == 0.5
+    assert compute_metrics(logits[:0], labels[:0], "multiclass", "accuracy") == {}
+    assert compute_metrics(logits, torch.full((3,), -1), "multiclass", "accuracy") == {}
+
+
+def test_roc_auc_of_a_single_class_is_nan() -> None:
+    found = compute_metrics(torch.randn(5, 1), torch.ones(5, dtype=torch.int32), "binary", "roc_auc")
+    assert math.isnan(found["roc_auc"])
+    assert found["accuracy"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "metric", "shape"),
+    [
+        ("ogbn-arxiv", "multiclass", "accuracy", (50, 40)),
+        ("ogbn-proteins", "multilabel", "roc_auc", (50, 112)),
+    ],
+)
+def test_ogb_data_sets_are_judged_by_ogbs_own_evaluator(
+    name: str, task: str, metric: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ogb.nodeproppred import Evaluator
+
+    asked = []
+    original = Evaluator.eval
+    monkeypatch.setattr(Evaluator, "eval", lambda s, d: asked.append(s.name) or original(s, d))
+    logits = torch.from_numpy(RNG.normal(size=shape).astype(np.float32))
+    size = shape[0] if task == "multiclass" else shape
+    labels = torch.from_numpy(RNG.integers(0, 2, size))
+    with_ogb = compute_metrics(logits, labels, task, metric, ogb_name=name)  # type: ignore[arg-type]
+    without = compute_metrics(logits, labels, task, metric)  # type: ignore[arg-type]
+    assert asked == [name]
+    assert with_ogb[metric] == pytest.approx(without[metric], abs=1e-5)
