@@ -6,10 +6,11 @@ configuration and builds its own loader, model and evaluator over the shared sto
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +28,9 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.loggers import build_loggers
-from gnntrain.reporting.ranklog import open_rank_log
+from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.loading.loader import Loader
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Callback, RunInfo, Summary
@@ -72,8 +74,9 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     try:
         launch(_train_rank, job, launch_plan(config, run.logs))
     except BaseException as error:
-        if run.summary() is None:
-            run.write_summary(_summary(config, job, opened.store, FitResult(), error=error))
+        error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
+        if run.summary() is None:  # rank 0 had no time to say how it ended
+            run.write_summary(_summary(job, opened.store, FitResult(), error=error))
         raise
     return run.summary() or {}
 
@@ -161,65 +164,63 @@ def _train_rank(context: DistributedContext, job: _Job) -> None:
     """One rank's whole life; the same on every rank but for who speaks."""
     config = from_dict(job.config)
     run = RunDirectory(job.run)
-    store = GraphStore.open(job.store)
-    callbacks: list[Callback] = []
-    if context.is_main:
-        callbacks = [Console(), *build_loggers(config.to_dict()["logger"], run, job.config)]
-    with open_rank_log(run.logs, context.rank):
-        parts = Parts(config, store, context, run.path)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
+        callbacks: list[Callback] = []
+        if context.is_main:
+            console = stack.enter_context(Console())
+            stack.enter_context(contextlib.closing(forward_warnings(console)))
+            callbacks = [console, *build_loggers(job.config["logger"], run, job.config)]
+        parts = Parts(config, GraphStore.open(job.store), context, run.path)
+        loader = parts.loader()
+        for callback in callbacks:
+            callback.on_start(_info(job, parts, loader))
         trainer = Trainer(
             parts.model,
-            parts.loader(),
+            loader,
             parts.evaluator,
-            task=store.task,
-            metric=store.metric,
+            task=parts.store.task,
+            metric=parts.store.metric,
             config=config.trainer,
             context=context,
             callbacks=callbacks,
             checkpoints=run.checkpoints if context.is_main else None,
             identity={"config": job.config},
         )
-        info = _info(config, job, store, parts)
-        for callback in callbacks:
-            callback.on_start(info)
-        _fit(trainer, callbacks, run, config, job, parts)
+        _fit(trainer, callbacks, run, job, parts)
 
 
 def _fit(
-    trainer: Trainer,
-    callbacks: Sequence[Callback],
-    run: RunDirectory,
-    config: Config,
-    job: _Job,
-    parts: Parts,
+    trainer: Trainer, callbacks: Sequence[Callback], run: RunDirectory, job: _Job, parts: Parts
 ) -> None:
-    context, error, peak = parts.context, None, peak_resident_bytes()
+    """Train, and say how it ended, however it ends."""
+    error: BaseException | None = None
+    peak = 0
     try:
         trainer.fit()
-        peak = sum(context.gather(peak_resident_bytes()))
+        peak = sum(parts.context.gather(peak_resident_bytes()))
     except BaseException as caught:
         error = caught
         raise
     finally:
-        if context.is_main:
+        if parts.context.is_main:
             summary = _summary(
-                config,
                 job,
                 parts.store,
                 trainer.result,
                 error=error,
                 num_parameters=parts.num_parameters,
-                world_size=context.world_size,
-                peak_rss=max(peak, peak_resident_bytes()),
-                peak_gpu=peak_gpu_bytes(context.device),
+                world_size=parts.context.world_size,
+                peak_rss=peak or peak_resident_bytes(),
+                peak_gpu=peak_gpu_bytes(parts.context.device),
             )
             run.write_summary(summary)
             for callback in callbacks:
                 callback.on_finish(summary)
 
 
-def _info(config: Config, job: _Job, store: GraphStore, parts: Parts) -> RunInfo:
-    context, loader = parts.context, parts.loader()
+def _info(job: _Job, parts: Parts, loader: Loader) -> RunInfo:
+    config, store, context = parts.config, parts.store, parts.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = f"{context.world_size} {kind} rank{'s' if context.world_size > 1 else ''}"
     return RunInfo(
@@ -246,7 +247,6 @@ def _info(config: Config, job: _Job, store: GraphStore, parts: Parts) -> RunInfo
 
 
 def _summary(
-    config: Config,
     job: _Job,
     store: GraphStore,
     result: FitResult,
@@ -258,13 +258,14 @@ def _summary(
     peak_gpu: int = 0,
 ) -> Summary:
     records = result.records
+    config = job.config
     return Summary(
         status=_status(error),
         dataset=store.dataset,
-        model=config.model.name,
+        model=config["model"]["name"],
         num_parameters=num_parameters,
         world_size=world_size,
-        seed=config.trainer.seed,
+        seed=config["trainer"]["seed"],
         epochs=len(records),
         best_epoch=result.best_epoch,
         metric=store.metric,

@@ -120,10 +120,13 @@ def _in_words(annotation: Any, metadata: list[Any]) -> str:
         inner, *more = get_args(annotation)
         return _in_words(inner, [*_flat(more), *metadata])
     if origin in (Union, types.UnionType):
-        return " or ".join(_in_words(part, metadata) for part in get_args(annotation))
+        parts = [_in_words(part, metadata) for part in get_args(annotation)]
+        return " or ".join(dict.fromkeys(parts))
     if origin is Literal:
         choices = [str(choice) for choice in get_args(annotation)]
         return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "keys"
     if annotation is type(None):
         return "null"
     return _NAMES.get(origin or annotation, "a value") + _range_in_words(metadata)

@@ -49,9 +49,15 @@ class BadRows:
         self._policy = policy
         self._counts: Counter[str] = Counter()
         self._shown: list[str] = []
-        self._first_line_is_bad = False
+        self._hints: dict[str, None] = {}
 
-    def add(self, source: RowSource, rows: Int64Array, reason: Callable[[Record], str]) -> None:
+    def add(
+        self,
+        source: RowSource,
+        rows: Int64Array,
+        reason: Callable[[Record], str],
+        hint: str = "",
+    ) -> None:
         """Note rows (numbers that `source` understands); `reason` says why, from the fields."""
         if not len(rows):
             return
@@ -59,9 +65,12 @@ class BadRows:
         first = np.sort(rows)[: NUM_SHOWN - len(self._shown)]
         for number, record in source.records(first) if len(first) else []:
             self._shown.append(f"  {source.path} {source.unit} {number}: {reason(record)}")
-            self._first_line_is_bad |= source.unit == "line" and number == 1
+            if source.unit == "line" and number == 1:
+                self._hints["If line 1 holds column names, set dataset.header=true."] = None
+        if hint:
+            self._hints[hint] = None
 
-    def settle(self, hint: str = "") -> None:
+    def settle(self) -> None:
         """Report what was added so far, if anything.
 
         Raises:
@@ -74,12 +83,10 @@ class BadRows:
         rows = "1 bad row" if total == 1 else f"{total} bad rows"
         shown = "" if total <= NUM_SHOWN else f" The first {NUM_SHOWN}:"
         report = "\n".join([f"dataset=files: {rows} ({counts}).{shown}", *self._shown])
-        hints = [hint] if hint else []
-        if self._first_line_is_bad:
-            hints.append("If line 1 holds the column names, set dataset.header=true.")
-        self._counts.clear()
-        self._shown.clear()
+        hints = list(self._hints)
+        for noted in (self._counts, self._shown, self._hints):
+            noted.clear()
         if self._policy == "error":
             hints.append("Correct them, or set dataset.bad_rows=skip to leave them out.")
             raise UserError(report, " ".join(hints))
-        _logger.warning("%s\n%s", report, "They are left out.")
+        _logger.warning("%s\n%s", report, " ".join(["They are left out.", *hints]))

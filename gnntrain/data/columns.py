@@ -65,12 +65,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.matrix)
 
-    def drop(self, mask: BoolArray, bad: BadRows, reason: Callable[[Record], str]) -> Rows:
+    def drop(
+        self, mask: BoolArray, bad: BadRows, reason: Callable[[Record], str], hint: str = ""
+    ) -> Rows:
         """The rows outside `mask`; those inside are bad, for this reason."""
         if not mask.any():
             return self
         rows = np.flatnonzero(mask) if self.origin is None else self.origin[mask]
-        bad.add(self.source, rows, reason)
+        bad.add(self.source, rows, reason, hint)
         origin = np.arange(len(self)) if self.origin is None else self.origin
         return replace(
             self,
@@ -118,7 +120,7 @@ def is_plain(array: Any, *, fractions: bool) -> bool:
     kind = array.type
     if pt.is_floating(kind):
         return fractions or column_of_arrow(array).values.dtype == np.int64
-    return pt.is_integer(kind) or pt.is_string(kind) or pt.is_large_string(kind)
+    return bool(pt.is_integer(kind) or pt.is_string(kind) or pt.is_large_string(kind))
 
 
 def column_of_arrow(array: Any) -> Column:
@@ -160,17 +162,19 @@ def _numbers(array: Any) -> AnyArray:
     import pandas as pd
     import pyarrow as pa
 
-    with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
-        if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-            return array.to_numpy().astype(np.float32)
+    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+        values: AnyArray = array.to_numpy()
+    else:
         texts = array.cast(pa.string()).to_pandas().astype(object)
-        return pd.to_numeric(texts, errors="coerce").to_numpy(np.float32)
+        values = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
+    with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
+        return values.astype(np.float32)
 
 
 def _is_list(kind: Any) -> bool:
     import pyarrow.types as pt
 
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _matrix_of_lists(array: Any) -> Float32Array:

@@ -1,8 +1,9 @@
-"""In-neighbour lists (CSC) by counting sort, a block of columns at a time.
+"""In-neighbour lists (CSC) from an edge list, a block of columns at a time.
 
-A column is a destination node. The edge list is read once to count, and once a block to collect
-that block's edges; a block is small enough to stay near the caches and to be written out before
-the next ones exist. Beside the caller's edge list no array of the size of the graph is held.
+A column is a destination node. The edge list is read once to count, which cuts the columns into
+blocks of about equally many edges, and once a block to collect and sort that block's edges.
+Blocks are written out before the next ones exist: beside the caller's edge list and a few numbers
+a node, no more than a few blocks are ever held, and reverse edges are never listed.
 """
 
 from __future__ import annotations
@@ -98,11 +99,16 @@ def count_columns(edges: EdgeList, num_nodes: int) -> Int64Array:
     return counts
 
 
-def column_ranges(counts: Int64Array, max_edges: int) -> list[tuple[int, int]]:
-    """Cut the columns into ranges of about `max_edges` edges (a larger column is not cut)."""
+def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[tuple[int, int]]:
+    """Cut the columns into ranges of at most `max_columns`.
+
+    A range has about `max_edges` edges: at most that many beside its last column's, which is
+    never cut.
+    """
     ends = np.cumsum(counts, dtype=np.int64)
     marks = np.arange(max_edges, int(ends[-1]), max_edges, dtype=np.int64)
-    cuts = np.unique(np.concatenate(([0], np.searchsorted(ends, marks) + 1, [len(counts)])))
+    regular = np.arange(0, len(counts), max_columns, dtype=np.int64)
+    cuts = np.unique(np.concatenate((regular, np.searchsorted(ends, marks) + 1, [len(counts)])))
     return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
 
 
@@ -117,7 +123,8 @@ def column_blocks(
         min_block_edges: Edges a block at least; the blocks' number stays bounded beyond.
     """
     counts = count_columns(edges, num_nodes)
-    ranges = column_ranges(counts, max(min_block_edges, int(counts.sum()) // NUM_BLOCKS))
+    max_edges = max(min_block_edges, int(counts.sum()) // NUM_BLOCKS)
+    ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_nodes)))
     workers = min(num_threads(), MAX_THREADS, len(ranges))
     pending: deque[Future[ColumnBlock]] = deque()
     with ThreadPoolExecutor(workers) as pool:
@@ -129,6 +136,10 @@ def column_blocks(
             yield pending.popleft().result()
 
 
+def _row_bits(num_nodes: int) -> int:
+    return (num_nodes - 1).bit_length()
+
+
 def _as_ids(ids: IntArray) -> IntArray:
     if ids.dtype not in (np.int32, np.int64):
         return ids.astype(np.int64)
@@ -136,26 +147,42 @@ def _as_ids(ids: IntArray) -> IntArray:
 
 
 def _build_block(edges: EdgeList, num_nodes: int, counts: Int64Array, first: int) -> ColumnBlock:
-    slots = counts + 1 if edges.fill_loops else counts
-    starts = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(slots, out=starts[1:])
-    cursor = starts[:-1].copy()
-    weighted = edges.weight is not None
-    indices = np.empty(starts[-1], dtype=index_dtype(num_nodes))
-    weight = np.empty(starts[-1] if weighted else 0, dtype=np.float32)
+    num_columns, num_edges = len(counts), int(counts.sum())
+    row_bits = _row_bits(num_nodes)
+    room = num_edges + (num_columns if edges.fill_loops else 0)
+    keys = np.empty(room, dtype=np.int64)
+    weight = np.empty(0 if edges.weight is None else room, dtype=np.float32)
+    has_loop = np.zeros(num_columns, dtype=np.bool_)
+    end = 0
     for src, dst, given in edges.chunks():
-        _collect(src, dst, given, first, edges.mirror, edges.mirror_loops, cursor, indices, weight)
+        how = (first, row_bits, edges.mirror, edges.mirror_loops)
+        end = _collect(src, dst, given, *how, end, keys, weight, has_loop)
     if edges.fill_loops:
-        _fill_loops(starts, first, cursor, indices, weight)
-    _sort_columns(starts, cursor, indices, weight)
-    kept = np.empty(len(counts), dtype=np.int64)
-    inflow = np.zeros(len(counts), dtype=np.float64)
-    total = _compact(starts, cursor, first, edges.merge, indices, weight, kept, inflow)
-    return ColumnBlock(kept, indices[:total], weight[:total] if weighted else None, inflow)
+        bare = np.flatnonzero(~has_loop)
+        keys[end : end + len(bare)] = (bare << row_bits) | (first + bare)
+        weight[end : end + len(bare)] = 1.0
+        end += len(bare)
+    keys, weight = _sorted(keys[:end], weight[:end])
+    indices = np.empty(end, dtype=index_dtype(num_nodes))
+    kept = np.zeros(num_columns, dtype=np.int64)
+    inflow = np.zeros(num_columns, dtype=np.float64)
+    total = _unpack(keys, weight, first, row_bits, edges.merge, indices, kept, inflow)
+    kept_weight = None if edges.weight is None else weight[:total]
+    return ColumnBlock(kept, indices[:total], kept_weight, inflow)
 
 
-# Kernels. `weight` is empty where the graph has no weights. `cursor[c]` is the end of what column
-# c of the block holds so far, `starts[c]` the beginning of its room.
+def _sorted(keys: Int64Array, weight: Float32Array) -> tuple[Int64Array, Float32Array]:
+    if len(weight) == 0:
+        keys.sort()
+        return keys, weight
+    # Stable, so that duplicate edges keep their order.
+    order = np.argsort(keys, kind="stable")
+    return keys[order], weight[order]
+
+
+# Kernels. `weight` is empty where the graph has no weights. An edge's key is its column, counted
+# from the block's first, above `row_bits` bits that hold its row: keys sort as the block does.
+# (Numba's own sorts take five seconds to compile, and NumPy's use vector instructions.)
 
 
 @jit
@@ -174,93 +201,65 @@ def _collect(
     dst: IntArray,
     given: Float32Array,
     first: int,
+    row_bits: int,
     mirror: bool,
     mirror_loops: bool,
-    cursor: Int64Array,
-    indices: IntArray,
+    end: int,
+    keys: Int64Array,
     weight: Float32Array,
-) -> None:
-    num_columns = len(cursor)
+    has_loop: npt.NDArray[np.bool_],
+) -> int:
+    """Append the block's edges to the `end` keys that are there; returns the new end."""
+    num_columns = len(has_loop)
     weighted = len(given) > 0
     for edge in range(len(src)):
-        row = src[edge]
-        column = dst[edge] - first
-        if 0 <= column < num_columns:
-            at = cursor[column]
-            indices[at] = row
+        one, other = np.int64(src[edge]), np.int64(dst[edge])
+        if 0 <= other - first < num_columns:
+            keys[end] = ((other - first) << row_bits) | one
             if weighted:
-                weight[at] = given[edge]
-            cursor[column] = at + 1
-        if mirror and (mirror_loops or row != dst[edge]):
-            column = row - first
-            if 0 <= column < num_columns:
-                at = cursor[column]
-                indices[at] = dst[edge]
-                if weighted:
-                    weight[at] = given[edge]
-                cursor[column] = at + 1
+                weight[end] = given[edge]
+            end += 1
+            if one == other:
+                has_loop[one - first] = True
+        if mirror and (mirror_loops or one != other) and 0 <= one - first < num_columns:
+            keys[end] = ((one - first) << row_bits) | other
+            if weighted:
+                weight[end] = given[edge]
+            end += 1
+    return end
 
 
 @jit
-def _fill_loops(
-    starts: Int64Array, first: int, cursor: Int64Array, indices: IntArray, weight: Float32Array
-) -> None:
-    for column in range(len(cursor)):
-        found = False
-        for at in range(starts[column], cursor[column]):
-            found = found or indices[at] == first + column
-        if not found:
-            indices[cursor[column]] = first + column
-            if len(weight) > 0:
-                weight[cursor[column]] = 1.0
-            cursor[column] += 1
-
-
-@jit
-def _sort_columns(
-    starts: Int64Array, cursor: Int64Array, indices: IntArray, weight: Float32Array
-) -> None:
-    for column in range(len(cursor)):
-        begin, end = starts[column], cursor[column]
-        if len(weight) > 0:
-            # Stable, so that duplicate edges keep their order and sums do not depend on threads.
-            order = np.argsort(indices[begin:end], kind="mergesort")
-            indices[begin:end] = indices[begin:end][order]
-            weight[begin:end] = weight[begin:end][order]
-        else:
-            indices[begin:end].sort()
-
-
-@jit
-def _compact(
-    starts: Int64Array,
-    cursor: Int64Array,
+def _unpack(
+    keys: Int64Array,
+    weight: Float32Array,
     first: int,
+    row_bits: int,
     merge: bool,
     indices: IntArray,
-    weight: Float32Array,
     kept: Int64Array,
     inflow: Float64Array,
 ) -> int:
-    """Close the gaps between columns, merging duplicates if asked; returns the edges kept."""
+    """Rows out of sorted keys, duplicates merged if asked (weights in place); returns the number
+    of edges kept."""
     weighted = len(weight) > 0
-    out = 0
-    for column in range(len(cursor)):
-        begin = out
-        at = starts[column]
-        while at < cursor[column]:
-            row = indices[at]
-            total = np.float64(weight[at]) if weighted else 1.0
-            at += 1
-            while merge and at < cursor[column] and indices[at] == row:
-                if weighted:
-                    total += weight[at]
-                at += 1
-            indices[out] = row
+    row_mask = (np.int64(1) << row_bits) - 1
+    num = 0
+    at = 0
+    while at < len(keys):
+        key = keys[at]
+        total = np.float64(weight[at]) if weighted else 1.0
+        at += 1
+        while merge and at < len(keys) and keys[at] == key:
             if weighted:
-                weight[out] = total
-            if row != first + column:
-                inflow[column] += total
-            out += 1
-        kept[column] = out - begin
-    return out
+                total += weight[at]
+            at += 1
+        column, row = key >> row_bits, key & row_mask
+        indices[num] = row
+        if weighted:
+            weight[num] = total
+        kept[column] += 1
+        if row != first + column:
+            inflow[column] += total
+        num += 1
+    return num

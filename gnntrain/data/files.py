@@ -13,25 +13,37 @@ its file, line and reason; `dataset.bad_rows` says whether that is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import ARRAY_SUFFIXES, Arrays, ArraySource, load_arrays, pick
+from gnntrain.data.array_files import (
+    ARRAY_SUFFIXES,
+    Arrays,
+    ArraySource,
+    load_arrays,
+    pick,
+    pick_or_only,
+)
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import Column, Rows, column_of_array, finite_rows
-from gnntrain.data.file_targets import Targets, read_targets, split_nodes
-from gnntrain.data.graph import JSON, AnyArray, GraphData
+from gnntrain.data.columns import Rows, column_of_array, finite_rows
+from gnntrain.data.file_targets import read_targets, split_nodes
+from gnntrain.data.graph import JSON, AnyArray, GraphData, Int64Array
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import (
+    REPEATED_NODE,
     SOURCE_NAMES,
     TARGET_NAMES,
+    UNKNOWN_HINT,
+    UNKNOWN_NODE,
     NodeRows,
     open_user_table,
     place_of,
     read_features,
+    repeated,
 )
 from gnntrain.data.targets import METRIC_OF_TASK, smallest_int
 from gnntrain.errors import UserError
@@ -52,6 +64,7 @@ _OPTIONS = (
     "metric",
     "bad_rows",
 )
+_EDGE_ARRAYS = ("edge_index", "edges")
 _WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
 
 
@@ -88,27 +101,25 @@ class FilesBuilder:
         config = self.config
         bad = BadRows(config.bad_rows)
         nodes = _checked_features(read_features(self._path("features"), config, bad), bad)
-        index = NodeIndex(nodes.column("id"), len(nodes.rows))
-        bad.settle(_NO_ID_HINT)
+        bad.settle()
+        index = NodeIndex(nodes.column("id") if "id" in nodes.places else None, len(nodes.rows))
         targets = read_targets(self._paths["labels"], nodes, index, config, bad)
         splits = split_nodes(self._paths["split"], targets, index, config, bad)
-        edges = _known_edges(_read_edges(self._path("edges"), config, bad), index, bad)
-        bad.settle(_UNKNOWN_HINT)
-        src, dst = (smallest_int(index.find(ends), index.num_nodes) for ends in edges.columns)
-        weighted = edges.matrix.shape[1] > 0
+        src, dst, weight = _known_edges(_read_edges(self._path("edges"), config, bad), index, bad)
+        bad.settle()
         return GraphData(
             dataset="files",
             num_nodes=index.num_nodes,
-            src=src,
-            dst=dst,
+            src=smallest_int(src, index.num_nodes),
+            dst=smallest_int(dst, index.num_nodes),
             labels=targets.labels,
             num_classes=targets.num_classes,
             task=targets.task,
             splits=splits,
             features=nodes.rows.matrix,
-            edge_weight=edges.matrix[:, 0] if weighted else None,
+            edge_weight=weight,
             node_ids=index.node_ids(),
-            metric=_metric(config, targets),
+            metric=METRIC_OF_TASK[targets.task] if config.metric == "auto" else config.metric,
         )
 
     def _path(self, role: str) -> Path:
@@ -127,7 +138,19 @@ _NO_ID_HINT = (
     "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
     "then the nodes 0, 1, 2, …."
 )
-_UNKNOWN_HINT = "The features file defines the nodes: others may only speak of those."
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Rows about edges.
+
+    Attributes:
+        rows: Columns of sources and targets; the matrix holds the weights, if there are any.
+        places: Places of source, target and perhaps weight among the fields of a row.
+    """
+
+    rows: Rows
+    places: tuple[int, ...]
 
 
 def _stamp(role: str, path: Path) -> dict[str, JSON]:
@@ -138,10 +161,6 @@ def _stamp(role: str, path: Path) -> dict[str, JSON]:
             f"dataset.{role}={path}: {error.strerror}.", "Give the path of a file that is there."
         ) from error
     return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def _metric(config: FilesConfig, targets: Targets) -> str:
-    return METRIC_OF_TASK[targets.task] if config.metric == "auto" else config.metric
 
 
 def _checked_features(nodes: NodeRows, bad: BadRows) -> NodeRows:
@@ -155,16 +174,29 @@ def _checked_features(nodes: NodeRows, bad: BadRows) -> NodeRows:
         raise UserError(
             f"{nodes.rows.source.path} has no numbers beside the id.", _MISSING_HINTS["features"]
         )
+    if "id" not in nodes.places:
+        return _checked_without_ids(nodes, bad)
+    nodes = nodes.drop(
+        nodes.column("id").missing, bad, lambda _: "the node id is missing", _NO_ID_HINT
+    )
     ids = nodes.column("id")
-    if ids is None:
-        strict = BadRows("error")
-        nodes = _with_finite_numbers(nodes, strict)
-        strict.settle("Without node ids, no row can be left out.")
-        return nodes
-    nodes = nodes.drop(ids.missing, bad, lambda _: "the node id is missing")
-    again = nodes.column("id", required=True).repeated()
-    nodes = nodes.drop(again, bad, lambda row: f"node {nodes.field(row, 'id')} is there already")
+    again = repeated(ids.texts() if ids.is_text else ids.values)
+    nodes = nodes.drop_by_field(again, bad, "id", REPEATED_NODE, _NO_ID_HINT)
     return _with_finite_numbers(nodes, bad)
+
+
+def _checked_without_ids(nodes: NodeRows, bad: BadRows) -> NodeRows:
+    """Without ids a row's place is its node: none can be left out."""
+    strict = BadRows("error")
+    nodes = _with_finite_numbers(nodes, strict)
+    strict.settle()
+    if nodes.rows.origin is not None:
+        bad.settle()
+        raise UserError(
+            f"{nodes.rows.source.path} has bad rows and no node ids.",
+            "Correct it or give it node ids: left out, they would move the rows behind them.",
+        )
+    return nodes
 
 
 def _with_finite_numbers(nodes: NodeRows, bad: BadRows) -> NodeRows:
@@ -197,8 +229,8 @@ def _read_edges(path: Path, config: FilesConfig, bad: BadRows) -> Edges:
     source = place_of(table, "source_column", config.source_column, SOURCE_NAMES)
     target = place_of(table, "target_column", config.target_column, TARGET_NAMES)
     ends = (0 if source is None else source, 1 if target is None else target)
-    weight = config.weight_column
-    weights = () if weight is None else (place_of(table, "weight_column", weight, ()) or 0,)
+    weight = place_of(table, "weight_column", config.weight_column, ())
+    weights = () if weight is None else (weight,)
     return Edges(table.read(ends, weights), (*ends, *weights))
 
 
@@ -234,10 +266,28 @@ def _both_ends(path: Path, pairs: AnyArray) -> tuple[AnyArray, AnyArray]:
     return (pairs[0], pairs[1]) if pairs.shape[0] == 2 else (pairs[:, 0], pairs[:, 1])
 
 
-def _known_edges(edges: Edges, index: NodeIndex, bad: BadRows) -> Edges:
-    """The edges between known nodes with a weight that is one, ends as node numbers."""
-    rows, places = edges.rows, edges.places
-    for end, place in zip(("source", "target"), places[:2], strict=True):
-        which = ("source", "target").index(end)
+def _known_edges(
+    edges: Edges, index: NodeIndex, bad: BadRows
+) -> tuple[Int64Array, Int64Array, AnyArray | None]:
+    """Source nodes, target nodes and weights of the edges that are between known nodes."""
+    src, dst = (index.find(column) for column in edges.rows.columns)
+    known = (src >= 0) & (dst >= 0)
+    rows = edges.rows.drop(
+        ~known, bad, lambda row: _unknown_end(row, edges.places, index), UNKNOWN_HINT
+    )
+    src, dst, weight = src[known], dst[known], rows.matrix
+    if not weight.shape[1]:
+        return src, dst, None
+    usable = (np.isfinite(weight) & (weight >= 0))[:, 0]
+    place = edges.places[-1]
+    rows.drop(~usable, bad, lambda row: f"weight {row[place]!r} is not a number from 0 on")
+    return src[usable], dst[usable], weight[usable, 0]
 
-    ...
+
+def _unknown_end(record: Record, places: tuple[int, ...], index: NodeIndex) -> str:
+    for end, place in zip(("source", "target"), places, strict=False):
+        if not record[place].strip():
+            return f"the {end} node is missing"
+        if not index.knows(record[place]):
+            return UNKNOWN_NODE.format(repr(record[place]))
+    return "its nodes are not in the features file"

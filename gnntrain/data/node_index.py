@@ -44,6 +44,10 @@ class NodeIndex:
         found[column.missing] = -1
         return found
 
+    def knows(self, text: str) -> bool:
+        """Whether an id, as written in a file, is a node's."""
+        return bool(self._find_values(np.array([text.strip()], object))[0] >= 0)
+
     def _find_values(self, values: AnyArray) -> Int64Array:
         if self._is_text:
             texts = values if values.dtype == object else values.astype(str).astype(object)

@@ -9,8 +9,8 @@ file holds an array called `ids`, `id` or `node_id`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,8 +24,9 @@ from gnntrain.data.array_files import (
     pick_or_only,
 )
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import Column, Rows, column_of_array
-from gnntrain.data.graph import AnyArray
+from gnntrain.data.columns import BoolArray, Column, Rows, column_of_array
+from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.tables import (
     PARQUET_SUFFIXES,
     TEXT_SUFFIXES,
@@ -62,22 +63,68 @@ class NodeRows:
         places: For each column of `rows.columns`, in order: its role, and its place among the
             fields of a row.
         numbers: Names of the matrix's columns by their place among the fields of a row.
+        nodes: int64 `[num_rows]`: which node each row speaks of, once `located`.
     """
 
     rows: Rows
     places: Mapping[Role, int]
     numbers: Mapping[int, str]
+    nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def column(self, role: Role) -> Column | None:
-        """The column in this role, if there is one."""
-        return dict(zip(self.places, self.rows.columns, strict=True)).get(role)
+    def column(self, role: Role) -> Column:
+        """The column in this role; there must be one (`role in places`)."""
+        return self.rows.columns[list(self.places).index(role)]
 
-    def field(self, record: Record, role: Role) -> str:
-        """A row's field in this role, for a message."""
-        return repr(record[self.places[role]])
+    def drop(
+        self, mask: BoolArray, bad: BadRows, reason: Callable[[Record], str], hint: str = ""
+    ) -> NodeRows:
+        """The rows outside `mask`; those inside are bad, for this reason."""
+        nodes = self.nodes[~mask] if len(self.nodes) else self.nodes
+        return replace(self, rows=self.rows.drop(mask, bad, reason, hint), nodes=nodes)
 
-    def with_rows(self, rows: Rows) -> NodeRows:
-        return replace(self, rows=rows)
+    def drop_by_field(
+        self, mask: BoolArray, bad: BadRows, role: Role, reason: str, hint: str = ""
+    ) -> NodeRows:
+        """As `drop`; `{}` in the reason stands for the row's field in a role."""
+        place = self.places[role]
+        return self.drop(mask, bad, lambda row: reason.format(repr(row[place])), hint)
+
+    def located(self, index: NodeIndex, bad: BadRows) -> NodeRows:
+        """The rows that speak of a known node, each of another, with their `nodes`.
+
+        Raises:
+            UserError: The rows have no ids and are not one a node.
+        """
+        if "id" not in self.places:
+            return self._located_by_order(index)
+        known = self.drop(self.column("id").missing, bad, lambda _: "the node id is missing")
+        nodes = index.find(known.column("id"))
+        known = replace(known, nodes=nodes)
+        known = known.drop_by_field(nodes < 0, bad, "id", UNKNOWN_NODE, UNKNOWN_HINT)
+        return known.drop_by_field(repeated(nodes[nodes >= 0]), bad, "id", REPEATED_NODE)
+
+    def _located_by_order(self, index: NodeIndex) -> NodeRows:
+        nodes = np.arange(len(self.rows)) if self.rows.origin is None else self.rows.origin
+        is_whole = len(nodes) == index.num_nodes or self.rows.origin is not None
+        if not is_whole or nodes.max(initial=-1) >= index.num_nodes:
+            raise UserError(
+                f"{self.rows.source.path} has {len(nodes)} rows and no node ids, but there are "
+                f"{index.num_nodes} nodes.",
+                "Give it one row a node, or node ids (dataset.id_column).",
+            )
+        return replace(self, nodes=nodes)
+
+
+UNKNOWN_NODE = "node {} is not in the features file"
+UNKNOWN_HINT = "The features file defines the nodes; the others may only speak of those."
+REPEATED_NODE = "node {} is there already"
+
+
+def repeated(values: AnyArray) -> BoolArray:
+    """Which values are there already, further up."""
+    import pandas as pd
+
+    return np.asarray(pd.Series(values).duplicated(), bool)
 
 
 def read_features(path: Path, config: FilesConfig, bad: BadRows) -> NodeRows:
@@ -184,8 +231,7 @@ def place_of(table: Table, key: str, wanted: str | None, usual: Sequence[str]) -
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
     raise UserError(
-        f"dataset.{key}={wanted}: {table.path} has no such column; it has "
-        f"{_listed(table.names)}.",
+        f"dataset.{key}={wanted}: {table.path} has no such column; it has {_listed(table.names)}.",
         "Give a column's name, or its number from 0.",
     )
 

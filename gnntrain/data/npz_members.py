@@ -114,7 +114,7 @@ class StreamedRows:
     def _stream_at(self, position: int) -> IO[bytes]:
         if self._stream is None or position < self._position:
             self.close()
-            archive = zipfile.ZipFile(self._path)  # noqa: SIM115 - the stream keeps it open
+            archive = zipfile.ZipFile(self._path)
             self._stream = archive.open(self._member)
             _read_header(self._stream)
             self._position = 0

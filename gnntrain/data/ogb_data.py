@@ -27,7 +27,6 @@ from gnntrain.data.graph import (
     FeatureRows,
     GraphData,
     Int64Array,
-    IntArray,
     Task,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
@@ -182,7 +181,7 @@ class OGBBuilder:
         }
 
 
-_Parts = tuple[int, IntArray, IntArray, AnyArray | FeatureRows | None, AnyArray]
+_Parts = tuple[int, AnyArray, AnyArray, AnyArray | FeatureRows | None, AnyArray]
 """Number of nodes, source nodes, destination nodes, features, labels."""
 
 
@@ -300,7 +299,7 @@ def _read_binary(raw: Path, _meta: Mapping[str, str]) -> _Parts:
     return num_nodes, src, dst, open_member(arrays, "node_feat"), labels
 
 
-def _edge_rows(edge_index: AnyArray | StreamedRows, num_nodes: int) -> tuple[IntArray, IntArray]:
+def _edge_rows(edge_index: AnyArray | StreamedRows, num_nodes: int) -> tuple[AnyArray, AnyArray]:
     """Both rows of `[2, num_edges]`: mapped as they lie, or unpacked in chunks to 32 bits."""
     if isinstance(edge_index, np.ndarray):
         return edge_index[0], edge_index[1]

@@ -133,7 +133,7 @@ def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
 def _patient_network() -> Iterator[None]:
     """No download hangs: sockets and fsspec's HTTP client give up on a silent server."""
     import aiohttp
-    from fsspec.config import conf
+    from fsspec.config import conf  # type: ignore[import-untyped]  # it has no types
 
     before = socket.getdefaulttimeout()
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)

@@ -16,8 +16,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -93,13 +94,11 @@ def _inspect(
     return TextTable(path, delimiter, names, num_skipped + has_header, bad)
 
 
-def _open_text(path: Path) -> IO[str]:
-    import fsspec
+def _open_text(path: Path) -> TextIOWrapper:
+    import pyarrow as pa
 
-    opened: IO[str] = fsspec.open(
-        str(path), "rt", compression="infer", encoding="utf-8-sig", errors="replace", newline=""
-    ).open()
-    return opened
+    packed = pa.input_stream(str(path), compression="detect")
+    return TextIOWrapper(packed, encoding="utf-8-sig", errors="replace", newline="")
 
 
 def _delimiter(path: Path, line: str) -> str:
@@ -144,9 +143,7 @@ class TextTable:
     bad: BadRows
     unit: str = "line"
 
-    def read(
-        self, texts: Sequence[int], numbers: Sequence[int], label: int | None = None
-    ) -> Rows:
+    def read(self, texts: Sequence[int], numbers: Sequence[int], label: int | None = None) -> Rows:
         """Read some columns; see `ParquetTable.read`."""
         import pyarrow as pa
 
@@ -255,9 +252,7 @@ class ParquetTable:
         self.path = path
         self.names: tuple[str, ...] = tuple(parquet.read_schema(path).names)
 
-    def read(
-        self, texts: Sequence[int], numbers: Sequence[int], label: int | None = None
-    ) -> Rows:
+    def read(self, texts: Sequence[int], numbers: Sequence[int], label: int | None = None) -> Rows:
         """Read some columns.
 
         Args:

@@ -48,7 +48,8 @@ class GNN(nn.Module):
     Layer i is three stages, each over rows or over edges, so that a chunk of rows at a time can
     pass through them and no stage is repeated for a node:
 
-    - `transform(i, h)`: what a node sends, from its own row alone (GCN and GAT multiply first);
+    - `transform(i, h)`: what a node sends, from its own row alone (attention multiplies
+      first; SAGE and GCN do so where that narrows the rows);
     - `combine(i, z, h_dst, z_dst, block)`: the aggregation over a block's edges, and what belongs
       to the destination itself;
     - `finish(i, out, h_dst)`: norm, activation, residual, dropout of the destination's row.
@@ -228,6 +229,15 @@ class GNN(nn.Module):
 
     def _is_output(self, i: int) -> bool:
         return i == self.num_layers - 1 and self.jk == "none"
+
+
+def narrows(before: int, after: int) -> bool:
+    """Whether a linear map is better applied before a (linear) aggregation than after it.
+
+    Before, the aggregation is as wide as the smaller side, but a mini-batch's block has several
+    times as many sources to multiply as destinations.
+    """
+    return before >= 4 * after
 
 
 def _make_norm(norm: Norm, channels: int) -> nn.Module:

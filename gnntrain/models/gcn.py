@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv
 
 from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import aggregate, sampling_scale, self_loops
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, Scaffold, narrows
 
 
 class GCN(GNN):
@@ -36,11 +36,11 @@ class GCN(GNN):
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
-    def has_transform(self, i: int) -> bool:  # noqa: ARG002
-        return True
+    def has_transform(self, i: int) -> bool:
+        return narrows(self.conv(i).in_channels, self.conv(i).out_channels)
 
     def transform(self, i: int, h: Tensor) -> Tensor:
-        z: Tensor = self.conv(i).lin(h)
+        z: Tensor = self.conv(i).lin(h) if self.has_transform(i) else h
         return z
 
     def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
@@ -54,5 +54,7 @@ class GCN(GNN):
         scale = norm_dst if scale is None else norm_dst * scale
         neighbours = aggregate(block, z, weight=weight, scale=scale)
         loop = norm_dst.square().unsqueeze(1).to(z_dst.dtype)
-        bias: Tensor = self.conv(i).bias
-        return torch.addcmul(neighbours, loop, z_dst) + bias
+        rows = torch.addcmul(neighbours, loop, z_dst)
+        conv = self.conv(i)
+        out: Tensor = (rows if self.has_transform(i) else conv.lin(rows)) + conv.bias
+        return out

@@ -10,7 +10,7 @@ from torch_geometric.nn import SAGEConv
 
 from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, Scaffold, narrows
 
 
 class SAGE(GNN):
@@ -48,10 +48,18 @@ class SAGE(GNN):
         self.aggregator = aggregator
         self.uses_degree = aggregator == "sum"
 
+    def has_transform(self, i: int) -> bool:
+        conv = self.conv(i)
+        return self.aggregator != "max" and narrows(conv.in_channels, conv.out_channels)
+
+    def transform(self, i: int, h: Tensor) -> Tensor:
+        return F.linear(h, self.conv(i).lin_l.weight) if self.has_transform(i) else h
+
     def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
         conv = self.conv(i)
         scale = sampling_scale(block) if self.uses_degree else None
-        out: Tensor = conv.lin_l(aggregate(block, z, self.aggregator, scale=scale))
+        rows = aggregate(block, z, self.aggregator, scale=scale)
+        out: Tensor = rows + conv.lin_l.bias if self.has_transform(i) else conv.lin_l(rows)
         if conv.root_weight:
             out = out + conv.lin_r(h_dst)
         return F.normalize(out, dim=-1) if conv.normalize else out

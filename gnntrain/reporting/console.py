@@ -70,7 +70,7 @@ class Console:
         self._is_live = on_terminal if live is None else live
         self._symbols = symbols_for(output.encoding)
         self._clock = clock
-        self._written = clock()
+        self._written = self._drawn = clock()
         self._live: Live | None = None
         self._info: RunInfo | None = None
         self._progress: Progress | None = None
@@ -108,13 +108,11 @@ class Console:
         if self._progress is None:
             return
         self._progress.note_step(progress)
-        quiet = self._clock() - self._written
-        if not self._is_live:
-            if quiet >= _QUIET_SECONDS:
-                left, right = self._progress.position()
-                self._print(f"{left}  {right}  {self._progress.facts(sys.maxsize)}")
-        elif self._live is None or quiet >= _REFRESH_SECONDS:
+        if self._is_live:
             self._refresh()
+        elif self._clock() - self._written >= _QUIET_SECONDS:
+            left, right = self._progress.position()
+            self._print(f"{left}  {right}  {self._progress.facts(sys.maxsize)}")
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Adds the epoch's line."""
@@ -129,22 +127,22 @@ class Console:
             self._unshown = None
         else:
             self._unshown = line
-        if self._live is not None:
+        if self._is_live:
             self._refresh()
 
     def on_message(self, text: str) -> None:
         """Shows a notice as one line."""
-        line = Text("note  ", style="yellow")
-        self._print(line.append(" ".join(text.split()), style="default"))
+        line = Text().append("note", style="yellow")
+        self._print(line.append("  " + " ".join(text.split())))
 
     def on_finish(self, summary: Summary) -> None:
         """Ends the live view and shows what came out."""
         self.close()
         if self._unshown is not None:
             self._print(self._unshown)
-        status = Text(summary.status, style=_STATUS_STYLE[summary.status])
+        status = Text().append(summary.status, style=_STATUS_STYLE[summary.status])
         self._print()
-        self._print(status.append(" " + end_sentence(summary, self._info), style="default"))
+        self._print(status.append(" " + end_sentence(summary, self._info)))
         self._print()
         if summary.metrics:
             for line in format_metrics(summary.metrics).splitlines():
@@ -169,7 +167,7 @@ class Console:
         cells = table.cells(record, is_best=is_best)
         for column, cell in zip(table.columns, cells, strict=True):
             line.append(table.gap if line else "")
-            line.append(cell, style="bold green" if column.is_decisive and is_best else "default")
+            line.append(cell, style="bold green" if column.is_decisive and is_best else None)
         return line
 
     def _is_due(self, epoch: int, epochs: int) -> bool:
@@ -178,13 +176,16 @@ class Console:
         return is_first or epoch % interval == 0 or epoch == epochs
 
     def _refresh(self) -> None:
+        """Draws the live view anew, unless it was just drawn."""
         if self._live is None:
             self._live = Live(
                 console=self._rich, auto_refresh=False, transient=True, get_renderable=self._view
             )
             self._live.start()
+        elif self._clock() - self._drawn < _REFRESH_SECONDS:
+            return
         self._live.refresh()
-        self._written = self._clock()
+        self._drawn = self._clock()
 
     def _view(self) -> Text:
         """The live view: where the epoch stands, and how it goes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,22 +57,32 @@ class Progress:
         """Takes in the state of an epoch; a loss that was not read stays the last one."""
         self._step = step
         self._loss = step.loss if step.loss is not None else self._loss
-        self._note_begin(step.epoch)
+        if self.first_epoch is None:
+            self.first_epoch = step.epoch
 
     def note_epoch(self, record: EpochRecord) -> bool:
         """Takes in an epoch; whether it is the best so far."""
-        self._note_begin(record.epoch)
-        self._loss = record.train_loss
+        num_steps = self._info.steps_per_epoch
+        # A short epoch ends before any of its steps is told: its end is news of its steps too.
+        self.note_step(
+            StepProgress(
+                record.epoch,
+                num_steps,
+                num_steps,
+                record.train_loss,
+                record.seeds_per_s,
+                record.edges_per_s,
+                record.memory_bytes,
+            )
+        )
         value = record.metric("val", self._info.metric)
         self.values.append(value)
-        if value is None or (self.best is not None and not value > self.best.value):
+        if value is None or math.isnan(value):
+            return False
+        if self.best is not None and value <= self.best.value:
             return False
         self.best = Best(value, record.epoch)
         return True
-
-    def _note_begin(self, epoch: int) -> None:
-        if self.first_epoch is None:
-            self.first_epoch = epoch
 
     def position(self) -> tuple[str, str]:
         """What stands to the left and to the right of the bar."""

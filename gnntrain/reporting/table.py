@@ -100,8 +100,8 @@ def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column]:
     columns += [of_split(split, 2) for split in ("train", "test") if first.metrics.get(split)]
     columns += [
         Column("lr", lambda r: f"{r.lr:.3g}", 8, 1),
-        Column("time", lambda r: format_seconds(r.seconds), 7, 6),
-        Column("eval", lambda r: format_seconds(r.eval_seconds), 7, 3),
+        Column("time", lambda r: format_seconds(r.seconds), 8, 6),
+        Column("eval", lambda r: format_seconds(r.eval_seconds), 8, 3),
         Column("seeds/s", lambda r: format_rate(r.seeds_per_s), 7, 4),
         Column("edges/s", lambda r: format_rate(r.edges_per_s), 7, 7),
         Column("memory", lambda r: format_bytes(r.memory_bytes), 8, 8),

@@ -55,12 +55,11 @@ class WandbLogger(Logger):
     """Weights & Biases, where installed.
 
     Args:
-        run: The run directory; its name is the run's name unless ``name`` is given.
+        run: The run directory; its name is the run's name.
         config: The resolved configuration, kept with the run.
         project: The project the run appears in.
         entity: User or team; the account's default where ``None``.
         mode: ``online``, ``offline`` or ``disabled``; ``WANDB_MODE`` decides where ``None``.
-        name: Name of the run.
     """
 
     def __init__(
@@ -71,19 +70,17 @@ class WandbLogger(Logger):
         project: str = "gnntrain",
         entity: str | None = None,
         mode: str | None = None,
-        name: str | None = None,
     ) -> None:
         super().__init__(run, config)
         self._wandb = importlib.import_module("wandb")
         self._options = {"project": project, "entity": entity, "mode": mode}
-        self._name = name or run.name
         self._run: Any = None
 
     def on_start(self, info: RunInfo) -> None:
         """Starts the run."""
         config = {**self.config, "run_info": dataclasses.asdict(info)}
         self._run = self._wandb.init(
-            **self._options, name=self._name, dir=str(self.run.path), config=json_safe(config)
+            **self._options, name=self.run.name, dir=str(self.run.path), config=json_safe(config)
         )
 
     def on_epoch(self, record: EpochRecord) -> None:
@@ -101,11 +98,10 @@ class MlflowLogger(Logger):
     """MLflow, where installed.
 
     Args:
-        run: The run directory; its name is the run's name unless ``name`` is given.
+        run: The run directory; its name is the run's name.
         config: The resolved configuration, kept as parameters with dotted names.
         tracking_uri: Where to; ``MLFLOW_TRACKING_URI`` or MLflow's default decides where ``None``.
         experiment: The experiment the run appears in.
-        name: Name of the run.
     """
 
     def __init__(
@@ -115,13 +111,11 @@ class MlflowLogger(Logger):
         *,
         tracking_uri: str | None = None,
         experiment: str = "gnntrain",
-        name: str | None = None,
     ) -> None:
         super().__init__(run, config)
         self._mlflow = importlib.import_module("mlflow")
         self._tracking_uri = tracking_uri
         self._experiment = experiment
-        self._name = name or run.name
         self._started = False
 
     def on_start(self, info: RunInfo) -> None:
@@ -129,7 +123,7 @@ class MlflowLogger(Logger):
         if self._tracking_uri is not None:
             self._mlflow.set_tracking_uri(self._tracking_uri)
         self._mlflow.set_experiment(self._experiment)
-        self._mlflow.start_run(run_name=self._name)
+        self._mlflow.start_run(run_name=self.run.name)
         self._started = True
         parameters = [*_dotted({**self.config, "run_info": dataclasses.asdict(info)})]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # more at once are refused

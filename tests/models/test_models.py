@@ -42,6 +42,7 @@ OWN_OPTIONS: list[Case] = [
 SCAFFOLDS: list[dict[str, Any]] = [
     {"num_layers": 1},
     {"num_layers": 2},
+    {"num_layers": 2, "hidden_channels": 16},  # narrows so much that SAGE and GCN multiply first
     {"num_layers": 3, "norm": "batch", "activation": "elu"},
     {"num_layers": 3, "norm": "layer", "residual": True, "activation": "gelu"},
     {"num_layers": 2, "jk": "cat", "residual": True, "activation": "leaky_relu"},
@@ -146,6 +147,13 @@ def test_gcn_uses_edge_weights_as_pyg_does() -> None:
         expected = pyg_forward(model, x, graph, {})
         close(model(x[nodes], blocks), expected[[3, 38, 0]])
         close(layerwise(model, x, graph), expected)
+
+
+@pytest.mark.parametrize("kind", [SAGE, GCN])
+def test_rows_are_multiplied_first_where_that_narrows_them_much(kind: Kind) -> None:
+    model = build(kind, hidden_channels=16)
+    assert [model.has_transform(i) for i in range(2)] == [False, True]
+    assert model.transform(1, torch.zeros(5, 16)).shape == (5, OUT)
 
 
 def test_gcn_gives_loops_in_the_data_the_weight_one() -> None:

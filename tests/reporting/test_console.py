@@ -131,10 +131,10 @@ def test_a_log_has_a_start_a_line_an_epoch_and_an_end() -> None:
 
 def test_a_terminal_of_80_columns_keeps_a_table_and_nothing_of_the_live_view() -> None:
     table = [
-        "epoch     loss  val accuracy     time     eval  seeds/s  edges/s    memory",
-        "  1/3   1.9375      0.5000 *   600 ms   200 ms    12.3k    1.21M  1.50 GiB",
-        "  2/3   1.9375      0.7000 *   600 ms   200 ms    12.3k    1.21M  1.50 GiB",
-        "  3/3   1.9375      0.6000     600 ms   200 ms    12.3k    1.21M  1.50 GiB",
+        "epoch     loss  val accuracy      time      eval  seeds/s  edges/s    memory",
+        "  1/3   1.9375      0.5000 *    600 ms    200 ms    12.3k    1.21M  1.50 GiB",
+        "  2/3   1.9375      0.7000 *    600 ms    200 ms    12.3k    1.21M  1.50 GiB",
+        "  3/3   1.9375      0.6000      600 ms    200 ms    12.3k    1.21M  1.50 GiB",
     ]
     expected = [*START.splitlines(), *table, *END.splitlines(), ""]
     assert what_stays(shown_live(80)) == expected
@@ -170,7 +170,7 @@ def test_an_interruption_gives_the_terminal_back() -> None:
     stdout = sys.stdout
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert file.getvalue().rstrip().endswith(SHOW) or SHOW in file.getvalue()
+    assert file.getvalue().count(HIDE) == file.getvalue().count(SHOW) == 1
     assert sys.stdout is stdout
     assert not [line for line in what_stays(file.getvalue()) if "ETA" in line]
 
@@ -207,7 +207,8 @@ def test_a_long_run_keeps_some_of_its_lines_on_a_terminal_and_all_in_a_log() -> 
             for epoch in range(1, 193):
                 console.on_epoch(record(epoch))
             console.on_finish(SUMMARY)
-        kept[live] = [int(number) for number in re.findall(r"(\d+)/200 ", file.getvalue())]
+        text = ESCAPES.sub("", file.getvalue())
+        kept[live] = [int(number) for number in re.findall(r"(\d+)/200 ", text)]
     assert kept[True] == [1, *range(5, 191, 5), 192]
     assert kept[False] == list(range(1, 193))
 
@@ -255,7 +256,7 @@ def test_an_output_without_unicode_gets_ascii(encoding: str, live: bool) -> None
     console.on_message("naïve → ▁")
     play(console)
     file.flush()
-    text = raw.getvalue().decode(encoding)
+    text = ESCAPES.sub("", raw.getvalue().decode(encoding))
     assert "accuracy  _#=  0.5000 -> 0.6000" in text
     assert "10,000 nodes | 120,345 edges" in text
     assert "\\u2581" in text
@@ -349,9 +350,7 @@ def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
     while SHOW not in text:
         text += read_some(ours)
     assert HIDE in text
-    assert "KeyboardInterrupt" in text + read_some(ours)
-    process.kill()
-    process.wait(timeout=60)
+    assert process.wait(timeout=60) == -signal.SIGINT
     os.close(ours)
 
 

@@ -33,7 +33,16 @@ def test_the_best_epoch_is_the_first_with_the_highest_metric(clock: Clock) -> No
 def test_an_epoch_without_evaluation_is_never_the_best(clock: Clock) -> None:
     progress = Progress(info(), clock)
     assert not progress.note_epoch(record(1, metrics={}))
-    assert not progress.note_epoch(record_with_val(2, float("nan"))) or progress.best is None
+    assert not progress.note_epoch(record_with_val(2, float("nan")))
+    assert progress.note_epoch(record_with_val(3, 0.1))
+
+
+def test_epochs_too_short_to_tell_their_steps_move_the_bar_too(clock: Clock) -> None:
+    progress = Progress(info(epochs=4, steps_per_epoch=1), clock)
+    progress.note_epoch(record(1))
+    clock.now += 10
+    assert progress.bar(20, ASCII) == ("=" * 5, "." * 15)
+    assert progress.position() == ("epoch 1/4", "step 1/1  ETA 30 s")
 
 
 def test_the_bar_shows_the_epoch(clock: Clock) -> None:

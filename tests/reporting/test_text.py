@@ -85,8 +85,10 @@ def test_a_duration_reads_at_a_glance(seconds: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "text"),
-    [(1.93754, "1.9375"), (0, "0.0000"), (12345.6, "1.2e+04"), (1e-5, "1.0e-05")]
-    + [(math.nan, "nan"), (math.inf, "inf"), (None, "-")],
+    [
+        *((1.93754, "1.9375"), (0, "0.0000"), (12345.6, "1.2e+04"), (1e-5, "1.0e-05")),
+        *((math.nan, "nan"), (math.inf, "inf"), (None, "-")),
+    ],
 )
 def test_a_loss_shows_its_digits_or_its_power(loss: float | None, text: str) -> None:
     assert format_loss(loss) == text

@@ -1,0 +1,256 @@
+"""What a user's files say is to be predicted, and on which nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnntrain.data.array_files import ARRAY_SUFFIXES, ArraySource, load_arrays, pick
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import BoolArray, Rows, column_of_array
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
+from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.node_rows import NodeRows, read_labels, read_splits
+from gnntrain.data.targets import random_split
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+_logger = logging.getLogger("gnntrain")
+
+_SPLIT_WORDS = {
+    "train": 0,
+    "training": 0,
+    "val": 1,
+    "valid": 1,
+    "validation": 1,
+    "dev": 1,
+    "test": 2,
+    "testing": 2,
+}
+_SPLIT_ARRAYS = {
+    "train": ("train", "train_mask", "train_idx"),
+    "val": ("val", "valid", "val_mask", "valid_mask", "val_idx", "valid_idx"),
+    "test": ("test", "test_mask", "test_idx"),
+}
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Labels of the nodes.
+
+    Attributes:
+        labels: int32 `[num_nodes]`, −1 without a label; or uint8 `[num_nodes, num_classes]`.
+        num_classes: Number of classes.
+        task: Kind of labels.
+        labelled: bool `[num_nodes]`: nodes that have labels.
+        rows: Where they were read; may have a column of splits.
+    """
+
+    labels: AnyArray
+    num_classes: int
+    task: Task
+    labelled: BoolArray
+    rows: NodeRows
+
+
+def read_targets(
+    path: Path | None, features: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows
+) -> Targets:
+    """Labels from the labels file, or else from a column of the features file.
+
+    One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
+    "no label", and so does an empty field or NaN where rows have other reasons to be there
+    (features file, arrays). Several columns of 0 and 1 are multi-label.
+
+    Raises:
+        UserError: The labels do not fit the task, or tell nothing apart.
+    """
+    if path is None:
+        rows = replace(features, nodes=np.arange(index.num_nodes))
+    else:
+        rows = read_labels(path, config, bad).located(index, bad)
+    if "label" in rows.places:
+        return _classes(rows, index, config, bad, must_have_label=path is not None)
+    return _flags(rows, index, config, bad)
+
+
+def _classes(
+    rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
+) -> Targets:
+    import pandas as pd
+
+    if must_have_label and not isinstance(rows.rows.source, ArraySource):
+        rows = rows.drop(rows.column("label").missing, bad, lambda _: "the label is missing")
+    rows = rows.drop_by_field(
+        _no_class(rows), bad, "label", "label {} is not a whole number from 0 on, or −1 for none"
+    )
+    column = rows.column("label")
+    values = column.texts() if column.is_text else column.values
+    has_label = ~column.missing if column.is_text else ~column.missing & (values != -1)
+    codes, classes = pd.factorize(values[has_label], sort=True)
+    labels = np.full(index.num_nodes, -1, np.int32)
+    labels[rows.nodes[has_label]] = codes
+    task = _class_task(config, len(classes), rows)
+    if not column.is_text and (classes != np.arange(len(classes))).any():
+        _logger.info("labels %s are classes 0 … %d", _first(classes), len(classes) - 1)
+    return Targets(labels, len(classes), task, labels >= 0, rows)
+
+
+def _no_class(rows: NodeRows) -> BoolArray:
+    column = rows.column("label")
+    if column.is_text:
+        return np.zeros(len(rows.rows), bool)
+    values = column.values
+    wrong: BoolArray = (values < -1) | (values != np.floor(values)) | np.isinf(values)
+    return wrong & ~column.missing
+
+
+def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
+    found = f"{rows.rows.source.path} has {num_classes} different labels"
+    if config.task == "multilabel":
+        raise UserError(
+            f"dataset.task=multilabel: {rows.rows.source.path} has one column of labels.",
+            "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
+        )
+    if num_classes < 2:
+        raise UserError(f"{found}; there is nothing to tell apart.", "Give two or more.")
+    if config.task == "binary" and num_classes != 2:
+        raise UserError(f"dataset.task=binary: {found}.", "Set dataset.task=multiclass.")
+    if config.task == "multiclass":
+        return "multiclass"
+    return "binary" if num_classes == 2 else "multiclass"
+
+
+def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
+    path, num_classes = rows.rows.source.path, len(rows.numbers)
+    if num_classes == 0:
+        raise UserError(f"{path} has no column of labels.", "Set dataset.label_column.")
+    if config.task not in ("auto", "multilabel"):
+        raise UserError(
+            f"dataset.task={config.task}: {path} has {num_classes} columns of labels.",
+            "Say which one is meant with dataset.label_column.",
+        )
+    wrong = np.asarray(~np.isin(rows.rows.matrix, (0, 1)).all(axis=1))
+    hint = "If only one column holds the labels, set dataset.label_column."
+    rows = rows.drop(wrong, bad, lambda record: _no_flag(record, rows), hint)
+    labels = np.zeros((index.num_nodes, num_classes), np.uint8)
+    labels[rows.nodes] = rows.rows.matrix
+    labelled = np.zeros(index.num_nodes, bool)
+    labelled[rows.nodes] = True
+    return Targets(labels, num_classes, "multilabel", labelled, rows)
+
+
+def _no_flag(record: Record, rows: NodeRows) -> str:
+    for place, name in rows.numbers.items():
+        try:
+            is_flag = float(record[place]) in (0, 1)
+        except ValueError:
+            is_flag = False
+        if not is_flag:
+            return f"label {name} is {record[place]!r} instead of 0 or 1"
+    return "labels other than 0 and 1"
+
+
+def _first(values: AnyArray) -> str:
+    return ", ".join(str(value) for value in values[:5]) + (", …" if len(values) > 5 else "")
+
+
+def split_nodes(
+    path: Path | None, targets: Targets, index: NodeIndex, config: FilesConfig, bad: BadRows
+) -> dict[str, Int64Array]:
+    """Splits from the split file, else from the labels' split column, else at random.
+
+    A table has a row a node and the split's name (train, val or valid, test); arrays are called
+    by those names and hold ids or are boolean masks. The random split is 60 % train, 20 % val,
+    20 % test of the nodes with labels, always the same.
+
+    Returns:
+        Sorted node ids by split.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    if path is None and "split" not in targets.rows.places:
+        return random_split(np.flatnonzero(targets.labelled), 0)
+    split_of = np.full(index.num_nodes, -1, np.int8)
+    if path is None:
+        _assign_named(targets.rows, targets, split_of, bad)
+    elif path.suffix.lower() in ARRAY_SUFFIXES:
+        _assign_arrays(path, targets, index, split_of, bad)
+    else:
+        rows = read_splits(path, config, bad)
+        rows = rows.drop(rows.column("split").missing, bad, lambda _: "the split is missing")
+        _assign_named(rows.located(index, bad), targets, split_of, bad)
+    return {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
+
+
+def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
+    """Put each row's node into the split of its name; a row without a name says nothing."""
+    codes = _codes_of_names(rows)
+    named = ~rows.column("split").missing
+    wrong = named & (codes < 0)
+    rows = rows.drop_by_field(wrong, bad, "split", "split {} is none of train, val, test")
+    codes, named = codes[~wrong], named[~wrong]
+    unlabelled = named & ~targets.labelled[rows.nodes]
+    rows = rows.drop_by_field(unlabelled, bad, "split", "node in split {} has no label")
+    split_of[rows.nodes] = np.where(named, codes, -1)[~unlabelled]
+
+
+def _codes_of_names(rows: NodeRows) -> AnyArray:
+    column = rows.column("split")
+    if column.codes is None:
+        return np.full(len(column.values), -1)
+    words = [_SPLIT_WORDS.get(str(word).lower(), -1) for word in column.values]
+    codes: AnyArray = np.array([*words, -1])[column.codes]
+    return codes
+
+
+def _assign_arrays(
+    path: Path, targets: Targets, index: NodeIndex, split_of: AnyArray, bad: BadRows
+) -> None:
+    arrays = load_arrays(path)
+    found = {name: pick(arrays, names) for name, names in _SPLIT_ARRAYS.items()}
+    if found["train"] is None:
+        raise UserError(
+            f"{path} has no array called train (it has {', '.join(arrays)}).",
+            "Call the arrays of ids or masks train, val and test.",
+        )
+    for code, name in enumerate(SPLITS):
+        array = found[name]
+        if array is not None:
+            rows = _rows_of_split(path, name, array, index, bad)
+            reason = _reason(f"in split {name} has no label")
+            rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
+            reason = _reason(f"in split {name} is in another split, too")
+            rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
+            split_of[rows.nodes] = code
+
+
+def _reason(what: str) -> Callable[[Record], str]:
+    return lambda record: f"node {record[0]!r} {what}"
+
+
+def _rows_of_split(
+    path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows
+) -> NodeRows:
+    if array.ndim != 1:
+        raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
+    if array.dtype == np.bool_:
+        if len(array) != index.num_nodes:
+            raise UserError(
+                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
+            )
+        nodes = np.flatnonzero(array)
+        source = ArraySource(path, (np.arange(index.num_nodes),))
+        empty = np.empty((len(nodes), 0), np.float32)
+        return NodeRows(Rows(source, (), empty, nodes), {}, {}, nodes)
+    source = ArraySource(path, (array,))
+    rows = Rows(source, (column_of_array(array),), np.empty((len(array), 0), np.float32))
+    return NodeRows(rows, {"id": 0}, {}).located(index, bad)

@@ -1,0 +1,1 @@
+"""Benchmarks and cluster samples; not part of the package."""

@@ -1,0 +1,394 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnntrain.config import (
+    DATASET_NAMES,
+    BuiltinConfig,
+    DatasetConfig,
+    FilesConfig,
+    SyntheticConfig,
+)
+from gnntrain.data.datasets import builder_for
+from gnntrain.data.graph import GraphData
+from gnntrain.data.pyg_data import PYG_SPECS, from_pyg
+from gnntrain.data.raw_files import RawLayout, find_raw
+from gnntrain.errors import UserError
+from tests.data import raw_layouts
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+CORA = SHARED / "planetoid" / "Cora" / "raw"
+TOLOKERS = SHARED / "heterophilous" / "tolokers" / "raw"
+
+needs_cora = pytest.mark.skipif(not CORA.is_dir(), reason="Cora's raw files are not here")
+needs_tolokers = pytest.mark.skipif(
+    not TOLOKERS.is_dir(), reason="Tolokers' raw files are not here"
+)
+
+
+def build(name: str, root: Path | None, split: int = 0) -> GraphData:
+    config = BuiltinConfig(name=name, root=None if root is None else str(root), split=split)
+    return builder_for(config).build()
+
+
+def edge_set(data: GraphData) -> set[tuple[int, int]]:
+    return set(zip(data.src.tolist(), data.dst.tolist(), strict=True))
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
+
+
+def refuse_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise AssertionError("something reached for the network")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@needs_cora
+def test_cora_has_its_published_size_and_public_split() -> None:
+    data = build("cora", SHARED)
+    assert (data.num_nodes, len(data.src), data.num_features) == (2708, 10556, 1433)
+    assert {name: len(nodes) for name, nodes in data.splits.items()} == {
+        "train": 140,
+        "val": 500,
+        "test": 1000,
+    }
+    assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 7)
+    assert data.splits["train"].tolist() == list(range(140))
+    assert np.bincount(data.labels[:140]).tolist() == [20] * 7
+    assert data.src.dtype == np.int32
+    assert edge_set(data) == {(dst, src) for src, dst in edge_set(data)}
+
+
+@needs_cora
+@pytest.mark.parametrize("below", ["", "planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
+def test_raw_files_are_found_from_any_folder_above_them(
+    below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_network(monkeypatch)
+    assert build("cora", SHARED / below).num_nodes == 2708
+
+
+@needs_cora
+def test_nothing_is_written_below_a_root_that_may_only_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_network(monkeypatch)
+    root = tmp_path / "raw data"
+    shutil.copytree(CORA, root / "Planetoid" / "cora" / "raw")
+    folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    before = tree(root)
+    try:
+        assert build("cora", root).num_nodes == 2708
+        assert tree(root) == before
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+@needs_tolokers
+def test_tolokers_has_its_published_size_and_ten_splits() -> None:
+    masks = np.load(TOLOKERS / "tolokers.npz")
+    splits = []
+    for number in range(10):
+        data = build("tolokers", SHARED, number)
+        assert (data.num_nodes, len(data.src), data.num_features) == (11758, 1_038_000, 10)
+        for name in ("train", "val", "test"):
+            expected = np.flatnonzero(masks[f"{name}_masks"][number])
+            assert data.splits[name].tolist() == expected.tolist()
+        splits.append(tuple(data.splits["train"].tolist()))
+    assert (data.task, data.metric, data.num_classes) == ("binary", "roc_auc", 2)
+    assert len(set(splits)) == 10
+
+
+@pytest.mark.parametrize(("name", "last"), [("tolokers", 9), ("cora", 0), ("ogbn-arxiv", 0)])
+def test_a_split_that_a_data_set_does_not_have_is_refused_with_the_range(
+    name: str, last: int
+) -> None:
+    builder_for(BuiltinConfig(name=name, split=last))
+    with pytest.raises(UserError) as caught:
+        builder_for(BuiltinConfig(name=name, split=last + 1))
+    assert f"dataset.split={last + 1}" in caught.value.message
+    assert str(caught.value.hint).endswith(f"{last}.")
+
+
+def test_reddit_is_read_from_its_two_files(tmp_path: Path) -> None:
+    written = raw_layouts.write_reddit(tmp_path / "Reddit" / "raw")
+    data = build("reddit", tmp_path)
+    assert edge_set(data) == set(map(tuple, written.edges.tolist()))
+    np.testing.assert_array_equal(data.features, written.features)
+    np.testing.assert_array_equal(data.labels, written.labels)
+    for name, nodes in written.splits.items():
+        np.testing.assert_array_equal(data.splits[name], nodes)
+    assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 4)
+
+
+@pytest.mark.parametrize("name", ["flickr", "reddit2"])
+def test_single_label_graph_saint_data_is_read(tmp_path: Path, name: str) -> None:
+    written = raw_layouts.write_graph_saint(tmp_path / "raw", multilabel=False)
+    data = build(name, tmp_path)
+    assert edge_set(data) == set(map(tuple, written.edges.tolist()))
+    np.testing.assert_array_equal(data.labels, written.labels)
+    np.testing.assert_array_equal(data.splits["val"], written.splits["val"])
+
+
+@pytest.mark.parametrize("name", ["yelp", "amazon_products"])
+def test_multi_label_graph_saint_data_is_read(tmp_path: Path, name: str) -> None:
+    written = raw_layouts.write_graph_saint(tmp_path / name / "raw", multilabel=True)
+    data = build(name, tmp_path)
+    expected = np.stack([written.labels % 2, written.labels // 2, np.ones(30)], axis=1)
+    np.testing.assert_array_equal(data.labels, expected)
+    assert data.labels.dtype == np.uint8
+    assert (data.task, data.metric, data.num_classes) == ("multilabel", "f1_micro", 3)
+
+
+def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
+    tmp_path: Path,
+) -> None:
+    raw_layouts.write_graph_saint(tmp_path / "Flickr" / "raw", multilabel=False)
+    layout = RawLayout("yelp", ("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
+    assert find_raw(tmp_path / "Flickr", layout) is None
+    assert find_raw(tmp_path / "Flickr" / "raw", layout) is None
+    assert build("flickr", tmp_path / "Flickr").num_nodes == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("amazon_photo", "amazon/Photo/raw/amazon_electronics_photo.npz"),
+        ("coauthor_cs", "CS/raw/ms_academic_cs.npz"),
+    ],
+)
+def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(
+    tmp_path: Path, name: str, file: str
+) -> None:
+    path = tmp_path / file
+    raw_layouts.write_gnn_benchmark(path.parent, path.name)
+    first, again, other = build(name, tmp_path), build(name, tmp_path), build(name, tmp_path, 7)
+    for split in first.splits:
+        np.testing.assert_array_equal(first.splits[split], again.splits[split])
+    assert first.splits["train"].tolist() != other.splits["train"].tolist()
+    assert [len(nodes) for nodes in first.splits.values()] == [18, 6, 6]
+    together = np.concatenate(list(first.splits.values()))
+    assert sorted(together.tolist()) == list(range(30))
+
+
+def test_files_that_are_there_are_not_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_geometric.datasets
+
+    def download(_self: Any) -> None:
+        raise AssertionError("downloaded")
+
+    raw_layouts.write_reddit(tmp_path / "raw")
+    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
+    assert build("reddit", tmp_path).num_nodes == 30
+
+
+def test_a_download_moves_into_place_whole_and_is_then_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_geometric.datasets
+
+    downloads = []
+
+    def download(self: Any) -> None:
+        downloads.append(self.raw_dir)
+        raw_layouts.write_reddit(Path(self.raw_dir) / "new")
+        for file in (Path(self.raw_dir) / "new").iterdir():
+            file.rename(Path(self.raw_dir) / file.name)
+
+    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
+    root = tmp_path / "data" / "here"
+    assert build("reddit", root).num_nodes == 30
+    assert build("reddit", root).num_nodes == 30
+    assert len(downloads) == 1
+    assert (root / "Reddit" / "raw" / "reddit_graph.npz").is_file()
+    assert [path.name for path in root.iterdir()] == ["Reddit"]
+
+
+def test_without_a_root_raw_files_belong_in_data_below_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw_layouts.write_reddit(tmp_path / "data" / "Reddit" / "raw")
+    monkeypatch.chdir(tmp_path)
+    assert build("reddit", None).num_nodes == 30
+
+
+def _no_network(self: Any) -> None:
+    (Path(self.raw_dir) / "reddit_data.npz").write_bytes(b"half")
+    raise OSError("[Errno -3] Temporary failure in name resolution")
+
+
+def _truncated(self: Any) -> None:
+    raw_layouts.write_reddit(Path(self.raw_dir) / "new")
+    for name in ("reddit_data.npz", "reddit_graph.npz"):
+        whole = (Path(self.raw_dir) / "new" / name).read_bytes()
+        (Path(self.raw_dir) / name).write_bytes(whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize(
+    ("download", "cause"),
+    [(_no_network, "name resolution"), (_truncated, "did not arrive whole")],
+)
+def test_a_failed_download_says_which_files_go_where_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: Any, cause: str
+) -> None:
+    import torch_geometric.datasets
+
+    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
+    root = tmp_path / "data"
+    with pytest.raises(UserError) as caught:
+        build("reddit", root)
+    assert cause in caught.value.message
+    hint = str(caught.value.hint)
+    assert "reddit_data.npz and reddit_graph.npz" in hint
+    assert str(root / "Reddit" / "raw") in hint
+    assert not root.exists()
+    assert socket.getdefaulttimeout() is None
+
+
+def test_files_that_were_there_survive_a_download_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_geometric.datasets
+
+    raw = tmp_path / "Reddit" / "raw"
+    raw_layouts.write_reddit(raw)
+    (raw / "reddit_graph.npz").unlink()
+    before = (raw / "reddit_data.npz").stat()
+
+    def download(self: Any) -> None:
+        raw_layouts.write_reddit(Path(self.raw_dir) / "new")
+        for file in (Path(self.raw_dir) / "new").iterdir():
+            file.rename(Path(self.raw_dir) / file.name)
+
+    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
+    assert build("reddit", tmp_path).num_nodes == 30
+    assert (raw / "reddit_data.npz").stat().st_ino == before.st_ino
+
+
+def test_raw_files_that_are_broken_are_a_users_error(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name in ("reddit_data.npz", "reddit_graph.npz"):
+        with zipfile.ZipFile(raw / name, "w") as archive:
+            archive.writestr("feature.npy", b"nothing")
+    with pytest.raises(UserError, match="cannot read the raw files"):
+        build("reddit", tmp_path)
+
+
+def test_the_same_choice_has_the_same_identity_and_another_has_not(tmp_path: Path) -> None:
+    choices: list[DatasetConfig] = [
+        BuiltinConfig(name="tolokers"),
+        BuiltinConfig(name="tolokers", split=1),
+        BuiltinConfig(name="minesweeper"),
+        BuiltinConfig(name="tolokers", root=str(tmp_path)),
+        SyntheticConfig(),
+        SyntheticConfig(seed=1),
+        SyntheticConfig(num_nodes=11),
+        SyntheticConfig(name="synthetic_reddit"),
+    ]
+    identities = [builder_for(choice).identity() for choice in choices]
+    assert identities == [builder_for(choice).identity() for choice in choices]
+    for place, identity in enumerate(identities):
+        assert identity not in identities[:place]
+        assert identity["dataset"] == choices[place].name
+
+
+def test_how_a_graph_is_prepared_is_no_part_of_what_it_is() -> None:
+    plain, prepared = SyntheticConfig(), SyntheticConfig(to_undirected=True, store_dir="/x")
+    assert builder_for(plain).identity() == builder_for(prepared).identity()
+
+
+def test_a_synthetic_graph_is_built_with_its_options() -> None:
+    data = builder_for(SyntheticConfig(num_nodes=200, num_features=3, num_classes=2)).build()
+    assert (data.dataset, data.num_nodes, data.num_features) == ("synthetic", 200, 3)
+
+
+def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.csv"
+    edges.touch()
+    for name in DATASET_NAMES:
+        config: DatasetConfig
+        if name == "files":
+            config = FilesConfig(edges=str(edges), features=str(edges))
+        elif name.startswith("synthetic"):
+            config = SyntheticConfig.model_validate({"name": name})
+        else:
+            config = BuiltinConfig(name=name)
+        assert builder_for(config).identity()["dataset"] == name
+
+
+def test_every_pyg_class_is_there_and_says_which_files_it_needs() -> None:
+    from gnntrain.data.pyg_data import _layout
+
+    for name, spec in PYG_SPECS.items():
+        assert _layout(name, spec).files
+
+
+def test_naming_the_data_sets_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, gnntrain.data.datasets;"
+        "print([m for m in ('torch', 'pandas', 'pyarrow', 'ogb') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_karate_club_is_converted() -> None:
+    from torch_geometric.datasets import KarateClub
+
+    graph = KarateClub()[0]
+    data = from_pyg(graph, "karate")
+    assert (data.num_nodes, len(data.src), data.num_classes) == (34, 156, 4)
+    assert edge_set(data) == set(map(tuple, graph.edge_index.t().tolist()))
+    assert data.splits["train"].tolist() == graph.train_mask.nonzero().flatten().tolist()
+    assert len(data.splits["val"]) == len(data.splits["test"]) == 0
+    np.testing.assert_array_equal(data.features, np.eye(34))
+
+
+def test_a_fake_graph_without_masks_is_split_at_random() -> None:
+    from torch_geometric.datasets import FakeDataset
+
+    graph = FakeDataset(num_graphs=1, avg_num_nodes=50, num_channels=6, num_classes=3)[0]
+    data = from_pyg(graph, "fake", split=3)
+    assert data.num_nodes == graph.num_nodes
+    assert sum(len(nodes) for nodes in data.splits.values()) == graph.num_nodes
+    assert data.features is not None
+
+
+def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> None:
+    import torch
+    from torch_geometric.data import Data
+
+    graph = Data(
+        edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]),
+        edge_weight=torch.tensor([0.5, 1.0, 2.0]),
+        y=torch.tensor([[0], [-1], [1], [2]]),
+        num_nodes=4,
+    )
+    data = from_pyg(graph, "tiny")
+    assert data.features is None
+    assert data.edge_weight is not None
+    assert data.edge_weight.tolist() == [0.5, 1.0, 2.0]
+    assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
+    assert data.labels.tolist() == [0, -1, 1, 2]

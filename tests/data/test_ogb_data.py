@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import builtins
+import gzip
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.config import BuiltinConfig
+from gnntrain.data import ogb_data
+from gnntrain.data.datasets import builder_for
+from gnntrain.data.graph import FeatureRows, GraphData
+from gnntrain.data.npz_members import StreamedRows, open_member
+from gnntrain.data.ogb_data import ogb_nodeproppred
+from gnntrain.errors import UserError
+from tests.data import raw_layouts
+
+
+def build(name: str, root: Path) -> GraphData:
+    return builder_for(BuiltinConfig(name=name, root=str(root))).build()
+
+
+def edge_list(data: GraphData) -> list[tuple[int, int]]:
+    return list(zip(data.src.tolist(), data.dst.tolist(), strict=True))
+
+
+def features_of(data: GraphData) -> npt.NDArray[Any]:
+    features = data.features
+    assert features is not None
+    return features if isinstance(features, np.ndarray) else features.rows(0, data.num_nodes)
+
+
+@pytest.fixture(autouse=True)
+def no_questions_no_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a question on the terminal nor a `torch.load` may come from a build."""
+    import torch
+
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise AssertionError("called")
+
+    monkeypatch.setattr(builtins, "input", refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+
+
+@pytest.mark.parametrize("below", ["ogbn_arxiv", "ogb/ogbn_arxiv", "ogbn-arxiv", "arxiv", "."])
+def test_arxiv_is_read_wherever_it_lies(tmp_path: Path, below: str) -> None:
+    written = raw_layouts.write_ogb_tables(tmp_path / "x" / below, "time")
+    data = build("ogbn-arxiv", tmp_path / "x")
+    assert edge_list(data) == list(map(tuple, written.edges.tolist()))
+    np.testing.assert_array_equal(features_of(data), written.features)
+    np.testing.assert_array_equal(data.labels, written.labels)
+    for name, nodes in written.splits.items():
+        np.testing.assert_array_equal(data.splits[name], nodes)
+    assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 40)
+    assert data.ogb_name == "ogbn-arxiv"
+    assert not data.symmetric
+    assert data.src.dtype == np.int32
+
+
+def test_products_gives_each_edge_once(tmp_path: Path) -> None:
+    written = raw_layouts.write_ogb_tables(tmp_path / "ogbn_products", "sales_ranking")
+    data = build("ogbn-products", tmp_path)
+    assert data.symmetric
+    assert edge_list(data) == list(map(tuple, written.edges.tolist()))
+    assert data.num_classes == 47
+
+
+def _stock(name: str, folder: Path) -> tuple[dict[str, Any], npt.NDArray[Any], dict[str, Any]]:
+    """What OGB's own class makes of a copy of the same files."""
+    copy = folder.parent / "copy" / name.replace("-", "_")
+    shutil.copytree(folder, copy)
+    stock = ogb_nodeproppred().NodePropPredDataset(name, root=str(copy.parent))
+    graph, labels = stock[0]
+    return graph, labels, stock.get_idx_split()
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("ogbn-arxiv", lambda folder: raw_layouts.write_ogb_tables(folder, "time")),
+        ("ogbn-products", lambda folder: raw_layouts.write_ogb_tables(folder, "sales_ranking")),
+        ("ogbn-proteins", raw_layouts.write_ogb_proteins),
+        ("ogbn-papers100M", lambda folder: raw_layouts.write_ogb_binary(folder, compressed=True)),
+    ],
+)
+def test_the_graph_is_the_one_that_ogbs_own_class_reads(
+    tmp_path: Path, name: str, write: Callable[[Path], object]
+) -> None:
+    folder = tmp_path / name.replace("-", "_")
+    write(folder)
+    data = build(name, tmp_path)
+    graph, labels, splits = _stock(name, folder)
+    edges = edge_list(data)
+    if data.symmetric:
+        edges += [(dst, src) for src, dst in edges]
+    assert sorted(edges) == sorted(map(tuple, graph["edge_index"].T.tolist()))
+    if graph["node_feat"] is not None:
+        np.testing.assert_array_equal(features_of(data), graph["node_feat"])
+    expected = np.where(np.isnan(labels), -1, labels) if labels.dtype.kind == "f" else labels
+    np.testing.assert_array_equal(data.labels.reshape(labels.shape), expected)
+    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
+        np.testing.assert_array_equal(data.splits[ours], splits[theirs])
+
+
+def test_proteins_features_are_the_mean_of_each_nodes_in_edges(tmp_path: Path) -> None:
+    written, edge_features = raw_layouts.write_ogb_proteins(tmp_path / "ogbn_proteins")
+    data = build("ogbn-proteins", tmp_path)
+    expected = np.zeros((written.num_nodes, 8))
+    for node in range(written.num_nodes):
+        touching = (written.edges == node).any(axis=1)
+        if touching.any():
+            expected[node] = edge_features[touching].mean(axis=0)
+    np.testing.assert_allclose(features_of(data), expected, rtol=1e-5)
+    assert (data.task, data.metric, data.num_classes) == ("multilabel", "roc_auc", 112)
+    assert data.labels.dtype == np.uint8
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_papers100m_is_mapped_or_streamed_but_never_loaded_whole(
+    tmp_path: Path, compressed: bool
+) -> None:
+    written = raw_layouts.write_ogb_binary(tmp_path / "ogbn_papers100M", compressed=compressed)
+    data = build("ogbn-papers100M", tmp_path)
+    assert isinstance(data.features, StreamedRows if compressed else np.memmap)
+    if compressed:
+        assert isinstance(data.features, FeatureRows)
+    np.testing.assert_array_equal(features_of(data), written.features)
+    assert edge_list(data) == list(map(tuple, written.edges.tolist()))
+    expected = np.where(np.isnan(written.labels), -1, written.labels)
+    np.testing.assert_array_equal(data.labels, expected)
+    assert data.labels.dtype == np.int32
+    assert data.num_classes == 172
+
+
+def test_a_root_that_may_only_be_read_stays_as_it_is(tmp_path: Path) -> None:
+    raw_layouts.write_ogb_proteins(tmp_path / "ogbn_proteins")
+    paths = sorted(tmp_path.rglob("*"))
+    folders = [path for path in paths if path.is_dir()]
+    stamps = [path.stat().st_mtime_ns for path in paths]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        build("ogbn-proteins", tmp_path)
+        assert sorted(tmp_path.rglob("*")) == paths
+        assert [path.stat().st_mtime_ns for path in paths] == stamps
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+def test_a_pickled_split_or_graph_of_an_earlier_run_is_not_opened(tmp_path: Path) -> None:
+    written = raw_layouts.write_ogb_tables(tmp_path / "ogbn_arxiv", "time")
+    (tmp_path / "ogbn_arxiv" / "split" / "time" / "split_dict.pt").write_bytes(b"pickle")
+    (tmp_path / "ogbn_arxiv" / "processed" / "data_processed").write_bytes(b"pickle")
+    data = build("ogbn-arxiv", tmp_path)
+    np.testing.assert_array_equal(data.splits["train"], written.splits["train"])
+
+
+def test_a_release_file_is_not_needed_but_another_release_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "ogbn_arxiv"
+    raw_layouts.write_ogb_tables(folder, "time")
+    (folder / "RELEASE_v1.txt").unlink()
+    assert build("ogbn-arxiv", tmp_path).num_nodes == 30
+    (folder / "RELEASE_v0.txt").touch()
+    with pytest.raises(UserError, match=r"RELEASE_v0\.txt"):
+        build("ogbn-arxiv", tmp_path)
+
+
+def _rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines(keepends=True)
+    path.write_bytes(gzip.compress("".join(change(lines)).encode()))
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("edge.csv.gz", lambda lines: lines[:-1]),
+        ("edge.csv.gz", lambda lines: [*lines, "0,1\n"]),
+        ("edge.csv.gz", lambda lines: [*lines[:-1], ",1\n"]),
+        ("edge.csv.gz", lambda lines: [*lines[:-1], "0,99999999999\n"]),
+        ("node-feat.csv.gz", lambda lines: lines[:-1]),
+        ("node-label.csv.gz", lambda lines: ["x\n", *lines[1:]]),
+    ],
+)
+def test_a_damaged_table_is_a_users_error(
+    tmp_path: Path, file: str, change: Callable[[list[str]], list[str]]
+) -> None:
+    folder = tmp_path / "ogbn_arxiv"
+    raw_layouts.write_ogb_tables(folder, "time")
+    _rewrite(folder / "raw" / file, change)
+    with pytest.raises(UserError, match="cannot be read"):
+        build("ogbn-arxiv", tmp_path)
+
+
+def test_a_truncated_archive_is_a_users_error(tmp_path: Path) -> None:
+    folder = tmp_path / "ogbn_papers100M"
+    raw_layouts.write_ogb_binary(folder, compressed=True)
+    whole = (folder / "raw" / "data.npz").read_bytes()
+    (folder / "raw" / "data.npz").write_bytes(whole[:-100])
+    with pytest.raises(UserError, match="cannot be read"):
+        build("ogbn-papers100M", tmp_path)
+
+
+def _zip_of(folder: Path, name: str) -> Callable[[str, str], str]:
+    def download_url(_url: str, scratch: str) -> str:
+        inner = folder / "packed" / name
+        raw_layouts.write_ogb_tables(inner, "time")
+        packed = shutil.make_archive(str(Path(scratch) / name), "zip", inner.parent, name)
+        return packed
+
+    return download_url
+
+
+class _Reply:
+    headers = {"Content-Length": "1000"}
+
+    def __enter__(self) -> _Reply:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+
+def test_a_download_is_unpacked_and_found_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ogb_nodeproppred()
+    monkeypatch.setattr("urllib.request.urlopen", lambda _url: _Reply())
+    monkeypatch.setattr("ogb.utils.url.download_url", _zip_of(tmp_path, "arxiv"))
+    root = tmp_path / "data"
+    assert build("ogbn-arxiv", root).num_nodes == 30
+    assert [path.name for path in root.iterdir()] == ["ogbn_arxiv"]
+    monkeypatch.setattr("ogb.utils.url.download_url", None)
+    assert build("ogbn-arxiv", root).num_nodes == 30
+
+
+@pytest.mark.parametrize(("size", "cause"), [(None, "no route"), (str(10**18), "GiB disk free")])
+def test_without_network_or_room_one_error_says_what_goes_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str | None, cause: str
+) -> None:
+    def urlopen(_url: str) -> _Reply:
+        if size is None:
+            raise OSError("no route to host")
+        reply = _Reply()
+        reply.headers = {"Content-Length": size}
+        return reply
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    with pytest.raises(UserError) as caught:
+        build("ogbn-arxiv", tmp_path / "data")
+    assert cause in caught.value.message
+    assert "raw/edge.csv.gz" in str(caught.value.hint)
+    assert str(tmp_path / "data" / "ogbn_arxiv") in str(caught.value.hint)
+    assert not (tmp_path / "data").exists()
+
+
+def test_ogb_does_not_look_for_a_newer_version_of_itself() -> None:
+    code = (
+        "import sys, threading\n"
+        "from gnntrain.data.ogb_data import ogb_nodeproppred\n"
+        "ogb_nodeproppred()\n"
+        "import ogb\n"
+        "print(ogb.check_outdated if hasattr(ogb, 'check_outdated') else "
+        "sys.modules['ogb.version'].check_outdated, 'outdated' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "False"]
+
+
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 5),
+    cuts=st.lists(st.integers(0, 40), max_size=6),
+    compressed=st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_members_rows_are_those_of_the_array_in_whatever_order_they_are_asked_for(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    columns: int,
+    cuts: list[int],
+    compressed: bool,
+) -> None:
+    array = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    path = tmp_path_factory.mktemp("npz") / "data.npz"
+    (np.savez_compressed if compressed else np.savez)(path, other=np.zeros(3), array=array)
+    member = open_member(path, "array")
+    assert member.shape == array.shape
+    for cut in cuts:
+        start = min(cut, rows)
+        stop = min(start + 7, rows)
+        part = member[start:stop] if isinstance(member, np.ndarray) else member.rows(start, stop)
+        np.testing.assert_array_equal(part, array[start:stop])
+
+
+def test_pickled_objects_in_an_archive_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, array=np.array([{}], object))
+    with pytest.raises(ValueError, match="pickled"):
+        open_member(path, "array")
+
+
+def test_edge_ids_of_a_compressed_archive_are_checked_before_they_are_cut_to_32_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ogb_data, "_CHUNK", 3)
+    path = tmp_path / "data.npz"
+    edges = np.array([[0, 1, 2, 3], [3, 2, 1, 0]])
+    np.savez_compressed(path, edge_index=edges)
+    src, dst = ogb_data._edge_rows(open_member(path, "edge_index"), 4)
+    assert [src.tolist(), dst.tolist()] == edges.tolist()
+    np.savez_compressed(path, edge_index=edges + 2**32)
+    with pytest.raises(ValueError, match="outside"):
+        ogb_data._edge_rows(open_member(path, "edge_index"), 4)

@@ -1,0 +1,230 @@
+"""Overrides become one configuration or one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from gnntrain import app
+from gnntrain.app import compose_config, expand_sweep
+from gnntrain.config import ConfigError, Problem, from_dict
+from gnntrain.groups import config_groups
+
+
+def problems_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(overrides, config_dirs)
+    return caught.value.problems
+
+
+def only_problem(*overrides: str) -> Problem:
+    (problem,) = problems_of(*overrides)
+    return problem
+
+
+def test_groups_and_values_are_taken_over() -> None:
+    config = compose_config(["model=gat", "model.heads=4", "trainer.lr=1e-3"]).config
+    assert (config.model.name, config.trainer.lr) == ("gat", 1e-3)
+    assert config.to_dict()["model"]["heads"] == 4
+
+
+def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
+    composed = compose_config(["experiment=cora_gat", "run.name=x"])
+    assert from_dict(yaml.safe_load(composed.yaml)) == composed.config
+    assert composed.overrides == ["experiment=cora_gat", "run.name=x"]
+
+
+def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
+    config = compose_config(
+        ["trainer.epochs=7", "experiment=cora_gat", "sampler=neighbor", "model.heads=4"]
+    ).config
+    assert (config.dataset.name, config.model.name) == ("cora", "gat")
+    assert (config.sampler.name, config.trainer.epochs) == ("neighbor", 7)
+    assert config.to_dict()["model"]["heads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("logger=[jsonl,csv]", ["jsonl", "csv"]),
+        ("logger=csv", ["csv"]),
+        ("logger=[]", []),
+        ("~logger", ["jsonl"]),
+    ],
+)
+def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
+    assert list(compose_config([override]).config.logger.chosen()) == names
+
+
+@pytest.mark.parametrize("form", ["trainer.lr=2", "+trainer.lr=2", "++trainer.lr=2"])
+def test_all_of_hydras_ways_to_set_a_key_work(form: str) -> None:
+    assert compose_config([form]).config.trainer.lr == 2
+
+
+def test_a_removed_key_has_its_default() -> None:
+    config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
+    assert config.trainer.lr == 0.01
+    assert only_problem("~trainer.lrr").value == "~trainer.lrr"
+
+
+def test_a_mapping_sets_several_keys_of_a_section() -> None:
+    trainer = compose_config(["trainer={lr:0.5,epochs:3}"]).config.trainer
+    assert (trainer.lr, trainer.epochs, trainer.batch_size) == (0.5, 3, 1024)
+
+
+@pytest.mark.parametrize("path", ["~/data", "/a b/c", "/x=1/y", "/data(1)"])
+def test_a_path_needs_no_quotes(path: str) -> None:
+    root = compose_config([f"dataset.root={path}"]).config.dataset.root
+    assert root == str(Path(path).expanduser())
+
+
+def test_interpolations_are_resolved() -> None:
+    config = compose_config(["trainer.scheduler_step=${trainer.epochs}"]).config
+    assert config.trainer.scheduler_step == config.trainer.epochs
+
+
+def test_mistakes_of_every_kind_come_together() -> None:
+    found = problems_of(
+        "dataset=coraa",
+        "model=gat",
+        "model.heads=3",
+        "trainer.epoch=3",
+        "trainer.lr=0.1,0.2",
+        "trainer.batch_size=${nowhere}",
+        "trainer.gpus=99",
+        "cora",
+        "trainer.seed=[1",
+        "hydra.run.dir=x",
+        "datset.root=x",
+    )
+    assert sorted(problem.assignment for problem in found) == sorted(
+        [
+            "dataset=coraa",
+            "model.heads=3",
+            "trainer.epoch=3",
+            "trainer.lr=0.1,0.2",
+            "trainer.batch_size=${nowhere}",
+            "trainer.gpus=99",
+            "cora",
+            "trainer.seed=[1",
+            "hydra.run.dir=x",
+            "datset={root:x}",
+        ]
+    )
+
+
+def test_a_wrong_choice_names_the_choices_and_the_nearest() -> None:
+    problem = only_problem("dataset=tolokrs", "dataset.split=3")
+    assert problem.hint == "did you mean tolokers?"
+    assert "ogbn-arxiv" in problem.expected
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("trainer=fast", "to set a key write trainer.KEY=VALUE"),
+        ("model.name=gat", "write model=gat"),
+        ("cora", "did you mean dataset=cora?"),
+        ("trainer.lr=1,2", "for a sweep add -m"),
+        ("sampler.fan_outs=25,10", "write sampler.fan_outs=[25,10]; for a sweep add -m"),
+        ("trainer.seed=[1", "a bracket has no partner"),
+    ],
+)
+def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
+    assert only_problem(override).hint == hint
+
+
+@pytest.mark.parametrize(
+    "override", ["dataset=null", "dataset=[cora]", "logger=null", "model@other=gat", "=3", "x"]
+)
+def test_other_mistakes_in_form_are_refused(override: str) -> None:
+    only_problem(override)
+
+
+def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_count_gpus", lambda: pytest.fail("torch was asked"))
+    compose_config(["trainer.gpus=0"])
+    compose_config([])
+    monkeypatch.setattr(app, "_count_gpus", lambda: 2)
+    compose_config(["trainer.gpus=2", "trainer.precision=fp16"])
+    assert only_problem("trainer.gpus=3").expected == "at most 2: torch sees 2 GPUs on this machine"
+
+
+@pytest.fixture
+def own_conf(tmp_path: Path) -> Path:
+    folder = tmp_path / "my conf, mine"
+    (folder / "experiment").mkdir(parents=True)
+    text = "# @package _global_\ndefaults:\n  - override /model: mlp\ntrainer:\n  lr: 0.5\n"
+    (folder / "experiment" / "mine.yaml").write_text(text)
+    return folder
+
+
+def test_the_users_own_files_are_options_too(own_conf: Path) -> None:
+    config = compose_config(["experiment=mine"], [own_conf]).config
+    assert (config.model.name, config.trainer.lr) == ("mlp", 0.5)
+    assert "mine" in config_groups([own_conf])["experiment"]
+
+
+def test_a_mistake_in_the_users_own_file_is_told(own_conf: Path) -> None:
+    file = own_conf / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\ntrainer:\n  lrr: 0.5\n")
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert problem.hint == "did you mean trainer.lr (now 0.01)?"
+    file.write_text("# @package _global_\ndefaults:\n  - override /modl: mlp\n")
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert "modl" in problem.expected
+    file.write_text("a: [")
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert "files that fit together" in problem.expected
+
+
+def test_a_folder_of_files_must_be_there_and_take_no_shipped_name(own_conf: Path) -> None:
+    (problem,) = problems_of(config_dirs=(own_conf / "none",))
+    assert problem.key == "--config-dir"
+    (own_conf / "model").mkdir()
+    (own_conf / "model" / "gat.yaml").touch()
+    (problem,) = problems_of(config_dirs=(own_conf,))
+    assert problem.hint == "rename model/gat.yaml"
+
+
+def test_a_value_that_must_be_given_is_missed(own_conf: Path) -> None:
+    (own_conf / "model").mkdir()
+    (own_conf / "model" / "mine.yaml").write_text("name: sage\nhidden_channels: ???\n")
+    (problem,) = problems_of("model=mine", config_dirs=(own_conf,))
+    assert problem.assignment == "model.hidden_channels=???"
+    compose_config(["model=mine", "model.hidden_channels=8"], [own_conf])
+
+
+def test_a_sweep_is_the_product_in_order() -> None:
+    jobs = expand_sweep(["model=sage,gcn", "trainer.epochs=2", "trainer.seed=range(1,3)"])
+    assert jobs == [
+        ["model=sage", "trainer.epochs=2", "trainer.seed=1"],
+        ["model=sage", "trainer.epochs=2", "trainer.seed=2"],
+        ["model=gcn", "trainer.epochs=2", "trainer.seed=1"],
+        ["model=gcn", "trainer.epochs=2", "trainer.seed=2"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "jobs"),
+    [
+        ("trainer.lr=choice(1,2)", ["trainer.lr=1", "trainer.lr=2"]),
+        ("model=glob(gat*)", ["model=gat", "model=gatv2"]),
+        ("+trainer.lr=1,2", ["+trainer.lr=1", "+trainer.lr=2"]),
+        ("sampler.fan_outs=[5,5],[3,3]", ["sampler.fan_outs=[5,5]", "sampler.fan_outs=[3,3]"]),
+        ("dataset.root=~/a", ["dataset.root=~/a"]),
+        ("trainer.lr=1", ["trainer.lr=1"]),
+    ],
+)
+def test_each_kind_of_sweep_goes_through_its_values(override: str, jobs: list[str]) -> None:
+    assert expand_sweep([override]) == [[job] for job in jobs]
+
+
+@pytest.mark.parametrize(
+    "override", ["trainer.lr=interval(0,1)", "model=glob(zzz*)", "trainer.lr=glob(*)", "model"]
+)
+def test_a_sweep_through_no_values_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError):
+        expand_sweep([override])

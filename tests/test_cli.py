@@ -1,0 +1,332 @@
+"""The command line as a stranger meets it: help, exit codes, messages, sweeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain.cli import VERBS, main, parse
+from gnntrain.config import Config
+from gnntrain.errors import RunError, UserError
+from gnntrain.groups import conf_dir
+
+HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
+SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}
+
+
+class FakeRun(types.ModuleType):
+    """Stands in for `gnntrain.run` and notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__("gnntrain.run")
+        self.asked: list[Any] = []
+        self.error: BaseException | None = None
+        self.summary: dict[str, Any] = SUMMARY
+
+    def train(self, config: Config, overrides: Sequence[str]) -> dict[str, Any]:
+        self.asked.append((config, list(overrides)))
+        if config.run.dir is not None:
+            Path(config.run.dir).mkdir(parents=True, exist_ok=True)
+        if self.error is not None and (config.trainer.seed == 0 or len(self.asked) == 2):
+            raise self.error
+        return self.summary
+
+    def evaluate(self, run: str) -> dict[str, Any]:
+        self.asked.append(run)
+        metrics = {"train": {"accuracy": 0.9}, "val": {}, "test": {"accuracy": 0.75}}
+        return {"run": "runs/x", "epoch": 3, "metric": "accuracy", "metrics": metrics}
+
+    def prepare(self, config: Config) -> dict[str, Any]:
+        self.asked.append(config)
+        return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
+    fake = FakeRun()
+    monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
+    return fake
+
+
+def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-m", "gnntrain", *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(root), **environment},
+    )
+
+
+def test_help_shows_verbs_examples_and_the_options_of_every_group(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for part in (*VERBS, "examples:", "gnntrain model=gat", "ogbn-papers100M", "cora_gat", "wandb"):
+        assert part in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_each_verb_has_help_with_examples_that_are_understood(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"usage: gnntrain {verb}" in capsys.readouterr().out
+    for example in VERBS[verb].examples:
+        assert (parse(example.split()[1:]).verb or "train") == verb
+
+
+def test_the_examples_compose(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS.values():
+        for example in verb.examples:
+            assert main(example.split()[1:]) == 0, (example, capsys.readouterr().err)
+    assert run.asked
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"], ["trian"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from gnntrain.cli import main\n"
+        f"main({arguments!r}); print(sorted(set(sys.modules) & {HEAVY!r}), file=sys.stderr)"
+    )
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_default_verb_trains(run: FakeRun) -> None:
+    assert main(["model=gat", "trainer.epochs=3"]) == 0
+    assert main(["train", "model=gat", "trainer.epochs=3"]) == 0
+    (config, overrides), again = run.asked
+    assert (config.model.name, config.trainer.epochs) == ("gat", 3)
+    assert overrides == ["model=gat", "trainer.epochs=3"]
+    assert again == (config, overrides)
+
+
+def test_evaluate_prints_the_metrics_of_every_split(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "latest"]) == 0
+    assert run.asked == ["latest"]
+    out = capsys.readouterr().out
+    assert "test   accuracy 0.7500" in out
+    assert "val    no labelled node" in out
+
+
+def test_prepare_prints_the_store(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "dataset.num_nodes=100"]) == 0
+    assert run.asked[0].dataset.num_nodes == 100
+    assert "/store" in capsys.readouterr().out
+
+
+def test_cfg_job_prints_the_configuration_and_trains_nothing(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--cfg", "job", "model=gat"]) == 0
+    assert main(["model=gat", "--cfg=job"]) == 0
+    assert "name: gat" in capsys.readouterr().out
+    assert run.asked == []
+
+
+def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    file = tmp_path / "mine" / "experiment" / "short.yaml"
+    file.write_text("# @package _global_\ntrainer:\n  epochs: 1\n")
+    assert main(["--config-dir", "mine", "experiment=short"]) == 0
+    assert run.asked[0][0].trainer.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "Did you mean train?"),
+        (["evalute", "latest"], "Did you mean evaluate?"),
+        (["evaluate"], "gnntrain evaluate latest"),
+        (["evaluate", "a", "b"], "one run directory"),
+        (["evaluate", "a", "x=1"], "one run directory"),
+        (["--cgf", "job"], "Did you mean --cfg?"),
+        (["--cfg"], "--cfg needs a value"),
+        (["--cfg", "all"], "--cfg job"),
+        (["-m", "prepare"], "-m sweeps training runs only"),
+        (["--help=x"], "unknown option"),
+        (["cora"], "dataset=cora"),
+        (["model=gat", "train"], "key=value"),
+        (["model=gta"], "did you mean gat?"),
+        (["trainer.lr=0.1,0.2"], "add -m"),
+        (["--config-dir", "nowhere"], "--config-dir=nowhere"),
+    ],
+)
+def test_the_users_mistakes_exit_with_2_and_a_hint_and_no_traceback(
+    run: FakeRun, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("gnntrain: ")
+    assert said in err
+    assert "Traceback" not in err
+    assert run.asked == []
+
+
+def test_a_run_time_failure_exits_with_1_and_keeps_its_traceback(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run.error = RunError("the loss is not finite", "Lower trainer.lr.")
+    assert main([f"run.dir={tmp_path}/out"]) == 1
+    err = capsys.readouterr().err
+    log = tmp_path / "out" / "logs" / "error.log"
+    assert err == f"gnntrain: the loss is not finite\nLower trainer.lr.\nTraceback: in {log}.\n"
+    assert "RunError" in log.read_text()
+
+
+def test_an_unforeseen_failure_exits_with_1_and_its_name(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.error = ZeroDivisionError("division by zero")
+    assert main([]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero" in err
+    assert "GNNTRAIN_DEBUG=1" in err
+    assert "Traceback (most recent" not in err
+
+
+def test_debugging_shows_the_traceback(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNTRAIN_DEBUG", "1")
+    run.error = UserError("no such file")
+    assert main([]) == 2
+    assert "Traceback (most recent" in capsys.readouterr().err
+
+
+def test_an_interruption_exits_with_130(run: FakeRun) -> None:
+    run.error = KeyboardInterrupt()
+    assert main([]) == 130
+    run.error = None
+    run.summary = {**SUMMARY, "status": "interrupted"}
+    assert main([]) == 130
+
+
+def test_a_sweep_trains_every_job_in_a_folder_of_its_own(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["-m", "model=sage,gcn", "trainer.epochs=1", f"run.dir={tmp_path}/sweep"]) == 0
+    assert [(config.model.name, config.run.dir) for config, _ in run.asked] == [
+        ("sage", f"{tmp_path}/sweep/0_model=sage"),
+        ("gcn", f"{tmp_path}/sweep/1_model=gcn"),
+    ]
+    text = (tmp_path / "sweep" / "sweep.json").read_text()
+    jobs = json.loads(text)
+    assert len(text.splitlines()) == len(jobs) + 2
+    assert [job["status"] for job in jobs] == ["completed", "completed"]
+    assert jobs[0]["overrides"][0] == "model=sage"
+    assert (jobs[1]["metric"], jobs[1]["val"], jobs[1]["test"]) == ("accuracy", 0.5, None)
+    assert "job 2 of 2: model=gcn" in capsys.readouterr().out
+
+
+def test_a_sweep_without_a_folder_goes_to_runs_multirun(run: FakeRun, tmp_path: Path) -> None:
+    assert main(["--multirun", "trainer.seed=range(1,12)"]) == 0
+    assert len(run.asked) == 11
+    (folder,) = (tmp_path / "runs" / "multirun").iterdir()
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    assert names[0] == "00_trainer.seed=1"
+    assert len(names) == 11
+
+
+def test_a_failed_job_stops_neither_the_sweep_nor_hides_at_its_end(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run.error = ZeroDivisionError("division by zero")
+    code = main(["-m", "trainer.seed=1,2,3", f"run.dir={tmp_path}/sweep"])
+    assert code == 1
+    assert len(run.asked) == 3
+    err = capsys.readouterr().err
+    assert "1 of 3 jobs failed" in err
+    assert "1_trainer.seed=2: ZeroDivisionError: division by zero" in err
+    jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [job["status"] for job in jobs] == ["completed", "failed", "completed"]
+    assert (tmp_path / "sweep" / "1_trainer.seed=2" / "logs" / "error.log").is_file()
+
+
+def test_every_job_of_a_sweep_is_checked_before_the_first_starts(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code = main(["-m", "model=sage,gat,gta", "model.heads=2", "trainer.lr=1,0", "trainer.x=1"])
+    assert code == 2
+    assert run.asked == []
+    err = capsys.readouterr().err
+    assert "4 mistakes" in err
+    for part in ("model.heads=2", "model=gta", "trainer.lr=0", "trainer.x=1"):
+        assert part in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_holds_a_sweep_is_not_overwritten(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sweep = ["-m", "trainer.seed=1,2", f"run.dir={tmp_path}/sweep"]
+    assert main(sweep) == 0
+    assert main(sweep) == 2
+    assert "holds a sweep already" in capsys.readouterr().err
+    assert len(run.asked) == 2
+
+
+def test_an_interrupted_sweep_stops_and_says_what_it_did(run: FakeRun, tmp_path: Path) -> None:
+    run.error = KeyboardInterrupt()
+    assert main(["-m", "trainer.seed=1,2,3", f"run.dir={tmp_path}/sweep"]) == 130
+    jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [job["status"] for job in jobs] == ["completed", "interrupted", "waiting"]
+
+
+def test_python_m_gnntrain_is_the_command() -> None:
+    done = shell("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("gnntrain ")
+    assert shell("trian").returncode == 2
+
+
+def test_output_survives_an_encoding_that_lacks_its_characters() -> None:
+    done = shell("trainer.lr=\u03b1", PYTHONIOENCODING="ascii:strict", PYTHONUTF8="0")
+    assert done.returncode == 2
+    assert "a number > 0" in done.stderr
+    assert shell("--help", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0").returncode == 0
+
+
+def test_the_messages_are_ascii() -> None:
+    for file in [*conf_dir().rglob("*.yaml")]:
+        file.read_text(encoding="ascii")
+    assert shell("--help").stdout.isascii()
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gnntrain", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

@@ -1,0 +1,172 @@
+"""Every YAML file in `conf/`: it composes, agrees with the schema, and explains each key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from gnntrain.app import compose_config
+from gnntrain.config import (
+    DATASET_NAMES,
+    MODEL_NAMES,
+    Config,
+    CSVConfig,
+    JSONLConfig,
+    MLflowConfig,
+    PluginConfig,
+    TensorBoardConfig,
+    WandBConfig,
+    from_dict,
+    reading,
+)
+from gnntrain.config.types import Section, expected
+from gnntrain.groups import GROUPS, conf_dir, config_groups
+
+FILES = sorted(conf_dir().rglob("*.yaml"))
+CHOICES = [
+    (group, option)
+    for group, options in config_groups().items()
+    for option in options
+    if (group, option) not in (("dataset", "files"), ("model", "plugin"))
+]
+LOGGERS: dict[str, Section] = {
+    "jsonl": JSONLConfig(),
+    "csv": CSVConfig(),
+    "tensorboard": TensorBoardConfig(),
+    "wandb": WandBConfig(),
+    "mlflow": MLflowConfig(),
+}
+KEY = re.compile(r"^(?P<indent> *)(?P<dash>- )?(?:override /)?(?P<key>[\w-]+):")
+
+
+@pytest.fixture(autouse=True)
+def _trackers_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnntrain.config.checks.find_spec", lambda name: name)
+
+
+def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
+    """(depth, key, comment beside or above it) of every key of a YAML file."""
+    above: list[str] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        stripped = line.strip()
+        if stripped.startswith("#"):
+            above.append(stripped.lstrip("# "))
+            continue
+        match = KEY.match(line)
+        if match:
+            _, _, beside = line.partition(" # ")
+            yield len(match["indent"]) // 2, match["key"], " ".join([*above, beside]).strip()
+        above = []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_every_key_has_a_comment(file: Path) -> None:
+    assert [key for _, key, comment in keys_with_comments(file) if not comment] == []
+
+
+def test_the_groups_are_the_folders() -> None:
+    assert {path.name for path in conf_dir().iterdir() if path.is_dir()} == set(GROUPS)
+
+
+def test_every_data_set_and_model_has_a_file() -> None:
+    groups = config_groups()
+    assert groups["dataset"] == sorted(DATASET_NAMES)
+    assert groups["model"] == sorted([*MODEL_NAMES, PluginConfig().name])
+    assert groups["logger"] == sorted(LOGGERS)
+
+
+def test_the_five_tutorials_and_the_two_benchmarks_have_recipes() -> None:
+    assert set(config_groups()["experiment"]) >= {
+        "reddit_mean_full",
+        "reddit_mean",
+        "reddit_sage_concat",
+        "arxiv_sage",
+        "reddit_sage",
+        "papers100m_gcn",
+        "arxiv_sage3",
+        "products_sage3",
+        "cora_gcn",
+        "cora_gat",
+        "cora_sage",
+        "tolokers_sage",
+        "tolokers_gat",
+        "tolokers_gcn",
+    }
+
+
+@pytest.mark.parametrize(("group", "option"), CHOICES)
+def test_every_option_composes(group: str, option: str) -> None:
+    compose_config([f"{group}={option}"])
+
+
+def test_the_default_files_are_the_default_configuration() -> None:
+    assert compose_config([]).config == Config()
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [choice for choice in CHOICES if choice[0] not in ("experiment", "logger")],
+)
+def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str) -> None:
+    given = {} if option == "default" else {"name": option}
+    raw = yaml.safe_load((conf_dir() / group / f"{option}.yaml").read_text())
+    section = from_dict({group: given}).to_dict()[group]
+    if (group, option) == ("sampler", "full"):
+        section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn
+    assert raw == section
+
+
+def test_a_plug_in_and_files_compose_once_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "plugin_names", lambda: ["mine"])
+    for name in ("edges.csv", "features.csv"):
+        (tmp_path / name).touch()
+    config = compose_config(
+        [
+            "model=plugin",
+            "model.name=mine",
+            "model.options.depth=3",
+            "dataset=files",
+            f"dataset.edges={tmp_path}/edges.csv",
+            f"dataset.features={tmp_path}/features.csv",
+        ]
+    ).config
+    assert config.model == PluginConfig(name="mine", options={"depth": 3})
+    raw = yaml.safe_load((conf_dir() / "dataset" / "files.yaml").read_text())
+    assert set(raw) == set(config.to_dict()["dataset"])
+
+
+@pytest.mark.parametrize("option", sorted(LOGGERS))
+def test_a_logger_file_holds_its_options(option: str) -> None:
+    raw = yaml.safe_load((conf_dir() / "logger" / f"{option}.yaml").read_text())
+    assert raw == {option: LOGGERS[option].model_dump(mode="json")}
+
+
+def commented_sections() -> Iterator[tuple[str, Section, int]]:
+    """(file, the section it holds, depth of its keys) of every file that sets defaults."""
+    for group, option in CHOICES:
+        if group == "logger":
+            yield f"logger/{option}", LOGGERS[option], 1
+        elif group != "experiment":
+            given = {} if option == "default" else {"name": option}
+            yield f"{group}/{option}", getattr(from_dict({group: given}), group), 0
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "depth"), [pytest.param(*case, id=case[0]) for case in commented_sections()]
+)
+def test_the_comment_of_a_key_says_meaning_range_and_default(
+    name: str, section: Section, depth: int
+) -> None:
+    for at, key, comment in keys_with_comments(conf_dir() / f"{name}.yaml"):
+        if at != depth:
+            continue
+        field = type(section).model_fields[key]
+        assert str(field.description) in comment, key
+        assert expected(field).lower() in comment.lower(), key
+        assert "default " in comment, key

@@ -1,0 +1,430 @@
+"""The schema: strict types, ranges, and every mistake in one message."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.config import (
+    BuiltinConfig,
+    Config,
+    ConfigError,
+    FilesConfig,
+    GATConfig,
+    PluginConfig,
+    Problem,
+    SamplerConfig,
+    SyntheticConfig,
+    TrainerConfig,
+    checks,
+    from_dict,
+    machine_problems,
+    needs_gpu_count,
+    read,
+    reading,
+)
+from gnntrain.config.schema import MODEL_CLASSES
+from gnntrain.config.types import Section, expected
+from gnntrain.errors import UserError
+
+
+def problems_of(raw: Mapping[str, Any]) -> dict[str, Problem]:
+    with pytest.raises(ConfigError) as caught:
+        from_dict(raw)
+    return {problem.key: problem for problem in caught.value.problems}
+
+
+def only_problem(raw: Mapping[str, Any]) -> Problem:
+    (problem,) = problems_of(raw).values()
+    return problem
+
+
+def all_sections() -> list[type[Section]]:
+    found: list[type[Section]] = []
+    waiting = [Section]
+    while waiting:
+        found.append(waiting[-1])
+        waiting.extend(waiting.pop().__subclasses__())
+    return found
+
+
+def test_an_empty_mapping_gives_the_defaults() -> None:
+    assert from_dict({}) == Config()
+
+
+def test_sections_work_on_their_own() -> None:
+    assert TrainerConfig(epochs=3).epochs == 3
+    assert Config(model=GATConfig(heads=4)).model.name == "gat"
+
+
+def test_every_key_has_a_description_and_a_default() -> None:
+    for section in all_sections():
+        for key, field in section.model_fields.items():
+            assert field.description, f"{section.__name__}.{key}"
+            assert not field.is_required(), f"{section.__name__}.{key}"
+            assert "a value" not in expected(field), f"{section.__name__}.{key}: {expected(field)}"
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().trainer.epochs = 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read_as"),
+    [
+        ("trainer.lr", 1, 1.0),
+        ("trainer.lr", "1e-3", 1e-3),
+        ("run.name", 2024, "2024"),
+        ("sampler.fan_outs", [25, -1], (25, -1)),
+        ("trainer.gpus", "auto", "auto"),
+        ("trainer.gpus", 0, 0),
+        ("trainer.clip_norm", None, None),
+        ("evaluation.ranks", 0, "0"),
+    ],
+)
+def test_values_are_read_as_what_they_mean(key: str, value: object, read_as: object) -> None:
+    section, name = key.split(".")
+    found = getattr(getattr(read({section: {name: value}}).config, section), name)
+    assert found == read_as
+    assert type(found) is type(read_as)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expects"),
+    [
+        ("trainer.epochs", True, "an integer >= 1"),
+        ("trainer.epochs", 1.5, "an integer >= 1"),
+        ("trainer.epochs", "3", "an integer >= 1"),
+        ("trainer.epochs", 0, "an integer >= 1"),
+        ("trainer.epochs", None, "an integer >= 1"),
+        ("trainer.lr", 0, "a number > 0"),
+        ("trainer.lr", True, "a number > 0"),
+        ("trainer.lr", float("nan"), "a number > 0"),
+        ("trainer.lr", float("inf"), "a number > 0"),
+        ("trainer.lr", "fast", "a number > 0"),
+        ("trainer.drop_last", 1, "true or false"),
+        ("trainer.drop_last", "yes", "true or false"),
+        ("trainer.precision", "fp8", "one of fp32, bf16, fp16"),
+        ("trainer.gpus", True, "auto or an integer >= 0"),
+        ("trainer.gpus", -1, "auto or an integer >= 0"),
+        ("trainer.max_steps", 0, "an integer >= 1 or null"),
+        ("model.dropout", 1, "a number >= 0 and < 1"),
+        ("sampler.fan_outs", 10, "a list of integers, each >= 1 or -1 (all)"),
+        ("sampler.fan_outs", [10, 0], "a list of integers, each >= 1 or -1 (all)"),
+        ("sampler.fan_outs", [10, -2], "a list of integers, each >= 1 or -1 (all)"),
+        ("sampler.fan_outs", [], "a list of integers, each >= 1 or -1 (all)"),
+        ("evaluation.ranks", False, "one of all, 0"),
+        ("dataset.homophily", 1.1, "a number >= 0 and <= 1"),
+        ("run.name", "../up", "a folder's name (no slash, not latest) or null"),
+        ("run.name", "latest", "a folder's name (no slash, not latest) or null"),
+        ("run.dir", "", "a path or null"),
+        ("run.dir", False, "a path or null"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_is_expected(key: str, value: object, expects: str) -> None:
+    section, name = key.split(".")
+    problem = only_problem({section: {name: value}})
+    assert problem.key == key
+    assert problem.expected == expects
+
+
+def test_all_mistakes_come_in_one_message_with_exit_code_2() -> None:
+    raw = {
+        "trainer": {"epoch": 3, "lr": -1, "precision": "bf61"},
+        "model": {"name": "gat", "heads": 3},
+        "sampler": {"fan_outs": [5]},
+        "dataset": {"name": "coraa"},
+        "logging": {},
+    }
+    with pytest.raises(UserError) as caught:
+        from_dict(raw)
+    lines = caught.value.message.splitlines()
+    assert lines[0] == "7 mistakes in the configuration"
+    assert len(lines) == 8
+    for part in (
+        "trainer.epoch=3",
+        "did you mean trainer.epochs (now 20)?",
+        "trainer.lr=-1",
+        "a number > 0",
+        "did you mean bf16?",
+        "model.heads=3",
+        "sampler.fan_outs=[5]",
+        "did you mean cora?",
+        "logging={}",
+    ):
+        assert part in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_the_columns_of_the_message_are_aligned() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_dict({"trainer": {"lr": 0, "epochs": 0, "weight_decay": -1}})
+    lines = caught.value.message.splitlines()[1:]
+    assert len(lines) == 3
+    assert len({re.search(r" (a number|an integer)", line).start() for line in lines}) == 1  # type: ignore[union-attr]  # None fails too
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        ({"trainer": {"epohcs": 3}}, "did you mean trainer.epochs (now 20)?"),
+        ({"trainer": {"epohcs": 3, "epochs": 5}}, "did you mean trainer.epochs (now 5)?"),
+        ({"lr": 0.1}, "did you mean trainer.lr (now 0.01)?"),
+        ({"trainer": {"hidden_channels": 3}}, "did you mean model.hidden_channels (now 128)?"),
+        ({"trainr": {"lr": 0.1}}, "did you mean trainer?"),
+        ({"model": {"heads": 2}}, "a key of model=gat|gatv2, not of model=sage"),
+        (
+            {"dataset": {"name": "cora", "num_nodes": 2}},
+            "a key of dataset=synthetic|synthetic_reddit|synthetic_products, not of dataset=cora",
+        ),
+        ({"logger": {"json": {}}}, "did you mean logger.jsonl?"),
+        ({"zzzzzz": 1}, None),
+    ],
+)
+def test_an_unknown_key_names_the_key_that_was_meant(raw: dict[str, Any], hint: str | None) -> None:
+    problem = only_problem(raw)
+    assert problem.expected == "unknown key"
+    assert problem.hint == hint
+
+
+def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:
+    problem = only_problem({"model": {"name": "gta", "heads": 3, "num_layers": 7}})
+    assert problem.key == "model.name"
+    assert problem.hint == "did you mean gat?"
+    assert "sage, gcn, gat" in problem.expected
+
+
+def test_a_value_in_place_of_a_section_is_a_mistake() -> None:
+    assert only_problem({"trainer": 3}).hint == "set its keys, as in trainer.epochs=..."
+
+
+@pytest.mark.parametrize("fan_outs", [[10], [10, 10, 10]])
+def test_fan_outs_must_match_the_layers(fan_outs: list[int]) -> None:
+    problem = only_problem({"sampler": {"fan_outs": fan_outs}})
+    assert problem.key == "sampler.fan_outs"
+    assert "model.num_layers=2" in problem.expected
+    assert problem.hint is not None
+    assert "sampler.fan_outs=[10,10]" in problem.hint
+
+
+def test_fan_outs_are_not_compared_where_nothing_is_drawn() -> None:
+    from_dict({"sampler": {"name": "full", "fan_outs": [10]}})
+    from_dict({"model": {"name": "mlp", "num_layers": 4}})
+
+
+def test_fan_outs_of_sampled_evaluation_must_match_too() -> None:
+    sampled = {"name": "sampled", "fan_outs": [5]}
+    assert only_problem({"evaluation": sampled}).key == "evaluation.fan_outs"
+    raw = {"evaluation": {"name": "sampled"}, "sampler": {"name": "full", "fan_outs": [5]}}
+    assert only_problem(raw).key == "evaluation.fan_outs"
+    from_dict({"evaluation": {"fan_outs": [5]}})
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_heads_must_divide_the_hidden_channels(name: str) -> None:
+    problem = only_problem({"model": {"name": name, "heads": 3, "hidden_channels": 64}})
+    assert problem.expected == "a divisor of model.hidden_channels=64"
+    assert problem.hint == "write model.heads=2 or model.hidden_channels=66"
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ({"num_nodes": 7, "avg_degree": 2}, "num_classes"),
+        ({"num_nodes": 100, "num_train": 50, "num_val": 30, "num_test": 21}, "num_train"),
+        ({"num_edges": 11}, "num_edges"),
+        ({"num_nodes": 10, "num_edges": 92}, "num_edges"),
+        ({"num_nodes": 10, "avg_degree": 9.5}, "avg_degree"),
+    ],
+)
+def test_a_synthetic_graph_must_be_possible(keys: dict[str, Any], wrong: str) -> None:
+    assert only_problem({"dataset": keys}).key == f"dataset.{wrong}"
+
+
+def test_the_presets_have_the_exact_shapes() -> None:
+    reddit = SyntheticConfig(name="synthetic_reddit")
+    products = SyntheticConfig(name="synthetic_products")
+    assert (reddit.num_nodes, reddit.num_edges, reddit.num_features) == (232965, 114615892, 602)
+    assert (reddit.num_train, reddit.num_val, reddit.num_test) == (153431, 23831, 55703)
+    assert (products.num_nodes, products.num_edges) == (2449029, 123718280)
+    assert (products.num_features, products.num_classes) == (100, 47)
+    assert (products.num_train, products.num_val, products.num_test) == (196615, 39323, 2213091)
+
+
+def test_a_data_set_has_its_own_defaults_which_may_be_changed() -> None:
+    assert BuiltinConfig(name="ogbn-arxiv").to_undirected
+    assert not BuiltinConfig(name="ogbn-products").to_undirected
+    assert not BuiltinConfig(name="ogbn-arxiv", to_undirected=False).to_undirected
+
+
+def test_missing_files_are_named_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").touch()
+    raw = {
+        "name": "files",
+        "edges": str(tmp_path / "edgs.csv"),
+        "features": str(tmp_path / "nowhere" / "x.npy"),
+        "labels": str(tmp_path),
+    }
+    found = problems_of({"dataset": raw})
+    assert found["dataset.edges"].hint == "did you mean edges.csv?"
+    assert "no folder" in found["dataset.features"].expected
+    assert "this is a folder" in found["dataset.labels"].expected
+
+
+def test_edges_and_features_must_be_given() -> None:
+    found = problems_of({"dataset": {"name": "files"}})
+    assert sorted(found) == ["dataset.edges", "dataset.features"]
+
+
+def test_a_saved_configuration_needs_neither_files_nor_plug_ins(tmp_path: Path) -> None:
+    raw = {
+        "dataset": {"name": "files", "edges": str(tmp_path / "gone"), "features": "gone"},
+        "model": {"name": "gone"},
+    }
+    config = from_dict(raw, saved=True)
+    assert isinstance(config.dataset, FilesConfig)
+    assert config.model == PluginConfig(name="gone")
+
+
+def test_a_plug_in_model_is_known_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "plugin_names", lambda: ["mine"])
+    config = from_dict({"model": {"name": "mine", "options": {"depth": 3}}})
+    assert config.model == PluginConfig(name="mine", options={"depth": 3})
+    assert only_problem({"model": {"name": "mien"}}).hint == "did you mean mine?"
+
+
+def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/user")
+    config = from_dict({"dataset": {"root": "raw", "store_dir": "~/stores"}})
+    assert config.dataset.root == str(tmp_path / "raw")
+    assert config.dataset.store_dir == "/home/user/stores"
+
+
+def test_fp16_is_refused_on_the_cpu_and_bf16_is_not() -> None:
+    problem = only_problem({"trainer": {"gpus": 0, "precision": "fp16"}})
+    assert problem.hint == "write trainer.precision=bf16"
+    from_dict({"trainer": {"gpus": 0, "precision": "bf16"}})
+
+
+def test_gpus_and_cpu_ranks_contradict_each_other() -> None:
+    problem = only_problem({"trainer": {"gpus": 2}, "distributed": {"num_processes": 4}})
+    assert problem.key == "distributed.num_processes"
+    from_dict({"trainer": {"gpus": 0}, "distributed": {"num_processes": 4}})
+
+
+def test_warm_up_may_not_outlast_the_training() -> None:
+    assert only_problem({"trainer": {"epochs": 3, "warmup_epochs": 4}}).expected == (
+        "at most trainer.epochs=3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trainer", "num_gpus", "wrong"),
+    [
+        ({"gpus": 1}, 0, ["trainer.gpus"]),
+        ({"gpus": 3}, 2, ["trainer.gpus"]),
+        ({"gpus": 2}, 2, []),
+        ({"precision": "fp16"}, 0, ["trainer.precision"]),
+        ({"precision": "fp16"}, 1, []),
+        ({}, 0, []),
+    ],
+)
+def test_the_machine_must_have_the_gpus(
+    trainer: dict[str, Any], num_gpus: int, wrong: list[str]
+) -> None:
+    found = machine_problems(Config(trainer=TrainerConfig(**trainer)), num_gpus)
+    assert [problem.key for problem in found] == wrong
+
+
+def test_cpu_ranks_contradict_gpus_that_auto_would_take() -> None:
+    config = from_dict({"distributed": {"num_processes": 2}})
+    assert machine_problems(config, 0) == []
+    assert [p.key for p in machine_problems(config, 1)] == ["distributed.num_processes"]
+
+
+def test_the_triton_backend_needs_a_gpu() -> None:
+    config = Config(sampler=SamplerConfig(backend="triton"))
+    assert [problem.key for problem in machine_problems(config, 0)] == ["sampler.backend"]
+    assert machine_problems(config, 1) == []
+
+
+@pytest.mark.parametrize("installed", [[], ["pyg_lib"], ["torch_sparse"]])
+def test_the_pyg_backend_needs_one_of_two_libraries(
+    installed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: name if name in installed else None)
+    found = machine_problems(Config(sampler=SamplerConfig(backend="pyg")), 0)
+    assert len(found) == (0 if installed else 1)
+    if found:
+        assert "the built-in sampler needs nothing" in str(found[0].hint)
+
+
+def test_a_logger_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    (problem,) = machine_problems(from_dict({"logger": {"csv": {}, "wandb": {}}}), 0)
+    assert problem.hint == "`pip install wandb`, or write logger=[csv]"
+
+
+def test_torch_is_asked_only_where_the_answer_matters() -> None:
+    assert not needs_gpu_count(Config())
+    assert not needs_gpu_count(Config(trainer=TrainerConfig(gpus=0, precision="fp16")))
+    assert needs_gpu_count(Config(trainer=TrainerConfig(gpus=1)))
+    assert needs_gpu_count(Config(trainer=TrainerConfig(precision="fp16")))
+
+
+def test_an_empty_logger_section_means_no_logger() -> None:
+    assert from_dict({"logger": {}}).logger.chosen() == {}
+    assert list(from_dict({}).logger.chosen()) == ["jsonl"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    lr=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    seed=st.integers(0, 2**63 - 1),
+    gpus=st.one_of(st.just("auto"), st.integers(0, 8)),
+    clip_norm=st.none() | st.floats(min_value=1e-300, max_value=1e300),
+    fan_outs=st.tuples(*[st.integers(1, 100) | st.just(-1)] * 2),
+    model=st.sampled_from(list(MODEL_CLASSES)),
+    dataset=st.sampled_from(["synthetic", "synthetic_reddit", "cora", "ogbn-papers100M"]),
+    name=st.none() | st.text(min_size=1).filter(lambda name: not set(name) & set("/\\.l")),
+)
+def test_plain_data_gives_the_configuration_back_exactly(
+    lr: float,
+    seed: int,
+    gpus: object,
+    clip_norm: float | None,
+    fan_outs: tuple[int, int],
+    model: str,
+    dataset: str,
+    name: str | None,
+) -> None:
+    raw = {
+        "dataset": {"name": dataset},
+        "model": {"name": model},
+        "sampler": {"fan_outs": list(fan_outs)},
+        "trainer": {"lr": lr, "seed": seed, "gpus": gpus, "clip_norm": clip_norm},
+        "logger": {"tensorboard": {}},
+        "run": {"name": name},
+    }
+    config = from_dict(raw)
+    assert from_dict(config.to_dict()) == config
+    assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_an_error_survives_the_way_from_a_worker() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_dict({"lr": 1})
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.message == caught.value.message
+    assert again.problems == caught.value.problems

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gnntrain.config import TrainerConfig
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.errors import RunError
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
+from gnntrain.models import SAGE
+from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.training.trainer import Trainer
+from tests.graphs import random_graph, stored
+
+
+class Scripted:
+    """An evaluator that gives a fixed validation metric at each call."""
+
+    def __init__(self, values: list[float] | None = None) -> None:
+        self.values = values or [0.5] * 100
+        self.num_calls = 0
+
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        value = self.values[self.num_calls]
+        self.num_calls += 1
+        return {"train": {}, "val": {"accuracy": value}, "test": {"accuracy": value / 2}}
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.steps: list[StepProgress] = []
+        self.epochs: list[EpochRecord] = []
+
+    def on_start(self, info: RunInfo) -> None: ...
+    def on_step(self, progress: StepProgress) -> None:
+        self.steps.append(progress)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.epochs.append(record)
+
+    def on_message(self, text: str) -> None: ...
+    def on_finish(self, summary: Summary) -> None: ...
+
+
+def make_loader(
+    store: GraphStore, context: DistributedContext, batch_size: int, kind: str = "neighbor"
+) -> Loader:
+    plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
+    features = MappedFeatures(store)
+    if kind == "full":
+        return FullGraphLoader(store, features, plan, num_layers=2)
+    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 2))
+    return NeighborLoader(store, features, sampler, plan, threads=1)
+
+
+def make_trainer(
+    store: GraphStore,
+    context: DistributedContext | None = None,
+    *,
+    batch_size: int = 8,
+    values: list[float] | None = None,
+    kind: str = "neighbor",
+    model: SAGE | None = None,
+    checkpoints: Path | None = None,
+    callbacks: tuple[Listener, ...] = (),
+    **keys: Any,
+) -> Trainer:
+    context = context or DistributedContext()
+    torch.manual_seed(0)
+    model = model or SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    return Trainer(
+        model,
+        make_loader(store, context, batch_size, kind),
+        Scripted(values),
+        task=store.task,
+        metric="accuracy",
+        config=TrainerConfig(lr=0.05, **keys),
+        context=context,
+        checkpoints=checkpoints,
+        callbacks=callbacks,
+    )
+
+
+def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    store = GraphStore.open(payload["store"])
+    model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    batch_size = payload["global_batch"] // context.world_size
+    trainer = make_trainer(
+        store,
+        context,
+        batch_size=batch_size,
+        model=model,
+        kind=payload["kind"],
+        epochs=3,
+        clip_norm=1.0,
+    )
+    losses = [record.train_loss for record in trainer.fit().records]
+    weights = [p.detach().clone() for p in model.parameters()]
+    torch.save((losses, weights), payload["out"] / f"{context.world_size}-{context.rank}.pt")
+
+
+@pytest.mark.parametrize("kind", ["neighbor", "full"])
+def test_any_number_of_ranks_gives_the_same_losses_and_weights(tmp_path: Path, kind: str) -> None:
+    # 30 train nodes in global batches of 8: the last one has 6, so 4 ranks get uneven shares
+    store = stored(tmp_path / "store")
+    payload = {"store": store.path, "global_batch": 8, "out": tmp_path, "kind": kind}
+    for world_size in (1, 2, 4):
+        launch(fit_rank, payload, LaunchPlan(world_size, False, 1, 60, tmp_path))
+    losses, weights = torch.load(tmp_path / "1-0.pt")
+    for name in ("2-0", "2-1", "4-0", "4-3"):
+        other_losses, other_weights = torch.load(tmp_path / f"{name}.pt")
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        for own, other in zip(weights, other_weights, strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
+
+
+def test_more_ranks_than_train_nodes_end_and_give_the_same_loss(tmp_path: Path) -> None:
+    data = random_graph()
+    data.splits["train"] = data.splits["train"][:2]
+    store = stored(tmp_path / "store", data)
+    payload = {"store": store.path, "global_batch": 4, "out": tmp_path, "kind": "neighbor"}
+    for world_size in (1, 4):
+        launch(fit_rank, payload, LaunchPlan(world_size, False, 1, 60, tmp_path))
+    (alone, _), (many, _) = torch.load(tmp_path / "1-0.pt"), torch.load(tmp_path / "4-2.pt")
+    assert many == pytest.approx(alone, rel=1e-5)
+
+
+def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    torch.manual_seed(1)
+    model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    twin = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    twin.load_state_dict(model.state_dict())
+    (batch,) = make_loader(store, DistributedContext(), 8, "full")
+    loss = F.cross_entropy(twin(batch.x, batch.blocks)[batch.seed_rows], batch.y.long())
+    loss.backward()
+    trainer = make_trainer(
+        store, model=model, kind="full", epochs=1, optimizer="sgd", momentum=0.0
+    )
+    trainer.fit()
+    for before, after in zip(twin.parameters(), model.parameters(), strict=True):
+        assert before.grad is not None
+        torch.testing.assert_close(after, before - 0.05 * before.grad)
+    assert trainer.result.records[0].train_loss == pytest.approx(float(loss))
+
+
+def test_training_lowers_the_loss_and_tells_every_epoch(tmp_path: Path) -> None:
+    listener = Listener()
+    store = stored(tmp_path / "store")
+    result = make_trainer(store, epochs=30, callbacks=(listener,), log_every=2).fit()
+    losses = [record.train_loss for record in result.records]
+    assert losses[-1] < 0.8 * losses[0]
+    assert listener.epochs == result.records
+    assert [record.epoch for record in result.records] == list(range(1, 31))
+    assert [record.step for record in result.records] == list(range(4, 121, 4))
+    assert [(p.epoch, p.step) for p in listener.steps[:3]] == [(1, 2), (1, 4), (2, 2)]
+
+
+def test_the_best_epoch_is_the_first_with_the_best_validation_metric(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    result = make_trainer(store, epochs=4, values=[0.1, 0.7, 0.7, 0.2]).fit()
+    assert result.best_epoch == 2
+    assert result.best["test"] == {"accuracy": 0.35}
+
+
+def test_training_stops_when_the_metric_has_stalled_for_patience_evaluations(
+    tmp_path: Path,
+) -> None:
+    store = stored(tmp_path / "store")
+    result = make_trainer(store, epochs=9, patience=2, values=[0.1, 0.5, 0.4, 0.3, 0.9]).fit()
+    assert len(result.records) == 4
+    assert result.best_epoch == 2
+
+
+def test_evaluation_is_due_every_few_epochs_and_after_the_last(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    result = make_trainer(store, epochs=5, eval_every=2).fit()
+    assert [bool(record.metrics) for record in result.records] == [False, True, False, True, True]
+
+
+def test_max_steps_ends_training_inside_an_epoch(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    result = make_trainer(store, epochs=5, max_steps=6).fit()
+    assert [record.step for record in result.records] == [4, 6]
+    assert result.records[-1].metrics
+
+
+def test_checkpoints_hold_what_going_on_will_need(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    make_trainer(store, epochs=3, values=[0.1, 0.9, 0.2], checkpoints=checkpoints).fit()
+    last, best = (load_checkpoint(checkpoints / f"{name}.pt") for name in ("last", "best"))
+    assert (last["epoch"], best["epoch"], last["best_epoch"]) == (3, 2, 2)
+    assert last["loader"] == {"epoch": 3, "step": 4}
+    assert set(last) >= {"model", "optimizer", "schedule", "scaler", "rng", "history", "step"}
+    assert not torch.equal(last["model"]["convs.0.lin_l.weight"], best["model"]["convs.0.lin_l.weight"])
+
+
+class Failing(Scripted):
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        if self.num_calls == 2:
+            raise KeyboardInterrupt
+        return super().evaluate(model)
+
+
+def test_an_interrupted_run_keeps_what_it_reached(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    trainer = make_trainer(store, epochs=5, checkpoints=checkpoints)
+    trainer._evaluator = Failing()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert load_checkpoint(checkpoints / "last.pt")["epoch"] == 2
+    assert trainer.result.best_epoch == 1
+
+
+def test_a_loss_that_is_no_number_stops_training_with_a_sentence(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(RunError, match="loss is nan in epoch 1"):
+        make_trainer(store, model=model, epochs=2).fit()
+
+
+def test_bfloat16_autocast_stays_near_float32(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    full = make_trainer(store, epochs=2).fit().records[-1].train_loss
+    half = make_trainer(store, epochs=2, precision="bf16").fit().records[-1].train_loss
+    assert half == pytest.approx(full, rel=2e-2)
+    assert half != full
+
+
+@pytest.mark.parametrize("task", ["binary", "multilabel"])
+def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
+    data = random_graph(num_classes=2 if task == "binary" else 4, task=task)
+    result = make_trainer(stored(tmp_path / "store", data), epochs=20).fit()
+    assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
