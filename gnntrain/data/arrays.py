@@ -13,10 +13,10 @@ import numpy as np
 
 from gnntrain.data.checks import bad_graph, feature_problem
 from gnntrain.data.graph import AnyArray, Float32Array, GraphData, PrepareOptions
-from gnntrain.data.store import ArrayMeta
+from gnntrain.data.store_meta import ArrayMeta
 
 HEADER_BYTES = 128
-_CHUNK_BYTES = 1 << 25
+_CHUNK_BYTES = 1 << 23
 
 
 class ArrayWriter:
@@ -161,9 +161,9 @@ def _overflow_problem(given: AnyArray, stored: AnyArray, start: int, dtype: str)
         infinite = (stored & np.uint16(0x7FFF)) == np.uint16(0x7F80)
     else:
         infinite = np.isinf(stored)
-    bad = np.argwhere(infinite)
-    if len(bad) == 0:
+    if not infinite.any():
         return None
+    bad = np.argwhere(infinite)
     node, column = bad[0].tolist()
     return (
         f"{len(bad)} features do not fit in {dtype} "

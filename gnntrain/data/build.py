@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from gnntrain import __version__
 from gnntrain.data.arrays import (
@@ -37,25 +33,33 @@ from gnntrain.data.graph import (
     PrepareOptions,
     Task,
 )
-from gnntrain.data.store import (
+from gnntrain.data.store import GraphStore
+from gnntrain.data.store_files import checksums, write_seal
+from gnntrain.data.store_meta import (
     ARRAYS,
     FORMAT,
     META_FILE,
-    SEAL_FILE,
     VERSION,
     ArrayMeta,
     EdgeTypeMeta,
-    GraphStore,
     NodeTypeMeta,
     StoreError,
     StoreMeta,
     canonical_json,
-    checksums,
     digest_of,
     read_meta,
-    write_seal,
 )
-from gnntrain.errors import RunError, UserError
+from gnntrain.data.store_place import (
+    disk_errors,
+    disk_full,
+    free_bytes,
+    fsync_directory,
+    locked,
+    move_into_place,
+    refuse_foreign,
+    sweep,
+    temporary_sibling,
+)
 
 __all__ = [
     "JSON",
@@ -95,7 +99,9 @@ def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
     `identity["dataset"]` gives the readable part.
     """
     readable = str(identity.get("dataset", "graph"))
-    readable = "".join(char if char.isalnum() or char in "_-" else "_" for char in readable)
+    readable = "".join(
+        char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in readable
+    )
     content = {"identity": dict(identity), "options": asdict(options), "version": VERSION}
     return f"{readable}-{digest_of(content, num_bytes=6)}"
 
@@ -126,13 +132,13 @@ def open_or_build(
     store, problem = _try_open(path, identity, options)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
-    with _locked(path):
+    with locked(path):
         store, problem = _try_open(path, identity, options)
         if store is not None:
             reason = "opened: another process has just built it"
             return OpenedStore(store, False, reason, time.perf_counter() - begin)
-        _refuse_foreign(path)
-        _sweep(path.parent, path.name)
+        refuse_foreign(path)
+        sweep(path.parent, path.name)
         store = _write(path, builder(), options, identity)
     return OpenedStore(store, True, problem, time.perf_counter() - begin)
 
@@ -149,9 +155,9 @@ def write_store(
         RunError: The disk is full.
     """
     path = Path(path).absolute()
-    with _locked(path):
-        _refuse_foreign(path)
-        _sweep(path.parent, path.name)
+    with locked(path):
+        refuse_foreign(path)
+        sweep(path.parent, path.name)
         return _write(path, data, options, identity)
 
 
@@ -172,91 +178,21 @@ def _try_open(
     return store, ""
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Never touch a directory that was not made here."""
-    if not path.exists():
-        return
-    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name]
-    known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
-    foreign = [n for n in names if n not in known and not n.startswith(SEAL_FILE)]
-    if names and (foreign or META_FILE not in names):
-        what = f"it holds {', '.join(foreign[:5])}" if foreign else f"it has no {META_FILE}"
-        raise UserError(
-            f"{path} is not a graph store ({what}), so it is not replaced",
-            "move it away, or set dataset.store_dir to another directory",
-        )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the store at `path`, waiting for whoever holds it."""
-    with _disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path.parent, path.name)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn what the disk may refuse into sentences."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(path, needed) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise UserError(
-                f"the graph store cannot be written to {path.parent} ({error.strerror})",
-                "set dataset.store_dir to a directory you may write to",
-            ) from error
-        raise
-
-
-def _disk_full(path: Path, needed: int) -> RunError:
-    return RunError(
-        f"not enough disk space for the graph store {path}: "
-        f"{needed:,} bytes are needed, {_free_bytes(path.parent):,} are free",
-        "free some space there, or set dataset.store_dir to a directory on another disk",
-    )
-
-
-def _lock(directory: Path, name: str) -> FileLock:
-    return FileLock(directory / f".{name}.lock")
-
-
-def _sweep(directory: Path, locked: str) -> None:
-    """Remove what dead builders left behind: temporary directories whose lock nobody holds."""
-    for leftover in directory.glob(".*.building-*"):
-        name = leftover.name[1:].rpartition(".building-")[0]
-        try:
-            if name == locked:
-                shutil.rmtree(leftover)
-            else:
-                with _lock(directory, name).acquire(timeout=0):
-                    shutil.rmtree(leftover)
-        except (Timeout, OSError):
-            continue
-
-
 def _write(
     path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
 ) -> GraphStore:
     check_graph(data)
     needed = _needed_bytes(data, options)
-    if _free_bytes(path.parent) < needed:
-        raise _disk_full(path, needed)
-    building = _temporary_sibling(path)
+    if free_bytes(path.parent) < needed:
+        raise disk_full(path, needed)
+    building = temporary_sibling(path)
     try:
-        with _disk_errors(path, needed):
+        with disk_errors(path, needed):
             building.mkdir()
             arrays = _write_arrays(building, data, options)
             write_seal(building, _write_meta(building, data, options, identity, arrays))
-            _fsync_directory(building)
-            _move_into_place(building, path)
+            fsync_directory(building)
+            move_into_place(building, path)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return GraphStore.open(path, check=False)
@@ -401,29 +337,3 @@ def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     in_splits = sum(len(ids) for ids in data.splits.values())
     headers = len(ARRAYS) * HEADER_BYTES + (1 << 16)
     return num_edges * an_edge + data.num_nodes * a_node + 8 * in_splits + headers
-
-
-def _free_bytes(directory: Path) -> int:
-    return shutil.disk_usage(directory).free
-
-
-def _temporary_sibling(path: Path) -> Path:
-    return path.with_name(f".{path.name}.building-{os.getpid()}-{secrets.token_hex(4)}")
-
-
-def _move_into_place(building: Path, path: Path) -> None:
-    replaced = _temporary_sibling(path)
-    if path.exists():
-        path.rename(replaced)
-    building.rename(path)
-    _fsync_directory(path.parent)
-    if replaced.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,7 +11,7 @@ from gnntrain.data.graph import SPLITS, TASKS, AnyArray, GraphData, IntArray
 from gnntrain.errors import UserError
 
 _NUM_SHOWN = 5
-_CHUNK_VALUES = 1 << 22
+_CHUNK_VALUES = 1 << 20
 
 
 def check_graph(data: GraphData) -> None:

@@ -23,8 +23,8 @@ from gnntrain.jit import jit
 
 Float64Array = npt.NDArray[np.float64]
 
-CHUNK_EDGES = 1 << 22
-MIN_BLOCK_EDGES = 1 << 22
+CHUNK_EDGES = 1 << 20
+MIN_BLOCK_EDGES = 1 << 20
 NUM_BLOCKS = 32
 MAX_THREADS = 4
 

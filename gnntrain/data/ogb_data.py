@@ -45,22 +45,28 @@ _CHUNK = 1 << 24
 
 
 def ogb_nodeproppred() -> Any:
-    """The module `ogb.nodeproppred`, imported without OGB's look at PyPI for a newer version.
-
-    That look runs in a thread that keeps a process without network from ending.
-    """
-    if "ogb" not in sys.modules:
-        absent = object()
-        before = sys.modules.get("outdated", absent)
-        sys.modules["outdated"] = None  # type: ignore[assignment]  # how an import is refused
-        try:
-            importlib.import_module("ogb")
-        finally:
-            if before is absent:
-                del sys.modules["outdated"]
-            else:
-                sys.modules["outdated"] = before  # type: ignore[assignment]  # as it was
+    """The module `ogb.nodeproppred`: data sets and evaluators, without OGB's version check."""
+    import_without_version_check()
     return importlib.import_module("ogb.nodeproppred")
+
+
+def import_without_version_check() -> None:
+    """Import `ogb`, but not with the thread that asks PyPI for a newer version.
+
+    That thread would keep a process without network from ending.
+    """
+    if "ogb" in sys.modules:
+        return
+    absent = object()
+    before: Any = sys.modules.get("outdated", absent)
+    refused: Any = None  # Python's way to make an import fail
+    sys.modules["outdated"] = refused
+    try:
+        importlib.import_module("ogb")
+    finally:
+        del sys.modules["outdated"]
+        if before is not absent:
+            sys.modules["outdated"] = before
 
 
 class OGBBuilder:

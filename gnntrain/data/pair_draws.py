@@ -102,7 +102,9 @@ def draw_pairs(
             fresh = out[num_found:]
             fresh.sort()
             num_fresh = _keep_new(out[:num_found], fresh)
-            num_found = _merge(out, num_found, fresh[:num_fresh].copy())
+            if num_found:
+                _merge(out, num_found, fresh[:num_fresh].copy())
+            num_found += num_fresh
             turn += 1
 
 
@@ -247,8 +249,8 @@ def _keep_new(known: Int64Array, fresh: Int64Array) -> int:
 
 
 @jit
-def _merge(pairs: Int64Array, num_known: int, fresh: Int64Array) -> int:
-    """Merge `fresh` into the first `num_known` of `pairs`, from the back; returns their number."""
+def _merge(pairs: Int64Array, num_known: int, fresh: Int64Array) -> None:
+    """Merge `fresh` into the first `num_known` of `pairs`, from the back."""
     known = num_known - 1
     new = len(fresh) - 1
     while new >= 0:
@@ -258,4 +260,3 @@ def _merge(pairs: Int64Array, num_known: int, fresh: Int64Array) -> int:
         else:
             pairs[known + new + 1] = fresh[new]
             new -= 1
-    return num_known + len(fresh)

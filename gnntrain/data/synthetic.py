@@ -20,7 +20,7 @@ from gnntrain.errors import UserError
 
 Int32Array = npt.NDArray[np.int32]
 
-DEFAULT_TRAIN_FRACTION = 0.1
+DEFAULT_TRAIN_FRACTION = 0.2
 DEFAULT_VAL_FRACTION = 0.2
 MAX_NODES = 2**31 - 1
 MAX_DENSITY = 0.5
@@ -59,7 +59,7 @@ def synthetic_graph(
             unless there are fewer undirected edges than such nodes.
         feature_signal: Expected distance between the means of two classes; the noise around a
             mean has a standard deviation of 1 in each feature.
-        num_train: Train nodes; None: a tenth of all.
+        num_train: Train nodes; None: a fifth of all.
         num_val: Validation nodes; None: a fifth of all.
         num_test: Test nodes; None: all that are left.
         seed: Non-negative.

@@ -171,8 +171,8 @@ class TextTable:
     ) -> tuple[Any, int]:
         """The wanted columns as an Arrow table, without rows of a wrong number of fields.
 
-        Arrow counts rows only when it uses one thread: it does if `wrong` is given to hold the
-        numbers of those rows. Returns the table and how many rows were left out.
+        Arrow counts rows (skipped ones included, blank ones not) only when it uses one thread:
+        it does if `wrong` is given to hold the numbers of those rows. Returns the table and how many rows were left out.
         """
         from pyarrow import csv as arrow_csv
 
@@ -182,7 +182,7 @@ class TextTable:
             nonlocal num_wrong
             num_wrong += 1
             if wrong is not None:
-                wrong.append(row.number - 1)
+                wrong.append(row.number - 1 - self.num_skipped)
             return "skip"
 
         names = [str(position) for position in range(len(self.names))]

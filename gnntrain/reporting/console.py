@@ -122,13 +122,12 @@ class Console:
         if self._table is None:
             self._table = self._new_table(self._info, record)
         line = self._epoch_line(self._table, record, is_best=is_best)
-        if self._is_due(record.epoch, self._info.epochs):
+        is_due = self._is_due(record.epoch, self._info.epochs)
+        self._unshown = None if is_due else line
+        if is_due:
             self._print(line)
-            self._unshown = None
-        else:
-            self._unshown = line
         if self._is_live:
-            self._refresh()
+            self._refresh(at_once=is_due)
 
     def on_message(self, text: str) -> None:
         """Shows a notice as one line."""
@@ -175,14 +174,14 @@ class Console:
         is_first = self._progress is None or epoch == self._progress.first_epoch
         return is_first or epoch % interval == 0 or epoch == epochs
 
-    def _refresh(self) -> None:
-        """Draws the live view anew, unless it was just drawn."""
+    def _refresh(self, *, at_once: bool = False) -> None:
+        """Draws the live view anew, unless it was just drawn and may wait."""
         if self._live is None:
             self._live = Live(
                 console=self._rich, auto_refresh=False, transient=True, get_renderable=self._view
             )
             self._live.start()
-        elif self._clock() - self._drawn < _REFRESH_SECONDS:
+        elif not at_once and self._clock() - self._drawn < _REFRESH_SECONDS:
             return
         self._live.refresh()
         self._drawn = self._clock()

@@ -46,10 +46,15 @@ class EpochTable:
         metric: The metric that decides.
         first: The first record: which splits and devices there are.
         width: Characters a line may have; ``None`` for no limit.
+
+    Attributes:
+        gap: What stands between two cells.
+        columns: Those that the width has room for.
     """
 
+    gap = _GAP
+
     def __init__(self, epochs: int, metric: str, first: EpochRecord, width: int | None) -> None:
-        self._epochs = epochs
         self.columns = _fitting(_columns(epochs, metric, first), width)
 
     def header(self) -> str:
@@ -57,7 +62,7 @@ class EpochTable:
         return _GAP.join(column.title.rjust(column.width) for column in self.columns)
 
     def cells(self, record: EpochRecord, *, is_best: bool) -> list[str]:
-        """The texts of a row in the columns' widths, to be joined by :data:`gap`."""
+        """The texts of a row in the columns' widths, to be joined by :attr:`gap`."""
         return [
             _marked(column, record, is_best=is_best, padded=True).rjust(column.width)
             for column in self.columns
@@ -69,8 +74,6 @@ class EpochTable:
             f"{column.title} {_marked(column, record, is_best=is_best, padded=False)}"
             for column in self.columns
         )
-
-    gap = _GAP
 
 
 def _marked(column: Column, record: EpochRecord, *, is_best: bool, padded: bool) -> str:

@@ -47,14 +47,14 @@ def count_edges(
 ) -> int:
     """Write each destination's first in-edge and degree, and where its drawn edges will lie.
 
-    `offsets[0]` is given; returns the most edges that one destination takes.
+    `offsets[0]` is 0 already. Returns the most edges that one destination takes.
     """
     for i in range(len(destinations)):
         node = destinations[i]
         start = indptr[node]
         starts[i] = start
         degrees[i] = indptr[node + 1] - start
-    total = offsets[0]
+    total = 0
     most = 0
     for i in range(len(destinations)):
         count = degrees[i]
@@ -91,7 +91,6 @@ def draw_hop(
     `positions` and `sources` are scratch for one chunk, `table` for one destination. `nodes` must
     have room for every new node and one more. `edge_ids` of length 0: not wanted.
     """
-    first = offsets[0]
     stop = 0
     while stop < len(destinations):
         begin = stop
@@ -111,11 +110,10 @@ def draw_hop(
         num_edges = offsets[stop] - chunk
         for e in range(num_edges):
             sources[e] = indices[positions[e]]
-        at = chunk - first
         if len(edge_ids) > 0:
             for e in range(num_edges):
-                edge_ids[at + e] = positions[e]
-        num_nodes = relabel(sources, num_edges, local, base, nodes, num_nodes, out, at)
+                edge_ids[chunk + e] = positions[e]
+        num_nodes = relabel(sources, num_edges, local, base, nodes, num_nodes, out, chunk)
     return num_nodes
 
 

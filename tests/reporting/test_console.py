@@ -207,8 +207,8 @@ def test_a_long_run_keeps_some_of_its_lines_on_a_terminal_and_all_in_a_log() -> 
             for epoch in range(1, 193):
                 console.on_epoch(record(epoch))
             console.on_finish(SUMMARY)
-        text = ESCAPES.sub("", file.getvalue())
-        kept[live] = [int(number) for number in re.findall(r"(\d+)/200 ", text)]
+        lines = "\n".join(what_stays(file.getvalue()))
+        kept[live] = [int(number) for number in re.findall(r"(\d+)/200 ", lines)]
     assert kept[True] == [1, *range(5, 191, 5), 192]
     assert kept[False] == list(range(1, 193))
 

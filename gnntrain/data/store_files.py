@@ -1,0 +1,128 @@
+"""A graph store's array files: mapped, checksummed, and watched for changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gnntrain.data.csc import num_threads
+from gnntrain.data.graph import AnyArray
+from gnntrain.data.store_meta import SEAL_FILE, ArrayMeta, StoreError, StoreMeta, canonical_json
+
+_HASH_PIECE = 1 << 26
+_READ_SIZE = 1 << 20
+# A file changed this short a time before the seal was written may change again with the same
+# time stamp (the clock of file systems ticks in steps of some milliseconds).
+_CLOCK_STEP_NS = 20_000_000
+
+
+def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
+    """One array of the store at `path`, mapped read-only; raises `StoreError`."""
+    try:
+        with (path / meta.file).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != meta.bytes:
+                raise StoreError(path, f"{meta.file} has {size} bytes, expected {meta.bytes}")
+            shape, dtype = _read_header(file)
+            if (shape, dtype) != (meta.shape, meta.stored_dtype):
+                raise StoreError(
+                    path,
+                    f"{meta.file} holds {dtype.name} {list(shape)}, "
+                    f"expected {meta.dtype} {list(meta.shape)}",
+                )
+            offset = file.tell()
+            if size - offset != dtype.itemsize * int(np.prod(shape, dtype=object)):
+                raise StoreError(path, f"{meta.file} does not hold what its header says")
+            if size == offset:
+                empty: AnyArray = np.empty(shape, dtype)
+                empty.flags.writeable = False
+                return empty
+            mapped = np.memmap(file, dtype, "r", offset, shape)
+            return mapped.view(np.ndarray)
+    except FileNotFoundError:
+        raise StoreError(path, f"{meta.file} is missing") from None
+    except ValueError as error:
+        raise StoreError(path, f"{meta.file} is not a valid npy file ({error})") from None
+    except OSError as error:
+        raise StoreError(path, f"{meta.file} cannot be read ({error.strerror})") from error
+
+
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("not of npy version 1.0")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    if fortran_order or dtype.hasobject:
+        raise ValueError(f"{dtype} in {'Fortran' if fortran_order else 'C'} order")
+    return shape, dtype
+
+
+def checksums(files: list[Path]) -> list[str]:
+    """Checksum of each file: BLAKE2b over the BLAKE2b digests of its 64 MiB pieces.
+
+    Pieces are hashed in parallel, so that one huge file does not occupy one core only.
+    """
+    pieces = [
+        [(file, start) for start in range(0, max(file.stat().st_size, 1), _HASH_PIECE)]
+        for file in files
+    ]
+    with ThreadPoolExecutor(num_threads()) as pool:
+        digests = [[pool.submit(_hash_piece, *piece) for piece in of_file] for of_file in pieces]
+        return [
+            blake2b(b"".join(digest.result() for digest in of_file), digest_size=20).hexdigest()
+            for of_file in digests
+        ]
+
+
+def _hash_piece(path: Path, start: int) -> bytes:
+    digest = blake2b()
+    left = _HASH_PIECE
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while left and (data := file.read(min(left, _READ_SIZE))):
+            digest.update(data)
+            left -= len(data)
+    return digest.digest()
+
+
+Stamps = dict[str, list[int]]
+
+
+def stamps_of(path: Path, meta: StoreMeta) -> Stamps:
+    """Size and times of each array's file: what changes whenever the file is written."""
+    stamps: Stamps = {}
+    for array in meta.arrays.values():
+        status = (path / array.file).stat()
+        stamps[array.file] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    return stamps
+
+
+def write_seal(path: Path, meta: StoreMeta, stamps: Stamps | None = None) -> None:
+    """Note that the files as stamped passed a full verification, where `path` is writable."""
+    content = {"digest": meta.digest, "files": stamps or stamps_of(path, meta)}
+    try:
+        unfinished = path / f"{SEAL_FILE}.{os.getpid()}-{threading.get_ident()}"
+        unfinished.write_text(canonical_json(content))
+        unfinished.replace(path / SEAL_FILE)
+    except OSError:
+        return
+
+
+def is_sealed(path: Path, meta: StoreMeta) -> bool:
+    """Whether no file was touched since the last full verification."""
+    stamps = stamps_of(path, meta)
+    try:
+        seal = json.loads((path / SEAL_FILE).read_bytes())
+        sealed_ns = (path / SEAL_FILE).stat().st_mtime_ns
+    except (OSError, ValueError, RecursionError):
+        return False
+    newest = max(max(times) for _, *times in stamps.values())
+    return bool(
+        seal == {"digest": meta.digest, "files": stamps} and newest < sealed_ns - _CLOCK_STEP_NS
+    )

@@ -1,0 +1,112 @@
+"""Where a graph store is put: the lock, the disk, and what else may lie there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from gnntrain.data.store_meta import ARRAYS, META_FILE, SEAL_FILE
+from gnntrain.errors import RunError, UserError
+
+
+def refuse_foreign(path: Path) -> None:
+    """Never touch a directory that was not made here."""
+    if not path.exists():
+        return
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name]
+    known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
+    foreign = [n for n in names if n not in known and not n.startswith(SEAL_FILE)]
+    if names and (foreign or META_FILE not in names):
+        what = f"it holds {', '.join(foreign[:5])}" if foreign else f"it has no {META_FILE}"
+        raise UserError(
+            f"{path} is not a graph store ({what}), so it is not replaced",
+            "move it away, or set dataset.store_dir to another directory",
+        )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the store at `path`, waiting for whoever holds it."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path.parent, path.name)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
+    """Turn what the disk may refuse into sentences."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_full(path, needed) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise UserError(
+                f"the graph store cannot be written to {path.parent} ({error.strerror})",
+                "set dataset.store_dir to a directory you may write to",
+            ) from error
+        raise
+
+
+def disk_full(path: Path, needed: int) -> RunError:
+    return RunError(
+        f"not enough disk space for the graph store {path}: "
+        f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
+        "free some space there, or set dataset.store_dir to a directory on another disk",
+    )
+
+
+def _lock(directory: Path, name: str) -> FileLock:
+    return FileLock(directory / f".{name}.lock")
+
+
+def sweep(directory: Path, locked: str) -> None:
+    """Remove what dead builders left behind: temporary directories whose lock nobody holds."""
+    for leftover in directory.glob(".*.building-*"):
+        name = leftover.name[1:].rpartition(".building-")[0]
+        try:
+            if name == locked:
+                shutil.rmtree(leftover)
+            else:
+                with _lock(directory, name).acquire(timeout=0):
+                    shutil.rmtree(leftover)
+        except (Timeout, OSError):
+            continue
+
+
+def free_bytes(directory: Path) -> int:
+    return shutil.disk_usage(directory).free
+
+
+def temporary_sibling(path: Path) -> Path:
+    return path.with_name(f".{path.name}.building-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def move_into_place(building: Path, path: Path) -> None:
+    replaced = temporary_sibling(path)
+    if path.exists():
+        path.rename(replaced)
+    building.rename(path)
+    fsync_directory(path.parent)
+    if replaced.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def fsync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,581 @@
+from __future__ import annotations
+
+import gzip
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.config import FilesConfig
+from gnntrain.data.datasets import builder_for
+from gnntrain.data.graph import GraphData
+from gnntrain.errors import UserError
+
+AnyArray = npt.NDArray[Any]
+
+FEATURES = "id,f0,f1\n10,0.5,1\n20,1.5,2\n30,2.5,3\n40,3.5,4\n"
+LABELS = "id,label\n10,a\n20,b\n30,a\n40,b\n"
+EDGES = "source,target\n10,20\n20,30\n40,10\n"
+SPLIT = "id,split\n10,train\n20,valid\n30,test\n40,train\n"
+
+
+def write(folder: Path, **texts: str | bytes) -> dict[str, Any]:
+    """Write one csv file a role, the usual small graph where none is given."""
+    usual = {"features": FEATURES, "labels": LABELS, "edges": EDGES, "split": SPLIT}
+    paths = {}
+    for role, text in {**usual, **texts}.items():
+        path = folder / f"{role}.csv"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        paths[role] = str(path)
+    return paths
+
+
+def build(**options: Any) -> GraphData:
+    return builder_for(FilesConfig.model_validate(options)).build()
+
+
+def edges_of(data: GraphData) -> list[tuple[int, int]]:
+    return list(zip(data.src.tolist(), data.dst.tolist(), strict=True))
+
+
+def features_of(data: GraphData) -> AnyArray:
+    assert isinstance(data.features, np.ndarray)
+    return data.features
+
+
+def message_of(**options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        build(**options)
+    return str(caught.value)
+
+
+def test_a_graph_of_four_csv_files_is_read(tmp_path: Path) -> None:
+    data = build(**write(tmp_path))
+    assert data.dataset == "files"
+    assert data.num_nodes == 4
+    assert edges_of(data) == [(0, 1), (1, 2), (3, 0)]
+    assert features_of(data).tolist() == [[0.5, 1], [1.5, 2], [2.5, 3], [3.5, 4]]
+    assert features_of(data).dtype == np.float32
+    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert {name: ids.tolist() for name, ids in data.splits.items()} == {
+        "train": [0, 3],
+        "val": [1],
+        "test": [2],
+    }
+    assert data.node_ids is not None
+    assert data.node_ids.tolist() == [10, 20, 30, 40]
+    assert (data.task, data.metric, data.num_classes) == ("binary", "roc_auc", 2)
+
+
+def test_text_ids_are_kept_as_utf_8(tmp_path: Path) -> None:
+    names = {"10": "Zoë", "20": "b 2", "30": "007", "40": "x"}
+    texts = {"features": FEATURES, "labels": LABELS, "edges": EDGES, "split": SPLIT}
+    for number, name in names.items():
+        texts = {role: text.replace(number, name) for role, text in texts.items()}
+    data = build(**write(tmp_path, **texts))
+    assert data.node_ids is not None
+    assert [name.decode() for name in data.node_ids.tolist()] == list(names.values())
+    assert edges_of(data) == [(0, 1), (1, 2), (3, 0)]
+    assert data.splits["train"].tolist() == [0, 3]
+
+
+def test_ids_that_are_numbers_in_one_file_and_texts_in_another_are_matched(
+    tmp_path: Path,
+) -> None:
+    edges = pd.DataFrame({"source": ["10", "20"], "target": ["20", "30"]})
+    edges.to_parquet(tmp_path / "edges.parquet")
+    paths = {**write(tmp_path), "edges": str(tmp_path / "edges.parquet")}
+    assert edges_of(build(**paths)) == [(0, 1), (1, 2)]
+    mixed = FEATURES.replace("40", "d")
+    paths = write(tmp_path, features=mixed, labels=LABELS.replace("40", "d"), split=SPLIT[:-9])
+    paths["edges"] = str(tmp_path / "edges.parquet")
+    assert edges_of(build(**paths)) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("first_lines", "has_header"),
+    [
+        ("10,20\n20,30\n", False),
+        ("from,to\n10,20\n", True),
+        ("citing,cited\n10,20\n", True),
+        ("# a comment\n\n10,20\n20,30\n", False),
+        ("# a comment\nsource,target\n10,20\n", True),
+    ],
+)
+def test_a_header_is_told_from_the_first_row(
+    tmp_path: Path, first_lines: str, has_header: bool
+) -> None:
+    edges = edges_of(build(**write(tmp_path, edges=first_lines)))
+    assert edges == ([(0, 1)] if has_header else [(0, 1), (1, 2)])
+
+
+def test_text_ids_without_a_known_name_above_them_have_no_header(tmp_path: Path) -> None:
+    texts = {
+        "features": "id,f\na,1\nb,2\nc,3\n",
+        "labels": "a,x\nb,y\nc,x\n",
+        "split": "a,train\nb,test\nc,val\n",
+    }
+    assert edges_of(build(**write(tmp_path, edges="a,b\nb,c\n", **texts))) == [(0, 1), (1, 2)]
+    texts["split"] = "a,train\nb,test\nc,train\n"
+    data = build(**write(tmp_path, edges="a,b\nb,c\n", **texts), header=True)
+    assert edges_of(data) == [(1, 2)]
+    assert data.labels.tolist() == [-1, 1, 0]
+
+
+def test_a_header_that_is_not_seen_is_reported_with_the_remedy(tmp_path: Path) -> None:
+    texts = {
+        "features": "id,f\na,1\nb,2\n",
+        "labels": "id,label\na,x\nb,y\n",
+        "split": "id,split\na,train\nb,test\n",
+    }
+    paths = write(tmp_path, edges="person,friend\na,b\n", **texts)
+    message = message_of(**paths)
+    assert "edges.csv line 1: node 'person' is not in the features file" in message
+    assert "dataset.header=true" in message
+    assert edges_of(build(**paths, header=True)) == [(0, 1)]
+
+
+def test_columns_are_chosen_by_name_or_number(tmp_path: Path) -> None:
+    edges = "w,dst_id,src_id\n0.5,20,10\n2,30,20\n"
+    names = {"source_column": "src_id", "target_column": "dst_id", "weight_column": "w"}
+    numbers = {"source_column": 2, "target_column": 1, "weight_column": 0}
+    for choice in (names, numbers):
+        data = build(**write(tmp_path, edges=edges), **choice)
+        assert edges_of(data) == [(0, 1), (1, 2)]
+        assert data.edge_weight is not None
+        assert data.edge_weight.tolist() == [0.5, 2.0]
+        assert data.edge_weight.dtype == np.float32
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    message = message_of(**write(tmp_path), weight_column="wieght")
+    assert "dataset.weight_column=wieght" in message
+    assert "source, target" in message
+
+
+def test_labels_and_splits_may_be_columns_of_the_features_file(tmp_path: Path) -> None:
+    text = "id,label,f0,split\n1,2,0.5,train\n2,1,1.5,val\n3,,2.5,\n4,0,3.5,test\n"
+    paths = write(tmp_path, features=text, edges="1,2\n3,4\n")
+    data = build(edges=paths["edges"], features=paths["features"])
+    assert features_of(data).tolist() == [[0.5], [1.5], [2.5], [3.5]]
+    assert data.labels.tolist() == [2, 1, -1, 0]
+    assert [data.splits[name].tolist() for name in ("train", "val", "test")] == [[0], [1], [3]]
+    assert (data.task, data.metric) == ("multiclass", "accuracy")
+
+
+def test_a_split_may_be_a_column_of_the_labels_file(tmp_path: Path) -> None:
+    labels = "id,kind,part\n10,a,train\n20,b,VAL\n30,c,testing\n40,a,train\n"
+    paths = write(tmp_path, labels=labels)
+    data = build(**{**paths, "split": None}, label_column="kind", split_column="part")
+    assert [data.splits[name].tolist() for name in ("train", "val", "test")] == [[0, 3], [1], [2]]
+
+
+def test_without_a_split_labelled_nodes_are_shared_out_at_random_but_always_alike(
+    tmp_path: Path,
+) -> None:
+    features = "id,f\n" + "".join(f"{node},{node / 7}\n" for node in range(50))
+    labels = "id,label\n" + "".join(f"{node},{node % 3}\n" for node in range(0, 50, 2))
+    paths = {**write(tmp_path, features=features, labels=labels, edges="0,1\n"), "split": None}
+    first, again = build(**paths), build(**paths)
+    assert [len(nodes) for nodes in first.splits.values()] == [15, 5, 5]
+    for name, nodes in first.splits.items():
+        np.testing.assert_array_equal(nodes, again.splits[name])
+    everywhere = np.concatenate(list(first.splits.values()))
+    assert sorted(everywhere.tolist()) == list(range(0, 50, 2))
+
+
+def test_several_label_columns_of_0_and_1_are_multi_label(tmp_path: Path) -> None:
+    labels = "id,red,green,blue\n10,1,0,1\n30,0,0,0\n20,1,1,1\n"
+    paths = {**write(tmp_path, labels=labels), "split": None}
+    data = build(**paths)
+    assert data.labels.tolist() == [[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]]
+    assert data.labels.dtype == np.uint8
+    assert (data.task, data.metric, data.num_classes) == ("multilabel", "f1_micro", 3)
+    assert 3 not in np.concatenate(list(data.splits.values()))
+
+
+def test_task_and_metric_may_be_chosen(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    data = build(**paths, task="multiclass")
+    assert (data.task, data.metric) == ("multiclass", "accuracy")
+    data = build(**paths, metric="average_precision")
+    assert (data.task, data.metric) == ("binary", "average_precision")
+    assert "dataset.task=multilabel" in message_of(**paths, task="multilabel")
+    three = write(tmp_path, labels="id,label\n10,a\n20,b\n30,c\n40,b\n")
+    assert "3 different labels" in message_of(**three, task="binary")
+    one = write(tmp_path, labels="id,label\n10,a\n20,a\n30,a\n40,a\n")
+    assert "nothing to tell apart" in message_of(**one)
+
+
+def test_whole_number_labels_become_classes_in_order_and_minus_one_is_none(
+    tmp_path: Path,
+) -> None:
+    labels = "id,label\n10,300\n20,-1\n30,20\n40,100\n"
+    data = build(**{**write(tmp_path, labels=labels), "split": None})
+    assert data.labels.tolist() == [2, -1, 0, 1]
+    assert data.num_classes == 3
+
+
+BAD_FILES = [
+    ("edges", "10,20\n10\n20,30\n10,20,30\n", ["line 2: 1 fields instead of 2", "line 4: 3 f"]),
+    ("edges", "10,20\n\n10,99\n", ["line 3: node '99' is not in the features file"]),
+    ("edges", "10,20\nabc,20\n", ["line 2: node 'abc' is not in the features file"]),
+    ("edges", "source,target\n,20\n10,20\n", ["line 2: the source node is missing"]),
+    ("features", FEATURES + "50,x,1\n", ["line 6: column f0 is 'x' instead of a finite number"]),
+    ("features", FEATURES + "50,1,\n", ["line 6: column f1 is '' instead of a finite number"]),
+    ("features", FEATURES + "50,nan,1\n", ["line 6: column f0 is 'nan'"]),
+    ("features", FEATURES + "50,1,-inf\n", ["line 6: column f1 is '-inf'"]),
+    ("features", FEATURES + "50,1,1e99\n", ["line 6: column f1 is '1e99'"]),
+    ("features", FEATURES + "10,1,1\n", ["line 6: node '10' is there already"]),
+    ("features", FEATURES + ",1,1\n", ["line 6: the node id is missing"]),
+    ("features", FEATURES + "50,1\n", ["line 6: 2 fields instead of 3"]),
+    ("labels", LABELS + "50,a\n", ["line 6: node '50' is not in the features file"]),
+    ("labels", LABELS + "10,b\n", ["line 6: node '10' is there already"]),
+    ("labels", "id,label\n10,1\n20,\n30,2\n40,1\n", ["line 3: the label is missing"]),
+    ("labels", "id,label\n10,1\n20,1.5\n30,2\n40,1\n", ["line 3: label '1.5' is not a whole"]),
+    ("labels", "id,label\n10,1\n20,-2\n30,2\n40,1\n", ["line 3: label '-2' is not a whole"]),
+    ("labels", "id,p,q\n10,1,0\n20,1,2\n30,0,0\n40,0,1\n", ["line 3: label q is '2' instead"]),
+    ("split", SPLIT.replace("valid", "later"), ["line 3: split 'later' is none of train, val"]),
+    ("split", SPLIT.replace("valid", ""), ["line 3: the split is missing"]),
+    ("split", SPLIT + "10,test\n", ["line 6: node '10' is there already"]),
+    ("split", SPLIT + "99,test\n", ["line 6: node '99' is not in the features file"]),
+]
+
+
+@pytest.mark.parametrize(("role", "text", "reports"), BAD_FILES)
+def test_a_bad_row_is_reported_with_file_line_and_reason(
+    tmp_path: Path, role: str, text: str, reports: list[str]
+) -> None:
+    message = message_of(**write(tmp_path, **{role: text}))
+    for report in reports:
+        assert f"{tmp_path / role}.csv {report}" in message
+    assert "dataset.bad_rows=skip" in message
+
+
+@pytest.mark.parametrize(("role", "text", "reports"), BAD_FILES)
+def test_bad_rows_are_left_out_on_request_with_a_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    role: str,
+    text: str,
+    reports: list[str],
+) -> None:
+    with caplog.at_level(logging.WARNING, "gnntrain"):
+        data = build(**write(tmp_path, **{role: text}), bad_rows="skip")
+    for report in reports:
+        assert report in caplog.text
+    assert data.num_nodes == 4
+    assert np.isfinite(features_of(data)).all()
+
+
+def test_lines_are_counted_right_behind_blank_and_wrong_ones_and_in_packed_files(
+    tmp_path: Path,
+) -> None:
+    text = "# from somewhere\nsource,target\n10,20\n\n10\n\n\n20,77\n"
+    message = message_of(**write(tmp_path, edges=text))
+    assert "line 5: 1 fields instead of 2" in message
+    assert "line 8: node '77'" in message
+    packed = tmp_path / "edges.csv.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    paths = {**write(tmp_path), "edges": str(packed)}
+    assert "line 8: node '77'" in message_of(**paths)
+
+
+def test_ten_bad_rows_are_shown_and_all_are_counted(tmp_path: Path) -> None:
+    edges = "source,target\n" + "10,99\n" * 1000 + "10,20\n"
+    message = message_of(**write(tmp_path, edges=edges))
+    assert "1000 bad rows (edges.csv: 1000)" in message
+    assert message.count("node '99'") == 10
+
+
+def test_bad_rows_of_several_files_are_reported_at_once(tmp_path: Path) -> None:
+    message = message_of(**write(tmp_path, edges="10,99\n", labels=LABELS + "98,a\n"))
+    assert "2 bad rows" in message
+    assert "edges.csv: 1" in message
+    assert "labels.csv: 1" in message
+
+
+def test_a_weight_that_is_no_weight_is_a_bad_row(tmp_path: Path) -> None:
+    edges = "source,target,w\n10,20,1\n10,20,x\n10,20,\n10,20,-1\n10,20,inf\n"
+    message = message_of(**write(tmp_path, edges=edges), weight_column="w")
+    for line, weight in ((3, "x"), (4, ""), (5, "-1"), (6, "inf")):
+        assert f"line {line}: weight {weight!r}" in message
+    data = build(**write(tmp_path, edges=edges), weight_column="w", bad_rows="skip")
+    assert data.edge_weight is not None
+    assert data.edge_weight.tolist() == [1.0]
+
+
+def test_rows_of_binary_files_are_counted_from_zero(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    np.save(tmp_path / "edges.npy", np.array([[10, 20], [20, 30], [20, 99]]))
+    message = message_of(**{**paths, "edges": str(tmp_path / "edges.npy")})
+    assert "edges.npy row 2: node '99'" in message
+    table = pd.DataFrame({"id": [10, 20, 30, 40], "f": [1.0, 2.0, np.nan, 4.0]})
+    table.to_parquet(tmp_path / "features.parquet")
+    message = message_of(**{**paths, "features": str(tmp_path / "features.parquet")})
+    assert "features.parquet row 2: column f is ''" in message
+
+
+def test_features_without_ids_are_nodes_in_order_and_none_can_be_left_out(
+    tmp_path: Path,
+) -> None:
+    features = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.save(tmp_path / "x.npy", features)
+    np.save(tmp_path / "y.npy", np.array([0, 1, -1, 2]))
+    options = {
+        "features": str(tmp_path / "x.npy"),
+        "labels": str(tmp_path / "y.npy"),
+        "edges": write(tmp_path, edges="0,1\n3,2\n")["edges"],
+    }
+    data = build(**options)
+    assert isinstance(data.features, np.memmap)
+    assert data.node_ids is None
+    assert edges_of(data) == [(0, 1), (3, 2)]
+    assert data.labels.tolist() == [0, 1, -1, 2]
+    np.save(tmp_path / "x.npy", np.where(features == 4, np.nan, features))
+    message = message_of(**options, bad_rows="skip")
+    assert "x.npy row 2: column 0 is 'nan'" in message
+    np.save(tmp_path / "x.npy", features[:3])
+    assert "3 nodes" in message_of(**options)
+
+
+def test_a_table_without_ids_is_one_by_choice_or_by_its_fractions(tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", np.array([0, 1]))
+    common = {
+        "labels": str(tmp_path / "y.npy"),
+        "edges": write(tmp_path, edges="0,1\n")["edges"],
+    }
+    fractions = write(tmp_path, edges="0,1\n", features="0.5,1\n1.5,2\n")["features"]
+    assert features_of(build(features=fractions, **common)).tolist() == [[0.5, 1], [1.5, 2]]
+    whole = write(tmp_path, edges="0,1\n", features="1,1\n1,2\n")["features"]
+    message = message_of(features=whole, **common)
+    assert "node '1' is there already" in message
+    assert "dataset.id_column=none" in message
+    data = build(features=whole, id_column="none", **common)
+    assert features_of(data).tolist() == [[1, 1], [1, 2]]
+    short = write(tmp_path, edges="0,1\n", features="1,1\n1\n1,2\n")["features"]
+    message = message_of(features=short, id_column="none", bad_rows="skip", **common)
+    assert "no node ids" in message
+
+
+def test_arrays_say_what_they_hold_by_their_names(tmp_path: Path) -> None:
+    ids = np.array(["a", "b", "c", "d"])
+    np.savez(tmp_path / "f.npz", x=np.eye(4), ids=ids)
+    np.savez(tmp_path / "l.npz", labels=np.array([2.0, 1.0, np.nan]), ids=ids[[3, 1, 0]])
+    np.savez(tmp_path / "s.npz", train=ids[3:], val=ids[1:2])
+    np.savez(tmp_path / "e.npz", source=ids[:2], target=ids[2:], weight=np.ones(2))
+    data = build(
+        **{
+            role: str(tmp_path / f"{role[0]}.npz")
+            for role in ("features", "labels", "edges", "split")
+        }
+    )
+    assert edges_of(data) == [(0, 2), (1, 3)]
+    assert data.edge_weight is not None
+    assert data.labels.tolist() == [-1, 0, -1, 1]
+    assert [data.splits[name].tolist() for name in ("train", "val", "test")] == [[3], [1], []]
+
+
+def test_splits_may_be_masks_and_may_not_overlap_or_hold_nodes_without_label(
+    tmp_path: Path,
+) -> None:
+    paths = write(tmp_path, labels="id,label\n10,a\n20,b\n30,a\n")
+    path = tmp_path / "split.npz"
+    paths["split"] = str(path)
+    train, test = np.array([True, True, False, False]), np.array([False, False, True, False])
+    np.savez(path, train_mask=train, test_mask=test)
+    data = build(**paths)
+    assert [data.splits[name].tolist() for name in ("train", "val", "test")] == [[0, 1], [], [2]]
+    np.savez(path, train=train, test=~test)
+    message = message_of(**paths)
+    assert "row 0: node '0' in split test is in another split, too" in message
+    assert "row 3: node '3' in split test has no label" in message
+    np.savez(path, train=train[:3])
+    assert "mask train has 3 values" in message_of(**paths)
+    np.savez(path, tran=train)
+    assert "no array called train" in message_of(**paths)
+
+
+def test_a_list_column_of_parquet_is_a_row_of_features(tmp_path: Path) -> None:
+    table = pd.DataFrame({"id": [10, 20, 30, 40], "vector": [[1.0, 2], [3, 4], [5, 6], [7, 8]]})
+    table.to_parquet(tmp_path / "f.parquet")
+    paths = {**write(tmp_path), "features": str(tmp_path / "f.parquet")}
+    assert features_of(build(**paths)).tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    table.loc[2, "vector"] = None
+    table.to_parquet(tmp_path / "f.parquet")
+    assert "f.parquet row 2" in message_of(**paths)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return (eval, ("1/0",))
+
+
+def test_no_file_may_run_code(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    np.save(tmp_path / "x.npy", np.array([Evil()], object))
+    np.savez(tmp_path / "x.npz", x=np.array([Evil()], object))
+    torch.save({"x": Evil()}, tmp_path / "x.pt")
+    (tmp_path / "y.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("x.npy", "x.npz", "x.pt", "y.pt"):
+        message = message_of(**{**paths, "features": str(tmp_path / name)})
+        assert "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n\n", b"id,f\n1,\xff\xfe\n", b"," * 200_000 + b"\n"],
+)
+def test_a_file_that_is_no_table_is_a_users_error(tmp_path: Path, content: bytes) -> None:
+    assert "features.csv" in message_of(**write(tmp_path, features=content))
+
+
+def test_an_unknown_suffix_and_a_broken_parquet_file_are_a_users_error(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    (tmp_path / "edges.xlsx").write_text(EDGES)
+    message = message_of(**{**paths, "edges": str(tmp_path / "edges.xlsx")})
+    assert "'.xlsx'" in message
+    assert ".parquet" in message
+    (tmp_path / "edges.parquet").write_text(EDGES)
+    assert "cannot be read" in message_of(**{**paths, "edges": str(tmp_path / "edges.parquet")})
+
+
+def test_what_is_not_given_is_asked_for(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    assert "a column of ones" in message_of(**{**paths, "features": None})
+    assert "dataset.edges is not given" in message_of(**{**paths, "edges": None})
+    assert "dataset.labels is not given" in message_of(**{**paths, "labels": None})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    paths = {**write(tmp_path), "edges": str(tmp_path / "none.csv")}
+    with pytest.raises(UserError, match=r"dataset\.edges=.*none\.csv: No such file"):
+        builder_for(FilesConfig.model_validate(paths)).identity()
+    assert "none.csv" in message_of(**paths)
+
+
+def test_the_identity_changes_with_the_files_and_the_way_they_are_read(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+
+    def identity(**options: Any) -> dict[str, Any]:
+        return dict(builder_for(FilesConfig.model_validate({**paths, **options})).identity())
+
+    first = identity()
+    assert first == identity()
+    assert first != identity(task="multiclass")
+    assert first != identity(split=None)
+    assert first == identity(store_dir=str(tmp_path))
+    write(tmp_path, edges=EDGES + "10,30\n")
+    assert first != identity()
+
+
+def _save(folder: Path, role: str, suffix: str, columns: dict[str, Any]) -> str:
+    """Write columns as a table or as arrays with the names they have there."""
+    path = folder / f"{role}.{suffix}"
+    table = pd.DataFrame(columns)
+    if suffix in ("csv", "csv.gz", "tsv"):
+        table.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ",")
+    elif suffix == "parquet":
+        table.to_parquet(path)
+    else:
+        rest = [name for name in columns if name != "id"]
+        both = np.stack([np.asarray(columns[name]) for name in rest], axis=-1)
+        main = both[:, 0] if role == "labels" else both
+        name = {"edges": "edge_index", "features": "x", "labels": "y"}[role]
+        arrays = {"id": np.asarray(columns["id"]), name: main} if "id" in columns else {name: main}
+        if suffix == "npz":
+            np.savez(path, allow_pickle=False, **arrays)
+        else:
+            torch.save({key: torch.from_numpy(value) for key, value in arrays.items()}, path)
+    return str(path)
+
+
+TABLES = st.sampled_from(["csv", "csv.gz", "tsv", "parquet"])
+ANY = st.sampled_from(["csv", "csv.gz", "tsv", "parquet", "npz", "pt"])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Any]:
+    num_nodes = draw(st.integers(3, 12))
+    nodes = st.integers(0, num_nodes - 1)
+    as_text = draw(st.booleans())
+    texts = st.text("abcXYZ é-_'1", min_size=1).map(str.strip).filter(lambda text: text != "")
+    usable = texts.filter(lambda text: not text.lstrip("-").replace("_", "").isdigit())
+    kind: st.SearchStrategy[Any] = usable if as_text else st.integers(-(2**40), 2**40)
+    return {
+        "as_text": as_text,
+        "ids": draw(st.lists(kind, min_size=num_nodes, max_size=num_nodes, unique=True)),
+        "edges": draw(st.lists(st.tuples(nodes, nodes), min_size=1, max_size=30)),
+        "features": draw(
+            st.lists(
+                st.tuples(st.floats(-1e6, 1e6, width=32), st.integers(-5, 5)),
+                min_size=num_nodes,
+                max_size=num_nodes,
+            )
+        ),
+        "labels": [node % 3 for node in range(num_nodes)],
+        "suffixes": [draw(TABLES if as_text else ANY) for _ in range(3)],
+    }
+
+
+@given(graph=graphs())
+@settings(max_examples=50, deadline=None)
+def test_what_is_written_in_any_format_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, graph: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    ids, edges, features = graph["ids"], graph["edges"], graph["features"]
+    suffixes = graph["suffixes"]
+    paths = {
+        "edges": _save(
+            folder,
+            "edges",
+            suffixes[0],
+            {
+                "source": [ids[source] for source, _ in edges],
+                "target": [ids[target] for _, target in edges],
+            },
+        ),
+        "features": _save(
+            folder,
+            "features",
+            suffixes[1],
+            {"id": ids, "f0": [a for a, _ in features], "f1": [float(b) for _, b in features]},
+        ),
+        "labels": _save(folder, "labels", suffixes[2], {"id": ids, "label": graph["labels"]}),
+    }
+    data = build(**paths)
+    two_by_two = suffixes[0] in ("npz", "pt") and len(edges) == 2
+    if not two_by_two:
+        assert edges_of(data) == edges
+    np.testing.assert_array_equal(features_of(data), np.array(features, np.float32))
+    assert data.labels.tolist() == graph["labels"]
+    if data.node_ids is None:
+        assert ids == list(range(data.num_nodes))
+    elif graph["as_text"]:
+        assert [name.decode() for name in data.node_ids.tolist()] == ids
+    else:
+        assert data.node_ids.tolist() == ids
+
+
+def test_two_rows_of_any_length_and_any_number_of_pairs_are_edges(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    pairs = np.array([[10, 20], [20, 30], [30, 40]])
+    for array in (pairs, pairs.T, pairs.astype(np.int32)):
+        np.save(tmp_path / "e.npy", array)
+        data = build(**{**paths, "edges": str(tmp_path / "e.npy")})
+        assert edges_of(data) == [(0, 1), (1, 2), (2, 3)]
+    np.save(tmp_path / "e.npy", pairs[:2])
+    data = build(**{**paths, "edges": str(tmp_path / "e.npy")})
+    assert edges_of(data) == [(0, 1), (1, 2)], "two by two: sources above, targets below"
+    np.save(tmp_path / "e.npy", np.ones((3, 3), int))
+    assert "shape [3, 3]" in message_of(**{**paths, "edges": str(tmp_path / "e.npy")})
