@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from gnntrain.groups import conf_dir, config_groups
 
 __all__ = ["Composed", "compose_config", "config_groups", "expand_sweep"]
 
+_KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
+_DEEPEST = 20
 _LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
 
@@ -133,6 +136,8 @@ def _parse(
 def _parse_one(text: str) -> Override | None:
     parser = OverridesParser.create()
     key, _, value = text.partition("=")
+    if max(value.count(left) for left in "[{") > _DEEPEST:
+        return None  # parsers recurse
     # Hydra wants values such as ~/data or a=b.csv quoted; where nothing else can be meant, they
     # are taken as they are.
     plain = value and not set(value) & set("[]{}'\"\\,")
@@ -150,10 +155,16 @@ def _syntax_problem(text: str, groups: Mapping[str, Sequence[str]]) -> Problem:
     key, equals, value = text.partition("=")
     if not equals:
         homes = [group for group, options in groups.items() if text in options]
-        hint = f"did you mean {homes[0]}={text}?" if homes else None
+        hint = f"did you mean {homes[0]}={text}?" if homes else "without spaces around the ="
         return Problem("", text, "key=value", hint)
+    if "," in value and "=" in value:
+        return Problem(key, value, "one value", "give each key=value as an argument of its own")
+    if not _KEY.fullmatch(key):
+        return Problem(key, shown(value), "a key such as trainer.lr")
+    if max(value.count(left) for left in "[{") > _DEEPEST:
+        return Problem(key, shown(value), f"a value nested at most {_DEEPEST} deep")
     if any(value.count(left) != value.count(right) for left, right in ("[]", "{}", "()")):
-        return Problem(key, value, "a value that can be read", "a bracket has no partner")
+        return Problem(key, shown(value), "a value that can be read", "a bracket has no partner")
     quoted = "'" + key + "=" + json.dumps(value, ensure_ascii=False) + "'"
     return Problem(key, value, "a value that can be read", f"quote it: {quoted}")
 
@@ -172,7 +183,7 @@ def _reach_problem(override: Override) -> Problem | None:
     """An override of something that is not ours to set."""
     key, value = _sides(override)
     if not key:
-        return Problem("", f"={value}", "key=value")
+        return Problem("", f"={value}", "key=value", "without spaces around the =")
     if key.split(".")[0].split("/")[0] == "hydra":
         return Problem(key, value, "a key of gnntrain; Hydra's own have no effect here")
     if override.package is not None:
@@ -219,7 +230,13 @@ def _compose(
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
             node = compose("config", overrides=lines)
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:
         where = " ".join(lines)
         reason = " ".join(str(error).split())
         problem = Problem("", where, f"files that fit together: {reason}")

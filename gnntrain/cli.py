@@ -128,7 +128,9 @@ def parse(argv: Sequence[str]) -> Arguments:
                 raise UserError(f"{option} needs a value", f"As in `gnntrain {_VALUED[option]}`.")
             _set_option(arguments, option, value if equals else rest.pop(0))
         else:
-            raise _unknown(f"option {given}", option, [*_SWITCHES, *_VALUED])
+            error = _unknown(f"option {given}", option, [*_SWITCHES, *_VALUED])
+            error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
+            raise error
     return arguments
 
 
@@ -148,14 +150,16 @@ def _add_word(arguments: Arguments, given: str) -> None:
         arguments.overrides.append(given)
     elif is_first and given in VERBS:
         arguments.verb = given
-    elif is_first and not _is_option_of_a_group(given):
-        raise _unknown(f"verb {given!r}", given, list(VERBS))
+    elif is_first and not _is_known_to_conf(given):
+        raise _unknown(f"verb {given!r}", given, [*VERBS, "--help"])
     else:
         arguments.words.append(given)
 
 
-def _is_option_of_a_group(word: str) -> bool:
-    return any(word in options for options in config_groups().values())
+def _is_known_to_conf(word: str) -> bool:
+    """Whether a word is a group, an option, or a key whose value was forgotten."""
+    groups = config_groups()
+    return "." in word or any(word in (group, *options) for group, options in groups.items())
 
 
 def _set_option(arguments: Arguments, option: str, value: str) -> None:
@@ -168,7 +172,7 @@ def _set_option(arguments: Arguments, option: str, value: str) -> None:
 
 
 def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:
-    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(given, choices, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
     return UserError(f"unknown {what}", f"{hint}There are {', '.join(choices)}.")
 
@@ -347,8 +351,10 @@ def _fail(error: Exception) -> int:
         traceback.print_exception(error)
     elif exit_code == 1:
         kept = keep_traceback(error, getattr(error, "run_dir", None))
-        where = "GNNTRAIN_DEBUG=1 shows it" if kept is None else f"in {kept}"
-        _complain(f"Traceback: {where}.", prefix="")
+        if kept is not None:
+            _complain(f"Traceback: in {kept}.", prefix="")
+        elif not isinstance(error, GnntrainError):
+            _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.", prefix="")
     return exit_code
 
 

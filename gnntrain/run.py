@@ -26,7 +26,7 @@ from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import GnntrainError, UserError
-from gnntrain.reporting.console import Console
+from gnntrain.reporting.console import Console, restore_terminal
 from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
@@ -74,6 +74,7 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     try:
         launch(_train_rank, job, launch_plan(config, run.logs))
     except BaseException as error:
+        restore_terminal()  # a rank that was killed could not
         error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
         if run.summary() is None:  # rank 0 had no time to say how it ended
             run.write_summary(_summary(job, opened.store, FitResult(), error=error))
@@ -222,7 +223,7 @@ def _fit(
 def _info(job: _Job, parts: Parts, loader: Loader) -> RunInfo:
     config, store, context = parts.config, parts.store, parts.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
-    ranks = f"{context.world_size} {kind} rank{'s' if context.world_size > 1 else ''}"
+    ranks = _counted(context.world_size, f"{kind} rank")
     return RunInfo(
         dataset=store.dataset,
         model=config.model.name,
@@ -232,7 +233,7 @@ def _info(job: _Job, parts: Parts, loader: Loader) -> RunInfo:
         num_classes=store.num_classes,
         num_parameters=parts.num_parameters,
         world_size=context.world_size,
-        device=f"{ranks}, {torch.get_num_threads()} threads each" if kind == "CPU" else ranks,
+        device=f"{ranks}, {_counted(torch.get_num_threads(), 'thread')} each",
         metric=store.metric,
         store_path=str(store.path),
         store_reason=job.store_reason,
@@ -293,6 +294,10 @@ def _in_words(error: BaseException | None) -> str | None:
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
     return str(error) if isinstance(error, GnntrainError) else f"{type(error).__name__}: {error}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -130,6 +130,9 @@ def test_a_wrong_choice_names_the_choices_and_the_nearest() -> None:
         ("trainer.lr=1,2", "for a sweep add -m"),
         ("sampler.fan_outs=25,10", "write sampler.fan_outs=[25,10]; for a sweep add -m"),
         ("trainer.seed=[1", "a bracket has no partner"),
+        ("trainer.lr", "without spaces around the ="),
+        ("=", "without spaces around the ="),
+        ("model=gat, dataset=cora", "give each key=value as an argument of its own"),
     ],
 )
 def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
@@ -141,6 +144,23 @@ def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
 )
 def test_other_mistakes_in_form_are_refused(override: str) -> None:
     only_problem(override)
+
+
+@pytest.mark.parametrize("key", ["trainer..lr", "trainer.lr[0]", ".", "trainer."])
+def test_what_cannot_be_a_key_is_refused(key: str) -> None:
+    assert only_problem(f"{key}=1").expected == "a key such as trainer.lr"
+
+
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ("{a:", "}")])
+def test_a_deeply_nested_value_is_refused(left: str, right: str) -> None:
+    problem = only_problem(f"model.options={left * 5000}1{right * 5000}")
+    assert problem.expected == "a value nested at most 20 deep"
+    assert len(problem.assignment) < 100
+
+
+@pytest.mark.parametrize("override", ["model._target_=os.system", "model={_target_:os.system}"])
+def test_a_configuration_names_no_callable(override: str) -> None:
+    assert only_problem(override).expected == "unknown key"
 
 
 def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
@@ -66,6 +67,15 @@ def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_key_has_a_comment(file: Path) -> None:
     assert [key for _, key, comment in keys_with_comments(file) if not comment] == []
+
+
+def test_an_installed_package_has_the_files_inside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(groups, "__file__", str(tmp_path / "gnntrain" / "groups.py"))
+    assert conf_dir() == tmp_path / "conf"
+    (tmp_path / "gnntrain" / "conf").mkdir(parents=True)
+    assert conf_dir() == tmp_path / "gnntrain" / "conf"
 
 
 def test_the_groups_are_the_folders() -> None:

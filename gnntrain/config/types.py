@@ -32,7 +32,7 @@ class Expected:
 
 
 def _number_of_text(value: object) -> object:
-    # YAML 1.1 reads 1e-3 as text
+    # YAML 1.1 reads 1e-3 as text.
     if isinstance(value, str):
         try:
             return float(value)
@@ -73,8 +73,8 @@ Number = Annotated[float, BeforeValidator(_number_of_text)]
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, lt=1)]
-OneOrMore = Annotated[int, Field(ge=1)]
-ZeroOrMore = Annotated[int, Field(ge=0)]
+OneOrMore = Annotated[int, Field(ge=1, lt=2**62), Expected("an integer >= 1")]
+ZeroOrMore = Annotated[int, Field(ge=0, lt=2**62), Expected("an integer >= 0")]
 Seed = Annotated[int, Field(ge=0, lt=2**63), Expected("an integer from 0 to 2^63 - 1")]
 
 Text = Annotated[str, BeforeValidator(text_of_number), Field(min_length=1)]
@@ -98,7 +98,7 @@ FolderName = Annotated[
 ]
 
 FanOuts = Annotated[
-    tuple[Annotated[int, Field(ge=-1), AfterValidator(_not_zero)], ...],
+    tuple[Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(_not_zero)], ...],
     BeforeValidator(_tuple_of_list),
     Field(min_length=1),
     Expected("a list of integers, each >= 1 or -1 (all)"),

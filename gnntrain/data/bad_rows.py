@@ -48,7 +48,7 @@ class BadRows:
     def __init__(self, policy: Literal["error", "skip"]) -> None:
         self._policy = policy
         self._counts: Counter[str] = Counter()
-        self._shown: list[str] = []
+        self._shown: list[tuple[Path, int, str]] = []
         self._hints: dict[str, None] = {}
 
     def add(
@@ -64,8 +64,9 @@ class BadRows:
         self._counts[source.path.name] += len(rows)
         first = np.sort(rows)[: NUM_SHOWN - len(self._shown)]
         for number, record in source.records(first) if len(first) else []:
-            self._shown.append(f"  {source.path} {source.unit} {number}: {reason(record)}")
-            if source.unit == "line" and number == 1:
+            report = f"  {source.path} {source.unit} {number}: {reason(record)}"
+            self._shown.append((source.path, number, report))
+            if source.unit == "line" and number == 1 and not _has_digit(record):
                 self._hints["If line 1 holds column names, set dataset.header=true."] = None
         if hint:
             self._hints[hint] = None
@@ -82,7 +83,8 @@ class BadRows:
         counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
         rows = "1 bad row" if total == 1 else f"{total} bad rows"
         shown = "" if total <= NUM_SHOWN else f" The first {NUM_SHOWN}:"
-        report = "\n".join([f"dataset=files: {rows} ({counts}).{shown}", *self._shown])
+        lines = [report for _, _, report in sorted(self._shown)]
+        report = "\n".join([f"dataset=files: {rows} ({counts}).{shown}", *lines])
         hints = list(self._hints)
         for noted in (self._counts, self._shown, self._hints):
             noted.clear()
@@ -90,3 +92,7 @@ class BadRows:
             hints.append("Correct them, or set dataset.bad_rows=skip to leave them out.")
             raise UserError(report, " ".join(hints))
         _logger.warning("%s\n%s", report, " ".join(["They are left out.", *hints]))
+
+
+def _has_digit(record: Record) -> bool:
+    return any(field[:1].isdigit() for field in record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -98,10 +99,7 @@ def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
 
     `identity["dataset"]` gives the readable part.
     """
-    readable = str(identity.get("dataset", "graph"))
-    readable = "".join(
-        char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in readable
-    )
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", str(identity.get("dataset", "graph")))
     content = {"identity": dict(identity), "options": asdict(options), "version": VERSION}
     return f"{readable}-{digest_of(content, num_bytes=6)}"
 

@@ -102,6 +102,8 @@ class FilesBuilder:
         bad = BadRows(config.bad_rows)
         nodes = _checked_features(read_features(self._path("features"), config, bad), bad)
         bad.settle()
+        if not len(nodes.rows):
+            raise UserError(f"{self._path('features')} has no rows.", _MISSING_HINTS["features"])
         index = NodeIndex(nodes.column("id") if "id" in nodes.places else None, len(nodes.rows))
         targets = read_targets(self._paths["labels"], nodes, index, config, bad)
         splits = split_nodes(self._paths["split"], targets, index, config, bad)

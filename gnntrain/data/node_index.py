@@ -65,6 +65,8 @@ def _whole_numbers(texts: AnyArray) -> tuple[Int64Array, AnyArray]:
     """Texts as int64, and which of them are whole numbers at all."""
     import pandas as pd
 
-    numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(np.float64)
-    usable = (np.abs(numbers) < 2**53) & (numbers == np.round(numbers))
-    return np.where(usable, numbers, 0).astype(np.int64), usable
+    written = pd.Series(texts, dtype=object)
+    numbers = pd.to_numeric(written, errors="coerce").to_numpy(np.float64)
+    plain = written.str.fullmatch(r"[+-]?\d+").to_numpy(bool)
+    usable = plain & (np.abs(numbers) < 2.0**63)  # false for NaN
+    return written.where(usable, "0").to_numpy().astype(np.int64), usable

@@ -172,7 +172,8 @@ class TextTable:
         """The wanted columns as an Arrow table, without rows of a wrong number of fields.
 
         Arrow counts rows (skipped ones included, blank ones not) only when it uses one thread:
-        it does if `wrong` is given to hold the numbers of those rows. Returns the table and how many rows were left out.
+        it does if `wrong` is given to hold the numbers of those rows. Returns the table and how
+        many rows were left out.
         """
         from pyarrow import csv as arrow_csv
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing.connection as mp_connection
 import os
+import signal
 import socket
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +24,9 @@ import torch.multiprocessing as mp
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import GnntrainError, RunError, UserError
+
+# How long ranks may take to save what they reached after Ctrl-C.
+_GRACE_SECONDS = 20.0
 
 Worker = Callable[[DistributedContext, Any], None]
 
@@ -72,22 +78,74 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             timeout=timedelta(seconds=plan.timeout),
             master_listen_fd=listener.detach(),
         )
+        with _signals_ignored():
+            ranks = mp.spawn(_rank_main, (worker, payload, plan, port), plan.world_size, join=False)
         try:
-            mp.spawn(_rank_main, (worker, payload, plan, port), nprocs=plan.world_size)
+            while not ranks.join():
+                pass
         except (mp.ProcessRaisedException, mp.ProcessExitedException) as error:
-            raise _cause(error, plan.report_dir) from None
+            raise _cause(error, ranks.processes, plan.report_dir) from None
+        except KeyboardInterrupt:
+            _wind_down(ranks.processes)
+            raise
         finally:
             del store
 
 
-def _rank_main(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
+@contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Processes started meanwhile ignore Ctrl-C until they are ready to answer it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set signals, and is the one that gets them
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with _joined(rank, plan, port) as context:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _wind_down(processes: Sequence[mp.Process]) -> None:
+    """Let the ranks save what they reached after Ctrl-C; end those that take too long.
+
+    A second Ctrl-C ends them at once.
+    """
+    deadline = time.monotonic() + _GRACE_SECONDS
+    try:
+        while time.monotonic() < deadline and any(p.is_alive() for p in processes):
+            for process in processes:
+                if process.is_alive() and process.pid is not None:
+                    # A terminal has told them all already, `kill -INT` only this process.
+                    os.kill(process.pid, signal.SIGINT)
+            mp_connection.wait([p.sentinel for p in processes if p.is_alive()], timeout=1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """Ctrl-C reaches a rank from the terminal and from its parent: the first counts."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _rank_main(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
+    signal.signal(signal.SIGINT, _interrupt_once)
+    try:
+        with _joined(rank, plan, port) as context, _reported(rank, plan.report_dir):
             worker(context, payload)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BaseException as error:
-        _leave_report(rank, error, plan.report_dir)
+
+
+@contextmanager
+def _reported(rank: int, report_dir: Path) -> Iterator[None]:
+    """An error is left for the parent before the others can fail for its sake."""
+    try:
+        yield
+    except Exception as error:
+        _leave_report(rank, error, report_dir)
         raise
 
 
@@ -124,27 +182,37 @@ def _report(rank: int, report_dir: Path) -> Path:
     return report_dir / f"rank_{rank}.error.json"
 
 
-def _leave_report(rank: int, error: BaseException, report_dir: Path) -> None:
+def _leave_report(rank: int, error: Exception, report_dir: Path) -> None:
     told = isinstance(error, GnntrainError)
     report = {
-        "message": error.message if told else f"{type(error).__name__}: {error}",
+        "time": time.time_ns(),
+        "rank": rank,
+        "message": error.message if told else f"Rank {rank} failed: {type(error).__name__}: {error}",
         "hint": error.hint if told else None,
         "user": isinstance(error, UserError),
-        "told": told,
         "traceback": traceback.format_exc(),
     }
     _report(rank, report_dir).write_text(json.dumps(report))
 
 
 def _cause(
-    error: mp.ProcessRaisedException | mp.ProcessExitedException, report_dir: Path
+    error: mp.ProcessRaisedException | mp.ProcessExitedException,
+    processes: Sequence[mp.Process],
+    report_dir: Path,
 ) -> GnntrainError:
-    """The error of the rank that failed first, as that rank told it."""
-    rank = error.error_index
-    try:
-        report = json.loads(_report(rank, report_dir).read_text())
-    except FileNotFoundError:
-        return RunError(f"Rank {rank} ended: {error}.", f"See {report_dir / f'rank_{rank}.log'}.")
-    kind = UserError if report["user"] else RunError
-    message = report["message"] if report["told"] else f"Rank {rank} failed: {report['message']}"
-    return kind(message, report["hint"])
+    """What made the job fail: not a rank that failed because another one had gone."""
+    for rank, process in enumerate(processes):
+        code = process.exitcode or 0
+        # The launcher itself ends the others with SIGTERM.
+        if code < 0 and -code != signal.SIGTERM:
+            name = signal.Signals(-code).name
+            hint = "The system kills a process when memory runs out." if name == "SIGKILL" else None
+            return RunError(f"Rank {rank} was ended by {name}.", hint)
+    reports = [json.loads(path.read_text()) for path in report_dir.glob("rank_*.error.json")]
+    if not reports:
+        return RunError(f"Rank {error.error_index} ended: {error}")
+    first = min(reports, key=lambda report: int(report["time"]))
+    kind = UserError if first["user"] else RunError
+    cause = kind(first["message"], first["hint"])
+    cause.add_note(first["traceback"])
+    return cause

@@ -119,7 +119,7 @@ class GNN(nn.Module):
         super().__init__()
         self.in_channels, self.out_channels = in_channels, out_channels
         self.hidden_channels = hidden_channels
-        self.num_layers, self.jk = num_layers, jk
+        self.hidden_channels, self.num_layers, self.jk = hidden_channels, num_layers, jk
         self.state_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
         last = out_channels if jk == "none" else hidden_channels
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), last]

@@ -17,13 +17,13 @@ from gnntrain.sampling.base import (
     SampleKey,
     cumulative_hops,
 )
-from gnntrain.sampling.draws import hop_key
 from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
     SCAN_LIMIT,
     IndexArray,
     count_edges,
     draw_hop,
+    hop_key,
     register_seeds,
 )
 
@@ -35,7 +35,7 @@ NOT_WANTED: Int64Array = np.empty(0, np.int64)
 class CPUNeighborSampler:
     """Draws in-neighbours uniformly, in compiled code that releases the GIL.
 
-    At each hop all nodes found so far draw anew, each by its own key (see `draws`): the result
+    At each hop all nodes found so far draw anew, each by its own key (see `kernels`): the result
     depends on neither threads nor ranks nor the other nodes of the batch. `sample` may be called
     from several threads at once; each call in flight holds a scratch array of one int32 for every
     node of the graph, kept for the next call.

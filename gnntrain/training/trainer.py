@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +29,8 @@ from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import Callback, EpochRecord, StepProgress
+
+_log = logging.getLogger("gnntrain")
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -141,6 +145,7 @@ class Trainer:
         totals = self._train(epoch)
         loss, num_seeds, num_edges = self._reduced(totals)
         trained = time.perf_counter()
+        _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, trained - start)
         self._refuse_nonfinite(loss, epoch)
         metrics = self._evaluate(epoch)
         seconds = trained - start
@@ -173,8 +178,7 @@ class Trainer:
         start = time.perf_counter()
         for batch in self._loader:
             self._train_step(batch, totals)
-            if totals.num_steps % self._config.log_every == 0:
-                self._report_step(epoch, totals, time.perf_counter() - start)
+            self._report_step(epoch, totals, time.perf_counter() - start)
             if self._step >= self._num_steps:
                 break
         return totals
@@ -204,12 +208,14 @@ class Trainer:
     def _report_step(self, epoch: int, totals: _EpochTotals, seconds: float) -> None:
         if not self._callbacks:
             return
+        # To read the loss waits for the device: not at every step.
+        is_due = totals.num_steps % self._config.log_every == 0
         ranks = self._context.world_size  # rank 0 speaks for all: their shares are even
         progress = StepProgress(
             epoch=epoch,
             step=totals.num_steps,
             num_steps=len(self._loader),
-            loss=float(totals.loss) / max(1, totals.num_seeds),
+            loss=float(totals.loss) / max(1, totals.num_seeds) if is_due else None,
             seeds_per_s=ranks * totals.num_seeds / seconds,
             edges_per_s=ranks * totals.num_edges / seconds,
             memory_bytes=resident_bytes() * ranks,
@@ -227,7 +233,7 @@ class Trainer:
         return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges)
 
     def _refuse_nonfinite(self, loss: float, epoch: int) -> None:
-        if loss - loss != 0:  # NaN or infinite
+        if not math.isfinite(loss):
             raise RunError(
                 f"The training loss is {loss} in epoch {epoch} (step {self._step}).",
                 f"Lower trainer.lr (now {self._config.lr}), set trainer.clip_norm=1, or look for "
@@ -250,9 +256,8 @@ class Trainer:
         """Whether `epoch` is the best so far; without a validation metric the latest is."""
         if not metrics:
             return False
-        value = metrics["val"].get(self._metric)
-        best = self.result.best.get("val", {}).get(self._metric)
-        if value is not None and best is not None and not value > best:
+        value, best = (m.get("val", {}).get(self._metric) for m in (metrics, self.result.best))
+        if best is not None and not math.isnan(best) and not (value or -math.inf) > best:
             return False
         self.result.best_epoch, self.result.best = epoch, metrics
         return True

@@ -129,7 +129,7 @@ def write_ogb_tables(folder: Path, split: str) -> SmallGraph:
 def write_ogb_proteins(folder: Path, num_tasks: int = 112) -> tuple[SmallGraph, AnyArray]:
     """ogbn-proteins: undirected edges given once with 8 features, no node features."""
     graph = small_graph()
-    pairs = np.unique(np.sort(graph.edges, axis=1), axis=0)
+    pairs = np.unique(np.sort([*graph.edges.tolist(), [3, 3]], axis=1), axis=0)
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, (graph.num_nodes, num_tasks))
     graph = SmallGraph(pairs, np.empty((graph.num_nodes, 0)), labels, graph.splits)

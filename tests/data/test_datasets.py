@@ -21,7 +21,7 @@ from gnntrain.config import (
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData
 from gnntrain.data.pyg_data import PYG_SPECS, from_pyg
-from gnntrain.data.raw_files import RawLayout, find_raw
+from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 
@@ -234,6 +234,7 @@ def test_without_a_root_raw_files_belong_in_data_below_the_current_folder(
 
 
 def _no_network(self: Any) -> None:
+    assert socket.getdefaulttimeout() == STALL_SECONDS
     (Path(self.raw_dir) / "reddit_data.npz").write_bytes(b"half")
     raise OSError("[Errno -3] Temporary failure in name resolution")
 

@@ -95,6 +95,14 @@ def test_ids_that_are_numbers_in_one_file_and_texts_in_another_are_matched(
     edges.to_parquet(tmp_path / "edges.parquet")
     paths = {**write(tmp_path), "edges": str(tmp_path / "edges.parquet")}
     assert edges_of(build(**paths)) == [(0, 1), (1, 2)]
+    big = 2**62 + 1
+    texts = {
+        "features": f"id,f\n{big},1\n{big - 1},2\n",
+        "edges": f"{big},{big - 1}\nx,{big}\n",
+        "labels": f"id,label\n{big},a\n{big - 1},b\n",
+    }
+    data = build(**{**write(tmp_path, **texts), "split": None}, bad_rows="skip")
+    assert edges_of(data) == [(0, 1)]
     mixed = FEATURES.replace("40", "d")
     paths = write(tmp_path, features=mixed, labels=LABELS.replace("40", "d"), split=SPLIT[:-9])
     paths["edges"] = str(tmp_path / "edges.parquet")
@@ -433,7 +441,7 @@ def test_no_file_may_run_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n\n", b"id,f\n1,\xff\xfe\n", b"," * 200_000 + b"\n"],
+    [b"", b"\n\n", b"id,f\n", b"id,f\n1,\xff\xfe\n", b"," * 200_000 + b"\n"],
 )
 def test_a_file_that_is_no_table_is_a_users_error(tmp_path: Path, content: bytes) -> None:
     assert "features.csv" in message_of(**write(tmp_path, features=content))

@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +97,43 @@ def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
             job.result()
     for directory in directories:
         assert json.loads((directory / "1.txt").read_text())["echo"] == directory.name
+
+
+def wait_for_interrupt(context: DistributedContext, payload: str) -> None:
+    directory = Path(payload)
+    (directory / f"{context.rank}.ready").touch()
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)  # long enough for a second signal to disturb
+        (directory / f"{context.rank}.saved").touch()
+
+
+def test_ctrl_c_lets_every_rank_save_what_it_reached(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from gnntrain.distributed.launch import launch\n"
+        "from tests.distributed.test_launch import plan, wait_for_interrupt\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        launch(wait_for_interrupt, sys.argv[1], plan(2, Path(sys.argv[1])))\n"
+        "    except KeyboardInterrupt:\n"
+        "        sys.exit(130)\n"
+    )
+    root = Path(__file__).parents[2]
+    job = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("*.ready"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["0.saved", "1.saved"]
+    assert "Traceback" not in errors

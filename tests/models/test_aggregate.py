@@ -208,6 +208,15 @@ def test_a_weighted_maximum_is_refused(given: dict[str, Any]) -> None:
         aggregate(random_block(), torch.zeros(40, 2), "max", **given)
 
 
+def test_duplicates_may_outnumber_the_pairs_of_nodes() -> None:
+    block = full_block(graph_of(2, [(0, 1)] * 5), 1, 2)
+    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5, 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda rows, factors: aggregate(block, rows, weight=factors), (x, weight)
+    )
+
+
 def test_the_sampling_scale_is_one_where_no_edge_was_left_out() -> None:
     indptr, indices = torch.tensor([0, 2, 2, 5]), torch.zeros(5, dtype=torch.int64)
     assert sampling_scale(Block(indptr, indices, 3)) is None

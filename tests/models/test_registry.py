@@ -81,6 +81,39 @@ def test_options_reach_the_model() -> None:
     assert model.state_channels == 2
 
 
+@pytest.mark.parametrize(
+    ("config", "attributes"),
+    [
+        (
+            {"name": "gat", "negative_slope": 0.3, "attention_dropout": 0.4, "output_heads": 5},
+            {"negative_slope": 0.3, "dropout": 0.4, "heads": 5, "concat": False},
+        ),
+        (
+            {"name": "gatv2", "negative_slope": 0.3, "attention_dropout": 0.4, "output_heads": 5},
+            {"negative_slope": 0.3, "dropout": 0.4, "heads": 5, "concat": False},
+        ),
+        (
+            {"name": "sage", "aggregator": "max", "root_weight": False, "normalize": True},
+            {"aggr": "max", "root_weight": False, "normalize": True},
+        ),
+    ],
+)
+def test_options_reach_the_convolutions(config: dict[str, Any], attributes: dict[str, Any]) -> None:
+    model = build_model(SimpleNamespace(**config), 5, 3)
+    assert isinstance(model, GNN)
+    last = model.conv(model.num_layers - 1)
+    assert {key: getattr(last, key) for key in attributes} == attributes
+
+
+def test_gins_epsilon_and_mlp_are_as_asked() -> None:
+    fixed = build_model(SimpleNamespace(name="gin"), 5, 3)
+    learned = build_model(SimpleNamespace(name="gin", train_eps=True, mlp_layers=3), 5, 3)
+    assert "convs.0.eps" not in dict(fixed.named_parameters())
+    assert "convs.0.eps" in dict(learned.named_parameters())
+    assert isinstance(learned, GNN)
+    assert learned.conv(0).nn.num_layers == 3
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_schema_of_every_built_in_model_fits_its_class(name: str) -> None:
     config = pytest.importorskip("gnntrain.config.schema")

@@ -111,3 +111,9 @@ def test_successive_draws_of_one_node_are_independent() -> None:
     (taken,) = positions(16, [3], SampleKey(3, 0, 0), replace=True)
     for left, right in combinations(range(3), 2):
         assert p_independent(taken[:, left], taken[:, right], 16) > LEAST_P
+
+
+def test_neighbouring_nodes_do_not_share_a_stream() -> None:
+    (taken,) = positions(16, [4], SampleKey(4, 0, 0), replace=True)
+    for shift in (1, 2, 3):
+        assert p_independent(taken[:-1, shift], taken[1:, 0], 16) > LEAST_P

@@ -166,7 +166,9 @@ def test_training_lowers_the_loss_and_tells_every_epoch(tmp_path: Path) -> None:
     assert listener.epochs == result.records
     assert [record.epoch for record in result.records] == list(range(1, 31))
     assert [record.step for record in result.records] == list(range(4, 121, 4))
-    assert [(p.epoch, p.step) for p in listener.steps[:3]] == [(1, 2), (1, 4), (2, 2)]
+    assert [(p.epoch, p.step) for p in listener.steps[:5]] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
+    assert [p.loss is None for p in listener.steps[:4]] == [True, False, True, False]
+    assert listener.steps[3].loss == pytest.approx(losses[0])
 
 
 def test_the_best_epoch_is_the_first_with_the_best_validation_metric(tmp_path: Path) -> None:
@@ -174,6 +176,13 @@ def test_the_best_epoch_is_the_first_with_the_best_validation_metric(tmp_path: P
     result = make_trainer(store, epochs=4, values=[0.1, 0.7, 0.7, 0.2]).fit()
     assert result.best_epoch == 2
     assert result.best["test"] == {"accuracy": 0.35}
+
+
+def test_a_validation_metric_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    nan = float("nan")
+    assert make_trainer(store, epochs=3, values=[nan, 0.2, nan]).fit().best_epoch == 2
+    assert make_trainer(store, epochs=3, values=[0.3, nan, 0.0]).fit().best_epoch == 1
 
 
 def test_training_stops_when_the_metric_has_stalled_for_patience_evaluations(

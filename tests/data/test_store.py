@@ -1,0 +1,323 @@
+"""Opening a store: what it holds, what it costs, and every way in which it may be damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnntrain.data import store as store_module
+from gnntrain.data import store_files
+from gnntrain.data.arrays import npy_header
+from gnntrain.data.build import PrepareOptions, write_store
+from gnntrain.data.store import GraphStore, StoreError
+from gnntrain.data.store_meta import digest_of
+from gnntrain.errors import RunError
+from tests.data.oracles import small_graph
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = small_graph(
+        edge_weight=np.arange(40, dtype=np.float32), node_ids=np.arange(12) + 100, metric="f1_micro"
+    )
+    options = PrepareOptions(add_self_loops=True)
+    identity: dict[str, Any] = {"dataset": "small", "files": [{"bytes": 7}], "scale": 0.1}
+    return write_store(tmp_path_factory.mktemp("stores") / "small", data, options, identity).path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    """A copy of the store, opened long enough after it was written for its seal to hold."""
+    copy = shutil.copytree(original, tmp_path / "small")
+    time.sleep(0.05)
+    GraphStore.open(copy)
+    return copy
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of files whenever checksums are computed."""
+    calls: list[int] = []
+    real = store_files.checksums
+
+    def counted(files: list[Path]) -> list[str]:
+        calls.append(len(files))
+        return real(files)
+
+    monkeypatch.setattr(store_module, "checksums", counted)
+    return calls
+
+
+def reason(path: Path) -> str:
+    """Why the store does not open."""
+    with pytest.raises(StoreError) as caught:
+        GraphStore.open(path)
+    assert isinstance(caught.value, RunError)
+    assert str(path) in caught.value.message
+    assert caught.value.hint is not None
+    return caught.value.reason
+
+
+def edit_meta(path: Path, change: Callable[[Any], None], *, sign: bool = False) -> None:
+    """Change `meta.json`, with `sign` in such a way that its digest is right again."""
+    content = json.loads((path / "meta.json").read_text())
+    change(content)
+    if sign:
+        content.pop("digest")
+        content["digest"] = digest_of(content)
+    (path / "meta.json").write_text(json.dumps(content))
+
+
+def flip_last_byte(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(-1, os.SEEK_END)
+        last = opened.read(1)[0]
+        opened.seek(-1, os.SEEK_END)
+        opened.write(bytes([last ^ 1]))
+
+
+# What it holds
+
+
+def test_a_store_says_what_it_was_made_from(path: Path) -> None:
+    store = GraphStore.open(path)
+    assert (store.dataset, store.task, store.metric) == ("small", "multiclass", "f1_micro")
+    assert (store.num_nodes, store.num_features, store.num_classes) == (12, 5, 3)
+    assert store.num_outputs == 3
+    assert store.num_edges == len(store.indices) == store.indptr[-1]
+    assert store.ogb_name is None
+    assert store.meta.identity == {"dataset": "small", "files": [{"bytes": 7}], "scale": 0.1}
+    assert store.meta.options["add_self_loops"] is True
+    assert repr(store).startswith("GraphStore('small', num_nodes=12")
+
+
+def test_meta_lists_one_node_type_and_one_edge_type(path: Path) -> None:
+    meta = json.loads((path / "meta.json").read_text())
+    assert (meta["format"], meta["version"]) == ("gnntrain-store", 1)
+    assert [kind["name"] for kind in meta["node_types"]] == ["node"]
+    assert [kind["name"] for kind in meta["edge_types"]] == [["node", "to", "node"]]
+
+
+def test_arrays_are_plain_npy_files_mapped_read_only(path: Path) -> None:
+    store = GraphStore.open(path)
+    arrays = {"features": store.features, "indices": store.indices, "split_val": store.split("val")}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, np.load(path / f"{name}.npy"))
+        assert isinstance(array.base, np.memmap)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def test_a_pickled_store_is_a_path(path: Path) -> None:
+    store = GraphStore.open(path)
+    content = pickle.dumps(store)
+    assert len(content) < 1000
+    np.testing.assert_array_equal(pickle.loads(content).indices, store.indices)
+
+
+def test_a_store_of_more_than_two_billion_edges_opens(path: Path) -> None:
+    num_edges = 2**31 + 5
+    with (path / "indices.npy").open("wb") as file:
+        file.write(npy_header(np.dtype(np.int32), (num_edges,)))
+        file.truncate(128 + 4 * num_edges)  # a hole: no disk is used
+        file.seek(-4, os.SEEK_END)
+        file.write(np.int32(7).tobytes())
+
+    def enlarge(meta: Any) -> None:
+        del meta["arrays"]["edge_weight"]
+        meta["edge_types"][0]["num_edges"] = num_edges
+        meta["arrays"]["indices"].update(shape=[num_edges], bytes=128 + 4 * num_edges)
+
+    edit_meta(path, enlarge, sign=True)
+    store = GraphStore.open(path, check=False)
+    assert store.num_edges == num_edges
+    assert store.indices[2**31 + 4] == 7
+
+
+# What opening costs
+
+
+def test_an_untouched_store_opens_without_reading_its_arrays(path: Path, hashed: list[int]) -> None:
+    GraphStore.open(path)
+    assert hashed == []
+
+
+def test_a_touched_store_is_verified_once(path: Path, hashed: list[int]) -> None:
+    os.utime(path / "features.npy")
+    time.sleep(0.05)
+    GraphStore.open(path)
+    GraphStore.open(path)
+    assert hashed == [len(json.loads((path / "meta.json").read_text())["arrays"])]
+
+
+def test_a_store_where_nothing_can_be_noted_still_opens(
+    path: Path, monkeypatch: pytest.MonkeyPatch, hashed: list[int]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "read-only file system")
+
+    (path / ".verified.json").unlink()
+    monkeypatch.setattr(Path, "write_text", refuse)
+    GraphStore.open(path)
+    GraphStore.open(path)
+    assert len(hashed) == 2
+
+
+def test_a_file_changed_right_before_the_seal_is_not_trusted_to_stay(
+    path: Path, hashed: list[int]
+) -> None:
+    os.utime(path / "features.npy")
+    GraphStore.open(path)
+    GraphStore.open(path)
+    assert len(hashed) == 2
+
+
+def test_workers_may_skip_the_check(path: Path, hashed: list[int]) -> None:
+    (path / ".verified.json").unlink()
+    GraphStore.open(path, check=False)
+    assert hashed == []
+
+
+def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_files, "_HASH_PIECE", 10)
+    file = tmp_path / "file"
+    found = set()
+    for content in (bytes(25), bytes(24) + b"\1", b"\1" + bytes(24), bytes(26), b""):
+        file.write_bytes(content)
+        found.add(store_files.checksums([file])[0])
+    assert len(found) == 5
+
+
+# Damage
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "features", "labels", "split_test"])
+def test_a_flipped_byte_is_found(path: Path, name: str) -> None:
+    flip_last_byte(path / f"{name}.npy")
+    assert reason(path).startswith(f"{name}.npy has checksum ")
+    assert reason(path).startswith(f"{name}.npy has checksum ")
+
+
+def test_a_flipped_byte_is_found_though_its_time_was_put_back(path: Path) -> None:
+    before = (path / "features.npy").stat()
+    flip_last_byte(path / "features.npy")
+    os.utime(path / "features.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert reason(path).startswith("features.npy has checksum ")
+
+
+def test_a_byte_flipped_through_a_map_is_found(path: Path) -> None:
+    features = np.load(path / "features.npy", mmap_mode="r+")
+    features[3, 3] += 1
+    del features
+    assert reason(path).startswith("features.npy has checksum ")
+
+
+def test_a_full_check_finds_what_opening_was_told_to_trust(path: Path) -> None:
+    store = GraphStore.open(path)
+    store.verify()
+    flip_last_byte(path / "gcn_norm.npy")
+    with pytest.raises(StoreError, match=r"gcn_norm\.npy has checksum"):
+        store.verify()
+
+
+def test_a_truncated_file_is_found(path: Path) -> None:
+    os.truncate(path / "labels.npy", 150)
+    assert reason(path) == "labels.npy has 150 bytes, expected 176"
+
+
+def test_a_missing_file_is_found(path: Path) -> None:
+    (path / "edge_weight.npy").unlink()
+    assert reason(path) == "edge_weight.npy is missing"
+
+
+def test_a_header_of_another_type_is_found(path: Path) -> None:
+    labels = np.load(path / "labels.npy")
+    np.save(path / "labels.npy", labels.view(np.float32))
+    assert reason(path) == "labels.npy holds float32 [12], expected int32 [12]"
+
+
+def test_a_pickled_array_is_never_loaded(path: Path) -> None:
+    size = (path / "labels.npy").stat().st_size
+    with (path / "labels.npy").open("wb") as file:
+        np.save(file, np.array([print, print], dtype=object), allow_pickle=True)
+        file.truncate(size)
+    assert "labels.npy is not a valid npy file" in reason(path)
+
+
+def test_something_that_is_no_array_is_found(path: Path) -> None:
+    (path / "labels.npy").write_bytes(b"PK\3\4" + bytes(172))
+    assert "labels.npy is not a valid npy file" in reason(path)
+
+
+def test_an_edited_meta_is_found(path: Path) -> None:
+    edit_meta(path, lambda meta: meta.update(num_classes=4))
+    assert reason(path) == "meta.json was changed: its digest does not match"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 10**5, "\0\1\2"])
+def test_a_meta_that_is_no_json_is_found(path: Path, text: str) -> None:
+    (path / "meta.json").write_text(text)
+    assert reason(path) == "meta.json is not valid JSON"
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format": "other"}'])
+def test_a_meta_of_something_else_is_found(path: Path, text: str) -> None:
+    (path / "meta.json").write_text(text)
+    assert reason(path) == "meta.json does not describe a gnntrain-store"
+
+
+def test_another_format_version_is_named(path: Path) -> None:
+    edit_meta(path, lambda meta: meta.update(version=2), sign=True)
+    assert reason(path) == "it has format version 2, this gnntrain reads 1"
+
+
+@pytest.mark.parametrize(
+    "name", ["../small/labels.npy", "/etc/passwd", "..", "a/b.npy", "a\\b.npy", "labels.npy\n"]
+)
+def test_a_file_name_that_leaves_the_directory_is_refused(path: Path, name: str) -> None:
+    edit_meta(path, lambda meta: meta["arrays"]["labels"].update(file=name), sign=True)
+    assert reason(path).startswith("meta.json: arrays.labels.file: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda m: m["arrays"].pop("labels"), "does not list labels"),
+        (lambda m: m["arrays"].update(extra=m["arrays"]["labels"]), "an unknown array 'extra'"),
+        (lambda m: m["arrays"]["labels"].update(dtype="object"), "labels as object [12]"),
+        (lambda m: m["arrays"]["labels"].update(shape=[11]), "labels as int32 [11]"),
+        (lambda m: m["arrays"]["split_val"].update(shape=[]), "split_val as int64 []"),
+        (lambda m: m["node_types"][0].update(num_nodes=10**6), "indptr as int64 [13]"),
+        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 [49]"),
+        (lambda m: m.update(task="regression"), "task: "),
+        (lambda m: m.update(node_types=[]), "node_types: "),
+        (lambda m: m.pop("identity"), "identity: "),
+    ],
+)
+def test_a_meta_that_contradicts_itself_is_refused(
+    path: Path, change: Callable[[Any], None], part: str
+) -> None:
+    edit_meta(path, change, sign=True)
+    assert part in reason(path)
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    assert reason(tmp_path / "nowhere") == "it does not exist"
+    assert reason(tmp_path) == "it has no meta.json"
+
+
+def test_a_directory_in_place_of_a_file_is_said(path: Path) -> None:
+    (path / "labels.npy").unlink()
+    (path / "labels.npy").mkdir()
+    assert reason(path).startswith("labels.npy cannot be read")
