@@ -89,7 +89,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         `run`, `epoch`, `metric` and `metrics` (by split, by name).
     """
     run = RunDirectory.open(run_dir)
-    config = from_dict(run.config())
+    config = from_dict(run.config(), saved=True)
     state = load_checkpoint(run.best_checkpoint())
     store = prepare_store(config.dataset).store
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
@@ -163,7 +163,7 @@ def _refuse_untrainable(store: GraphStore) -> None:
 
 def _train_rank(context: DistributedContext, job: _Job) -> None:
     """One rank's whole life; the same on every rank but for who speaks."""
-    config = from_dict(job.config)
+    config = from_dict(job.config, saved=True)
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))

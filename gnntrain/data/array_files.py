@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +25,37 @@ def load_arrays(path: Path) -> Arrays:
     """All arrays of a file; a single one in an npy file is mapped, not read.
 
     Raises:
-        UserError: The file cannot be read, or holds pickled objects or anything but arrays.
+        UserError: The file cannot be read, or holds pickled objects or anything but arrays of
+            numbers and texts.
     """
     try:
-        if path.suffix.lower() in (".pt", ".pth"):
-            return _load_torch(path)
-        if path.suffix.lower() == ".npy":
-            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file.items())
-    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        arrays = _load(path)
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biufUS":
+                raise ValueError(f"array {name!r} is of type {array.dtype}")
+    except _UNREADABLE as error:
         raise unreadable(path, error) from error
+    return arrays
+
+
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
+
+
+def _load(path: Path) -> Arrays:
+    if path.suffix.lower() in (".pt", ".pth"):
+        return _load_torch(path)
+    if path.suffix.lower() == ".npy":
+        return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file.items())
 
 
 def _load_torch(path: Path) -> Arrays:
@@ -44,7 +65,8 @@ def _load_torch(path: Path) -> Arrays:
     tensors = loaded if isinstance(loaded, dict) else {"": loaded}
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise ValueError("it holds something else than a tensor or a dict of tensors")
-    return {str(name): tensor.numpy() for name, tensor in tensors.items()}
+    wide = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
+    return {str(name): tensor.detach().numpy() for name, tensor in wide.items()}
 
 
 def pick(arrays: Arrays, names: Sequence[str]) -> AnyArray | None:

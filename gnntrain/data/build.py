@@ -317,7 +317,7 @@ def _write_meta(
     content = meta.model_dump(mode="json")
     content["digest"] = digest_of(content)
     with (directory / META_FILE).open("w", encoding="utf-8") as file:
-        file.write(canonical_json(content))
+        json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     return read_meta(directory)

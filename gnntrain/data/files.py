@@ -217,7 +217,8 @@ def _not_finite(record: Record, numbers: Mapping[int, str]) -> str:
 
 def _is_finite(field: str) -> bool:
     try:
-        return bool(np.isfinite(np.float32(field)))
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.float32(field)))
     except ValueError:
         return False
 
@@ -242,19 +243,23 @@ def _edges_of_arrays(path: Path, arrays: Arrays, weight_name: str | None) -> Edg
         weights = {weight_name, *_WEIGHT_ARRAYS}
         others = {name: array for name, array in arrays.items() if name not in weights}
         source, target = _both_ends(path, pick_or_only(path, others, _EDGE_ARRAYS))
-    ends = (column_of_array(source), column_of_array(target))
     weight = pick(arrays, _WEIGHT_ARRAYS if weight_name is None else (weight_name,))
     if weight is None and weight_name is not None:
         raise UserError(
             f"dataset.weight_column={weight_name}: {path} has no such array; it has "
             f"{', '.join(arrays)}."
         )
-    shape = (len(source), 0) if weight is None else (len(source), 1)
-    if len(target) != len(source) or (weight is not None and weight.size != len(source)):
-        raise UserError(f"{path}: sources, targets and weights are not equally many.")
-    matrix = np.zeros(shape, np.float32)
+    if source.ndim != 1 or source.shape != target.shape:
+        raise UserError(
+            f"{path}: sources of shape {list(source.shape)}, targets of {list(target.shape)}."
+        )
+    if weight is not None and (weight.size != len(source) or weight.dtype.kind not in "biuf"):
+        raise UserError(f"{path}: the weights are not one number an edge.")
+    ends = (column_of_array(source), column_of_array(target))
+    matrix = np.empty((len(source), 0 if weight is None else 1), np.float32)
     if weight is not None:
-        matrix[:, 0] = weight.reshape(-1)
+        with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
+            matrix[:, 0] = weight.reshape(-1)
     fields = (source, target) if weight is None else (source, target, weight.reshape(-1))
     return Edges(Rows(ArraySource(path, fields), ends, matrix), tuple(range(len(fields))))
 

@@ -18,6 +18,7 @@ from numpy.lib import format as npy_format
 from gnntrain.data.graph import AnyArray
 
 _LOCAL_HEADER_BYTES = 30
+_SKIP_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,7 @@ class StreamedRows:
     def values(self, start: int, stop: int) -> AnyArray:
         """Values `start` up to `stop` of the array as if it had one dimension."""
         stream = self._stream_at(start)
-        wanted = (stop - start) * self.dtype.itemsize
-        raw = stream.read(wanted)
-        if len(raw) < wanted:
-            raise ValueError(f"{self._path} ends within {self._member}")
+        raw = self._read(stream, stop - start)
         self._position = stop
         return np.frombuffer(raw, self.dtype)
 
@@ -118,11 +116,18 @@ class StreamedRows:
             self._stream = archive.open(self._member)
             _read_header(self._stream)
             self._position = 0
-        skip = (position - self._position) * self.dtype.itemsize
-        while skip:
-            skip -= len(self._stream.read(min(skip, 1 << 24)))
-        self._position = position
+        while self._position < position:
+            step = min(position - self._position, _SKIP_VALUES)
+            self._read(self._stream, step)
+            self._position += step
         return self._stream
+
+    def _read(self, stream: IO[bytes], num_values: int) -> bytes:
+        wanted = num_values * self.dtype.itemsize
+        raw = stream.read(wanted)
+        if len(raw) < wanted:
+            raise ValueError(f"{self._path} ends within {self._member}")
+        return raw
 
     def close(self) -> None:
         if self._stream is not None:

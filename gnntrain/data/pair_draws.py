@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ _WEIGHTED_ROUNDS = 8
 _MAX_TRIES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Partners:
+class Partners(NamedTuple):
     """Who may be drawn, sorted by class; "positions" are places in this order.
 
     Alias tables (Walker 1977, Vose 1991) give a weighted draw in constant time: at a uniformly
@@ -93,51 +92,28 @@ def draw_pairs(
             key = _mixed(np.uint64(seed), np.uint64(2 * turn + within))
             given = sure if turn == 0 else sure[:0]
             flat = turn >= _WEIGHTED_ROUNDS
+            fresh = out[num_found:]
             jobs = [
-                pool.submit(_draw, partners, given, start, out, num_found, within, flat, int(key))
-                for start in range(0, len(out) - num_found, _SLICE)
+                pool.submit(
+                    _draw,
+                    partners,
+                    given[start : start + _SLICE],
+                    fresh[start : start + _SLICE],
+                    within,
+                    flat,
+                    np.uint64(key),
+                    np.uint64(start),
+                )
+                for start in range(0, len(fresh), _SLICE)
             ]
             for job in jobs:
                 job.result()
-            fresh = out[num_found:]
             fresh.sort()
             num_fresh = _keep_new(out[:num_found], fresh)
             if num_found:
                 _merge(out, num_found, fresh[:num_fresh].copy())
             num_found += num_fresh
             turn += 1
-
-
-def _draw(
-    partners: Partners,
-    sure: Int64Array,
-    start: int,
-    out: Int64Array,
-    num_found: int,
-    within: bool,
-    flat: bool,
-    key: int,
-) -> None:
-    stop = min(num_found + start + _SLICE, len(out))
-    if within:
-        stay, alias = partners.class_stay, partners.class_alias
-    else:
-        stay, alias = partners.stay, partners.alias
-    _draw_slice(
-        partners.nodes,
-        partners.labels,
-        partners.bounds,
-        partners.stay,
-        partners.alias,
-        stay,
-        alias,
-        sure[start : start + _SLICE],
-        out[num_found + start : stop],
-        within,
-        flat,
-        np.uint64(key),
-        np.uint64(start),
-    )
 
 
 @jit
@@ -191,14 +167,8 @@ def _pick(
 
 
 @jit
-def _draw_slice(
-    nodes: Int32Array,
-    labels: Int32Array,
-    bounds: Int64Array,
-    stay: Float32Array,
-    alias: Int32Array,
-    partner_stay: Float32Array,
-    partner_alias: Int32Array,
+def _draw(
+    partners: Partners,
     sure: Int64Array,
     out: Int64Array,
     within: bool,
@@ -207,6 +177,11 @@ def _draw_slice(
     start: np.uint64,
 ) -> None:
     """Draw a pair for each place of `out`, or −1 where no partner was found in many tries."""
+    nodes, labels = partners.nodes, partners.labels
+    stay, alias = partners.stay, partners.alias
+    partner_stay, partner_alias = stay, alias
+    if within:
+        partner_stay, partner_alias = partners.class_stay, partners.class_alias
     for place in range(len(out)):
         stream = _mixed(key, start + np.uint64(place))
         if place < len(sure):
@@ -216,8 +191,8 @@ def _draw_slice(
         first = 0
         num = len(nodes)
         if within:
-            first = bounds[labels[one]]
-            num = bounds[labels[one] + 1] - first
+            first = partners.bounds[labels[one]]
+            num = partners.bounds[labels[one] + 1] - first
         out[place] = -1
         for attempt in range(1, _MAX_TRIES):
             random = _mixed(stream, np.uint64(attempt))

@@ -154,9 +154,10 @@ def _check_arrays(path: Path, meta: StoreMeta) -> None:
     for name in ARRAYS:
         if name not in meta.arrays and name not in OPTIONAL_ARRAYS:
             raise StoreError(path, f"{META_FILE} does not list {name}")
-    for name, array in meta.arrays.items():
-        if name not in ARRAYS:
-            raise StoreError(path, f"{META_FILE} lists an unknown array {name!r}")
+    for name in sorted(meta.arrays.keys() - set(ARRAYS)):
+        raise StoreError(path, f"{META_FILE} lists an unknown array {name!r}")
+    for name in (name for name in ARRAYS if name in meta.arrays):
+        array = meta.arrays[name]
         shape = shapes.get(name, array.shape[:1] or (0,))
         if array.shape != shape or not re.fullmatch(dtypes.get(name, "int64"), array.dtype):
             raise StoreError(path, f"{META_FILE} gives {name} as {array.dtype} {list(array.shape)}")

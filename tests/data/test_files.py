@@ -434,7 +434,9 @@ def test_no_file_may_run_code(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.array([Evil()], object))
     torch.save({"x": Evil()}, tmp_path / "x.pt")
     (tmp_path / "y.pt").write_bytes(pickle.dumps(Evil()))
-    for name in ("x.npy", "x.npz", "x.pt", "y.pt"):
+    (tmp_path / "y.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:-9])
+    np.save(tmp_path / "y.npy", np.zeros((4, 1), "datetime64[s]"))
+    for name in ("x.npy", "x.npz", "x.pt", "y.pt", "y.npz", "y.npy"):
         message = message_of(**{**paths, "features": str(tmp_path / name)})
         assert "cannot be read" in message
 
@@ -585,5 +587,16 @@ def test_two_rows_of_any_length_and_any_number_of_pairs_are_edges(tmp_path: Path
     np.save(tmp_path / "e.npy", pairs[:2])
     data = build(**{**paths, "edges": str(tmp_path / "e.npy")})
     assert edges_of(data) == [(0, 1), (1, 2)], "two by two: sources above, targets below"
+    np.savez(tmp_path / "e.npz", source=pairs[:, 0], target=pairs[:2, 1])
+    assert "targets of [2]" in message_of(**{**paths, "edges": str(tmp_path / "e.npz")})
+    np.savez(tmp_path / "e.npz", edges=pairs, weight=np.array(["a", "b", "c"]))
+    assert "one number an edge" in message_of(**{**paths, "edges": str(tmp_path / "e.npz")})
+    torch.save(
+        {"edge_index": torch.tensor(pairs.T), "edge_weight": torch.ones(3, dtype=torch.bfloat16)},
+        tmp_path / "e.pt",
+    )
+    data = build(**{**paths, "edges": str(tmp_path / "e.pt")})
+    assert data.edge_weight is not None
+    assert data.edge_weight.tolist() == [1, 1, 1]
     np.save(tmp_path / "e.npy", np.ones((3, 3), int))
     assert "shape [3, 3]" in message_of(**{**paths, "edges": str(tmp_path / "e.npy")})

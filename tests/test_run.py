@@ -1,0 +1,215 @@
+"""Whole runs through the command line, as a user sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the raw data sets are not beside the checkout"
+)
+TINY = ["dataset.num_nodes=600", "model.hidden_channels=16", "trainer.batch_size=64"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def gnntrain(cache: Path, cwd: Path, *arguments: str, code: int = 0) -> str:
+    """Runs the command and returns what it printed."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "gnntrain", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == code, output
+    return output
+
+
+def train(cache: Path, cwd: Path, name: str, *arguments: str) -> dict[str, Any]:
+    gnntrain(cache, cwd, *arguments, f"run.dir={cwd / name}")
+    summary: dict[str, Any] = json.loads((cwd / name / "summary.json").read_text())
+    return summary
+
+
+def test_a_run_leaves_a_whole_run_directory(cache: Path, tmp_path: Path) -> None:
+    summary = train(
+        cache, tmp_path, "run", *TINY, "trainer.epochs=3", "logger=[csv,tensorboard]"
+    )
+    run = tmp_path / "run"
+    assert summary["status"] == "completed"
+    assert summary["epochs"] == len(summary["train_loss"]) == 3
+    assert summary["metric"] == "accuracy"
+    assert summary["peak_rss_bytes"] > 1e8
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    best = lines[summary["best_epoch"] - 1]
+    for split in ("train", "val", "test"):
+        assert summary[split]["accuracy"] == best[f"{split}/accuracy"]
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["dataset"]["num_nodes"] == 600
+    assert (run / "overrides.txt").read_text().splitlines()[0] == TINY[0]
+    assert json.loads((run / "env.json").read_text())["seed"] == 0
+    assert "epoch 3" in (run / "logs" / "rank_0.log").read_text()
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.pt", "last.pt"}
+    assert list((run / "tensorboard").iterdir())
+    assert (run / "metrics.csv").is_file()
+
+
+def test_evaluate_gives_the_same_numbers_again(cache: Path, tmp_path: Path) -> None:
+    summary = train(cache, tmp_path, "run", *TINY, "trainer.epochs=4", "model.norm=batch")
+    output = gnntrain(cache, tmp_path, "evaluate", str(tmp_path / "run"))
+    for split in ("train", "val", "test"):
+        assert f"{summary[split]['accuracy']:.4f}" in output
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    cache: Path, tmp_path: Path
+) -> None:
+    first = train(cache, tmp_path, "a", *TINY, "trainer.epochs=2")
+    again = train(cache, tmp_path, "b", *TINY, "trainer.epochs=2", "sampler.threads=2")
+    other = train(cache, tmp_path, "c", *TINY, "trainer.epochs=2", "trainer.seed=1")
+    assert first["train_loss"] == again["train_loss"]
+    assert first["test"] == again["test"]
+    assert first["train_loss"] != other["train_loss"]
+
+
+def test_a_second_run_opens_the_store_that_the_first_built(cache: Path, tmp_path: Path) -> None:
+    arguments = [*TINY, "trainer.epochs=1", "dataset.seed=77"]
+    assert "built: none was there" in gnntrain(cache, tmp_path, *arguments)
+    assert "opened" in gnntrain(cache, tmp_path, *arguments)
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "gatv2", "gin", "mlp"])
+@pytest.mark.parametrize("sampler", ["neighbor", "full"])
+def test_every_model_trains_with_every_sampler(
+    cache: Path, tmp_path: Path, model: str, sampler: str
+) -> None:
+    summary = train(
+        cache,
+        tmp_path,
+        "run",
+        f"model={model}",
+        f"sampler={sampler}",
+        "dataset.num_nodes=600",
+        "trainer.epochs=2",
+        "evaluation=sampled" if model == "gatv2" else "evaluation=layerwise",
+    )
+    assert summary["status"] == "completed"
+    assert summary["model"] == model
+
+
+def test_a_graph_shows_that_its_edges_matter(cache: Path, tmp_path: Path) -> None:
+    keys = ["dataset.num_nodes=4000", "trainer.epochs=15"]
+    sage = train(cache, tmp_path, "sage", *keys)["test"]["accuracy"]
+    mlp = train(cache, tmp_path, "mlp", *keys, "model=mlp")["test"]["accuracy"]
+    assert sage > mlp + 0.15
+
+
+@needs_shared
+def test_ranks_agree_on_tolokers(cache: Path, tmp_path: Path) -> None:
+    losses = []
+    for ranks in (1, 2, 4):
+        summary = train(
+            cache,
+            tmp_path,
+            str(ranks),
+            "dataset=tolokers",
+            f"dataset.root={SHARED}",
+            f"distributed.num_processes={ranks}",
+            f"trainer.batch_size={1024 // ranks}",
+            "trainer.epochs=3",
+            "model.dropout=0",
+            "model.hidden_channels=32",
+        )
+        assert summary["world_size"] == ranks
+        losses.append(summary["train_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+
+
+@needs_shared
+def test_cora_reaches_its_published_accuracy_nearly(cache: Path, tmp_path: Path) -> None:
+    # one seed: the recipe's mean over ten is in the README
+    summary = train(
+        cache, tmp_path, "run", "experiment=cora_gcn", f"dataset.root={SHARED}", "trainer.seed=1"
+    )
+    assert summary["test"]["accuracy"] > 0.79
+
+
+def test_a_users_own_pyg_model_trains_by_its_entry_point(cache: Path, tmp_path: Path) -> None:
+    package = tmp_path / "site"
+    (package / "my_models-1.0.dist-info").mkdir(parents=True)
+    (package / "my_models.py").write_text(
+        "from torch_geometric.nn import GraphSAGE\n"
+        "def make(in_channels, out_channels, width=8):\n"
+        "    return GraphSAGE(in_channels, width, num_layers=2, out_channels=out_channels)\n"
+    )
+    (package / "my_models-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my-models\nVersion: 1.0\n"
+    )
+    (package / "my_models-1.0.dist-info" / "entry_points.txt").write_text(
+        "[gnntrain.models]\nmine = my_models:make\n"
+    )
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{package}", "XDG_CACHE_HOME": str(cache)}
+    for name, sampler in (("a", "neighbor"), ("b", "full")):
+        run = tmp_path / name
+        subprocess.run(
+            [sys.executable, "-m", "gnntrain", "model=plugin", "model.name=mine"]
+            + ["model.options={width: 12}", "dataset.num_nodes=600", "trainer.epochs=2"]
+            + [f"sampler={sampler}", f"run.dir={run}"],
+            env=os.environ | environment,
+            cwd=tmp_path,
+            check=True,
+            timeout=300,
+        )
+        assert json.loads((run / "summary.json").read_text())["status"] == "completed"
+
+
+def test_a_failing_run_says_so_in_its_summary(cache: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    output = gnntrain(
+        cache, tmp_path, *TINY, "trainer.lr=1e30", "trainer.epochs=50", f"run.dir={run}", code=1
+    )
+    assert "loss" in output
+    assert "Traceback" not in output
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "loss" in summary["error"]
+
+
+def test_a_run_directory_is_never_overwritten(cache: Path, tmp_path: Path) -> None:
+    train(cache, tmp_path, "run", *TINY, "trainer.epochs=1")
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    output = gnntrain(cache, tmp_path, *TINY, f"run.dir={tmp_path / 'run'}", code=2)
+    assert "nothing was overwritten" in output
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+
+
+def test_prepare_builds_then_verifies_and_rebuilds_what_was_tampered_with(tmp_path: Path) -> None:
+    keys = ["prepare", "dataset.num_nodes=700"]
+    assert "built: none was there" in gnntrain(tmp_path, tmp_path, *keys)
+    assert "opened" in gnntrain(tmp_path, tmp_path, *keys)
+    (indices,) = tmp_path.glob("gnntrain/stores/synthetic-*/indices.npy")
+    content = bytearray(indices.read_bytes())
+    content[-1] ^= 1
+    indices.write_bytes(content)
+    output = gnntrain(tmp_path, tmp_path, *keys)
+    assert "rebuilt" in output
+    assert "indices" in output
