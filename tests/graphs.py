@@ -26,10 +26,8 @@ def random_graph(
     src = rng.integers(0, num_nodes - 3, num_edges)
     dst = rng.integers(0, num_nodes - 3, num_edges)
     dst[: num_edges // 5] = 0  # a hub
-    if task == "multilabel":
-        labels = rng.integers(0, 2, (num_nodes, num_classes)).astype(np.uint8)
-    else:
-        labels = rng.integers(0, num_classes, num_nodes)
+    shape = (num_nodes, num_classes) if task == "multilabel" else (num_nodes,)
+    labels = rng.integers(0, 2 if task == "multilabel" else num_classes, shape)
     train, val, test = np.split(rng.permutation(num_nodes), [num_nodes // 2, 3 * num_nodes // 4])
     values: dict[str, Any] = {
         "dataset": "random",

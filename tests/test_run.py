@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from gnntrain.app import compose_config
+from gnntrain.run import train as train_here
+
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(
@@ -49,9 +52,7 @@ def train(cache: Path, cwd: Path, name: str, *arguments: str) -> dict[str, Any]:
 
 
 def test_a_run_leaves_a_whole_run_directory(cache: Path, tmp_path: Path) -> None:
-    summary = train(
-        cache, tmp_path, "run", *TINY, "trainer.epochs=3", "logger=[csv,tensorboard]"
-    )
+    summary = train(cache, tmp_path, "run", *TINY, "trainer.epochs=3", "logger=[csv,tensorboard]")
     run = tmp_path / "run"
     assert summary["status"] == "completed"
     assert summary["epochs"] == len(summary["train_loss"]) == 3
@@ -101,16 +102,18 @@ def test_a_second_run_opens_the_store_that_the_first_built(cache: Path, tmp_path
 def test_every_model_trains_with_every_sampler(
     cache: Path, tmp_path: Path, model: str, sampler: str
 ) -> None:
-    summary = train(
-        cache,
-        tmp_path,
-        "run",
-        f"model={model}",
-        f"sampler={sampler}",
-        "dataset.num_nodes=600",
-        "trainer.epochs=2",
-        "evaluation=sampled" if model == "gatv2" else "evaluation=layerwise",
+    composed = compose_config(
+        [
+            f"model={model}",
+            f"sampler={sampler}",
+            "dataset.num_nodes=600",
+            f"dataset.store_dir={cache}",
+            "trainer.epochs=2",
+            "evaluation=sampled" if model == "gatv2" else "evaluation=layerwise",
+            f"run.dir={tmp_path / 'run'}",
+        ]
     )
+    summary = train_here(composed.config)
     assert summary["status"] == "completed"
     assert summary["model"] == model
 
@@ -171,9 +174,11 @@ def test_a_users_own_pyg_model_trains_by_its_entry_point(cache: Path, tmp_path: 
     for name, sampler in (("a", "neighbor"), ("b", "full")):
         run = tmp_path / name
         subprocess.run(
-            [sys.executable, "-m", "gnntrain", "model=plugin", "model.name=mine"]
-            + ["model.options={width: 12}", "dataset.num_nodes=600", "trainer.epochs=2"]
-            + [f"sampler={sampler}", f"run.dir={run}"],
+            [
+                *(sys.executable, "-m", "gnntrain", "model=plugin", "model.name=mine"),
+                *("model.options={width: 12}", "dataset.num_nodes=600", "trainer.epochs=2"),
+                *(f"sampler={sampler}", f"run.dir={run}"),
+            ],
             env=os.environ | environment,
             cwd=tmp_path,
             check=True,
@@ -188,7 +193,7 @@ def test_a_failing_run_says_so_in_its_summary(cache: Path, tmp_path: Path) -> No
         cache, tmp_path, *TINY, "trainer.lr=1e30", "trainer.epochs=50", f"run.dir={run}", code=1
     )
     assert "loss" in output
-    assert "Traceback" not in output
+    assert "Traceback (most recent call last)" not in output
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "loss" in summary["error"]

@@ -208,8 +208,10 @@ def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
         return
     backend = config.sampler.backend
     gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
-    if backend == "triton" and gpus == 0:
-        expects = "numba on the CPU: triton samples on a GPU"
+    if backend == "triton":
+        # The key is promised, the GPU sampler itself comes with a later version.
+        why = "triton samples on a GPU" if gpus == 0 else "this version has no GPU sampler"
+        expects = f"numba, which samples on the CPU: {why}"
         yield Problem("sampler.backend", backend, expects, "leave it out: auto takes what fits")
     if backend == "pyg" and not (find_spec("pyg_lib") or find_spec("torch_sparse")):
         yield Problem(

@@ -75,16 +75,16 @@ class SyntheticConfig(DatasetConfig):
     """Features of a node."""
     num_classes: Annotated[int, Field(ge=2)] = 8
     """Classes, one to a community."""
-    homophily: Annotated[Number, Field(ge=0, le=1)] = 0.8
+    homophily: Annotated[Number, Field(ge=0, le=1)] = 0.55
     """Share of edges that join two nodes of one class."""
     degree_exponent: Annotated[Number, Field(gt=1)] = 2.5
     """Exponent of the power law of degrees; smaller: larger hubs."""
-    isolated_fraction: Share = 0.005
+    isolated_fraction: Share = 0.01
     """Share of nodes without any edge."""
-    feature_signal: NonNegative = 1.0
+    feature_signal: NonNegative = 2.0
     """Distance between two classes' mean features, in standard deviations of the noise."""
     num_train: ZeroOrMore | None = None
-    """Nodes to train on; null: a tenth of all."""
+    """Nodes to train on; null: a fifth of all."""
     num_val: ZeroOrMore | None = None
     """Nodes to validate on; null: a fifth of all."""
     num_test: ZeroOrMore | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, Int64Array, Task
+from gnntrain.data.large_raw import LARGE_READERS, RawGraph
 from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
 from gnntrain.data.targets import (
     METRIC_OF_TASK,
@@ -96,14 +97,19 @@ class PyGBuilder:
         layout = _layout(self.dataset, self.spec)
         raw_dir = find_or_download(root, layout, lambda scratch: _download(self.spec, scratch))
         try:
-            data = _read(self.spec, raw_dir)
+            return self._read(raw_dir)
         except Exception as error:  # PyG raises whatever its parsers do
             raise UserError(
                 f"dataset={self.dataset}: PyG cannot read the raw files in {raw_dir} "
                 f"({type(error).__name__}: {error}).",
                 "They may be incomplete: remove them to have them downloaded again.",
             ) from error
-        return from_pyg(data, self.dataset, split=self.split)
+
+    def _read(self, raw_dir: Path) -> GraphData:
+        large = LARGE_READERS.get(self.spec.class_name)
+        if large is None:
+            return from_pyg(_processed(self.spec, raw_dir), self.dataset, split=self.split)
+        return _from_raw(large(raw_dir), self.dataset)
 
 
 def _layout(dataset: str, spec: PyGSpec) -> RawLayout:
@@ -126,7 +132,7 @@ def _download(spec: PyGSpec, scratch: Path) -> Path:
     return folder
 
 
-def _read(spec: PyGSpec, raw_dir: Path) -> Any:
+def _processed(spec: PyGSpec, raw_dir: Path) -> Any:
     dataset = _bare(spec, str(raw_dir))
     with quiet():
         dataset.process()
@@ -161,6 +167,27 @@ def _bare(spec: PyGSpec, raw_dir: str) -> Any:
     return type(base.__name__, (base,), members)("", **spec.options)
 
 
+def _from_raw(raw: RawGraph, dataset: str) -> GraphData:
+    num_classes = _num_classes(raw.labels)
+    task = infer_task(raw.labels, num_classes)
+    return GraphData(
+        dataset=dataset,
+        num_nodes=len(raw.labels),
+        src=raw.src,
+        dst=raw.dst,
+        labels=raw.labels,
+        num_classes=num_classes,
+        task=task,
+        splits=raw.splits,
+        features=raw.features,
+        metric=METRIC_OF_TASK[task],
+    )
+
+
+def _num_classes(labels: AnyArray) -> int:
+    return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
+
+
 def from_pyg(data: Any, dataset: str, *, split: int = 0, metric: str | None = None) -> GraphData:
     """A PyG `Data` object as `GraphData`.
 
@@ -182,7 +209,7 @@ def from_pyg(data: Any, dataset: str, *, split: int = 0, metric: str | None = No
     """
     num_nodes = int(data.num_nodes)
     labels = _labels(data.y)
-    num_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
+    num_classes = _num_classes(labels)
     task: Task = infer_task(labels, num_classes)
     weight = data.edge_weight if "edge_weight" in data else None
     return GraphData(

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import ProcessException, spawn
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import GnntrainError, RunError, UserError
@@ -70,7 +71,7 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
         port = listener.getsockname()[1]
         # The listening socket itself is handed over: no gap in which the port could be taken.
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in __all__
             "127.0.0.1",
             port,
             is_master=True,
@@ -79,11 +80,13 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             master_listen_fd=listener.detach(),
         )
         with _signals_ignored():
-            ranks = mp.spawn(_rank_main, (worker, payload, plan, port), plan.world_size, join=False)
+            ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                _rank_main, (worker, payload, plan, port), plan.world_size, join=False
+            )
         try:
             while not ranks.join():
                 pass
-        except (mp.ProcessRaisedException, mp.ProcessExitedException) as error:
+        except ProcessException as error:
             raise _cause(error, ranks.processes, plan.report_dir) from None
         except KeyboardInterrupt:
             _wind_down(ranks.processes)
@@ -124,7 +127,7 @@ def _wind_down(processes: Sequence[mp.Process]) -> None:
             process.join()
 
 
-def _interrupt_once(number: int, frame: object) -> None:
+def _interrupt_once(number: int, _frame: object) -> None:
     """Ctrl-C reaches a rank from the terminal and from its parent: the first counts."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -156,7 +159,9 @@ def _joined(rank: int, plan: LaunchPlan, port: int) -> Iterator[DistributedConte
     # The ranks are on one machine: gloo need not ask the resolver for the host's own name.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     timeout = timedelta(seconds=plan.timeout)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in __all__
+        "127.0.0.1", port, is_master=False, timeout=timeout
+    )
     dist.init_process_group(
         "nccl" if plan.use_gpus else "gloo",
         store=store,
@@ -183,12 +188,14 @@ def _report(rank: int, report_dir: Path) -> Path:
 
 
 def _leave_report(rank: int, error: Exception, report_dir: Path) -> None:
-    told = isinstance(error, GnntrainError)
+    if isinstance(error, GnntrainError):
+        message, hint = error.message, error.hint
+    else:
+        message, hint = f"Rank {rank} failed: {type(error).__name__}: {error}", None
     report = {
         "time": time.time_ns(),
-        "rank": rank,
-        "message": error.message if told else f"Rank {rank} failed: {type(error).__name__}: {error}",
-        "hint": error.hint if told else None,
+        "message": message,
+        "hint": hint,
         "user": isinstance(error, UserError),
         "traceback": traceback.format_exc(),
     }
@@ -196,7 +203,7 @@ def _leave_report(rank: int, error: Exception, report_dir: Path) -> None:
 
 
 def _cause(
-    error: mp.ProcessRaisedException | mp.ProcessExitedException,
+    error: ProcessException,
     processes: Sequence[mp.Process],
     report_dir: Path,
 ) -> GnntrainError:

@@ -69,6 +69,9 @@ class BlockNeeds:
     degree: bool = False
 
 
+NO_NEEDS = BlockNeeds()
+
+
 class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     """One step's nodes as PyG users know them, and the blocks our models compute on.
 

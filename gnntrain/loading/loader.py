@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import share_of
-from gnntrain.loading.batch import Block, BlockNeeds, MiniBatch
+from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
 from gnntrain.loading.features import FeatureSource, share
 from gnntrain.sampling.base import (
     Int64Array,
@@ -132,7 +132,7 @@ class NeighborLoader(_Position):
         sampler: NeighborSampler,
         plan: SeedPlan,
         *,
-        needs: BlockNeeds = BlockNeeds(),
+        needs: BlockNeeds = NO_NEEDS,
         threads: int = 1,
         prefetch: int = 2,
     ) -> None:
@@ -241,7 +241,7 @@ class FullGraphLoader(_Position):
         plan: SeedPlan,
         *,
         num_layers: int,
-        needs: BlockNeeds = BlockNeeds(),
+        needs: BlockNeeds = NO_NEEDS,
     ) -> None:
         self.plan = plan
         own = plan.seeds[share_of(len(plan.seeds), plan.rank, plan.world_size)]

@@ -75,7 +75,7 @@ class CheckpointWriter:
         self._written = time.monotonic()
 
     def offer(self, state: State, *, best: bool) -> None:
-        """Take `state`, which nobody may change any more, as the last one, and as the best if so."""
+        """Take `state`, which nobody may change any more, as the last, and as the best if so."""
         self._held["last.pt"] = state
         if best:
             self._held["best.pt"] = state

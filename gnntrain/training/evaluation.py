@@ -9,13 +9,13 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import FeatureSource, share
 from gnntrain.loading.loader import NeighborLoader, whole_graph_block
-from gnntrain.models import GNN
+from gnntrain.models import GNN, PlainModel
 from gnntrain.sampling.base import Int64Array
 from gnntrain.training.forward import OnBatch, needs_of
 from gnntrain.training.metrics import Metrics, compute_metrics
@@ -35,7 +35,7 @@ _ROW_COST = 16
 class Evaluator(Protocol):
     """Gives the metrics of a model on every split."""
 
-    def evaluate(self, model: nn.Module) -> SplitMetrics:
+    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """Collective: all ranks call it, and all get the same answer."""
         ...
 
@@ -69,7 +69,7 @@ class LayerwiseEvaluator:
         else:
             self._rows = (0, store.num_nodes if context.is_main else 0)
 
-    def evaluate(self, model: nn.Module) -> SplitMetrics:
+    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
         logits = self.logits(model)
@@ -178,7 +178,7 @@ class SampledEvaluator:
         self._context = context
         self._max_steps = max_steps
 
-    def evaluate(self, model: nn.Module) -> SplitMetrics:
+    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         module = OnBatch(model)
         was_training = model.training

@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from torch import Tensor
-from torchmetrics.functional import classification
 
 from gnntrain.data.build import Task
 
@@ -51,14 +50,22 @@ def compute_metrics(
         metrics = _multilabel(logits.sigmoid(), labels, with_ranking=ranking)
     if ogb_name is not None:
         metrics |= _ogb(ogb_name, logits, labels, task)
+    if task != "multilabel" and metric == "f1_micro":
+        # each node has one class, so every false positive is one false negative
+        metrics["f1_micro"] = metrics["accuracy"]
     return {metric: metrics[metric]} | metrics
 
 
+# torchmetrics takes longer to import than a small run to train: where it is used, and so on the
+# one rank that uses it.
+
+
 def _by_class(predicted: Tensor, labels: Tensor, num_classes: int) -> Metrics:
+    from torchmetrics.functional import classification
+
     score = classification.multiclass_f1_score
     return {
         "accuracy": float((predicted == labels).double().mean()),
-        "f1_micro": float(score(predicted, labels, num_classes, average="micro")),
         "f1_macro": float(score(predicted, labels, num_classes, average="macro")),
     }
 
@@ -66,6 +73,8 @@ def _by_class(predicted: Tensor, labels: Tensor, num_classes: int) -> Metrics:
 def _ranking(scores: Tensor, labels: Tensor) -> Metrics:
     if not 0 < int(labels.sum()) < len(labels):
         return {"roc_auc": float("nan"), "average_precision": float("nan")}
+    from torchmetrics.functional import classification
+
     return {
         "roc_auc": float(classification.binary_auroc(scores, labels)),
         "average_precision": float(classification.binary_average_precision(scores, labels)),
@@ -73,6 +82,8 @@ def _ranking(scores: Tensor, labels: Tensor) -> Metrics:
 
 
 def _multilabel(scores: Tensor, labels: Tensor, *, with_ranking: bool) -> Metrics:
+    from torchmetrics.functional import classification
+
     num_labels = labels.shape[1]
     score = classification.multilabel_f1_score
     metrics = {

@@ -14,11 +14,11 @@ from gnntrain.config import TrainerConfig
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> optim.Optimizer:
     """The optimiser `trainer.optimizer` names, over `parameters`."""
-    common = {"lr": config.lr, "weight_decay": config.weight_decay}
+    lr, weight_decay = config.lr, config.weight_decay
     if config.optimizer == "sgd":
-        return optim.SGD(parameters, momentum=config.momentum, **common)
-    by_name: dict[str, type[optim.Adam]] = {"adam": optim.Adam, "adamw": optim.AdamW}
-    return by_name[config.optimizer](parameters, **common)
+        return optim.SGD(parameters, lr, config.momentum, weight_decay=weight_decay)
+    kind = optim.AdamW if config.optimizer == "adamw" else optim.Adam
+    return kind(parameters, lr, weight_decay=weight_decay)
 
 
 class Schedule(Protocol):

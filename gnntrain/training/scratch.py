@@ -66,10 +66,10 @@ class Scratch:
 
     def _reserve(self, num_bytes: int, in_memory: bool) -> Path:
         directory = self._directory
-        if in_memory and _SHARED_MEMORY.is_dir():
-            # Half of what is free: other matrices and other programs need some too.
-            if shutil.disk_usage(_SHARED_MEMORY).free > 2 * num_bytes:
-                directory = _SHARED_MEMORY
+        # Half of what is free: other matrices and other programs need some too.
+        roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 2 * num_bytes
+        if in_memory and roomy:
+            directory = _SHARED_MEMORY
         path = directory / f".gnntrain-scratch-{os.getpid()}-{len(self._matrices)}"
         with path.open("wb") as file:
             try:

@@ -192,7 +192,7 @@ class Trainer:
         loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        self._scaler.scale(loss_sum * scale).backward()
+        torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         if self._config.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
             nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)

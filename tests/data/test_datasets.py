@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gnntrain.config import (
@@ -42,6 +43,13 @@ def build(name: str, root: Path | None, split: int = 0) -> GraphData:
 
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
     return set(zip(data.src.tolist(), data.dst.tolist(), strict=True))
+
+
+def features_of(data: GraphData) -> npt.NDArray[np.float32]:
+    features = data.features
+    assert features is not None
+    whole = features if isinstance(features, np.ndarray) else features.rows(0, data.num_nodes)
+    return whole.astype(np.float32)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -133,7 +141,7 @@ def test_reddit_is_read_from_its_two_files(tmp_path: Path) -> None:
     written = raw_layouts.write_reddit(tmp_path / "Reddit" / "raw")
     data = build("reddit", tmp_path)
     assert edge_set(data) == set(map(tuple, written.edges.tolist()))
-    np.testing.assert_array_equal(data.features, written.features)
+    np.testing.assert_array_equal(features_of(data), written.features)
     np.testing.assert_array_equal(data.labels, written.labels)
     for name, nodes in written.splits.items():
         np.testing.assert_array_equal(data.splits[name], nodes)
@@ -157,6 +165,32 @@ def test_multi_label_graph_saint_data_is_read(tmp_path: Path, name: str) -> None
     np.testing.assert_array_equal(data.labels, expected)
     assert data.labels.dtype == np.uint8
     assert (data.task, data.metric, data.num_classes) == ("multilabel", "f1_micro", 3)
+
+
+@pytest.mark.parametrize("name", ["reddit", "reddit2", "flickr", "yelp", "amazon_products"])
+def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, name: str) -> None:
+    import torch_geometric.datasets
+
+    root = tmp_path / PYG_SPECS[name].folder
+    if name == "reddit":
+        raw_layouts.write_reddit(root / "raw")
+    else:
+        multilabel = name in ("yelp", "amazon_products")
+        raw_layouts.write_graph_saint(root / "raw", multilabel=multilabel)
+    ours = build(name, tmp_path)
+    stock = getattr(torch_geometric.datasets, PYG_SPECS[name].class_name)(str(root))[0]
+    theirs = from_pyg(stock, name)
+    assert edge_set(ours) == edge_set(theirs)
+    assert len(ours.src) == len(theirs.src)
+    np.testing.assert_array_equal(features_of(ours), features_of(theirs))
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+    for split, nodes in theirs.splits.items():
+        np.testing.assert_array_equal(ours.splits[split], nodes)
+    assert (ours.task, ours.metric, ours.num_classes) == (
+        theirs.task,
+        theirs.metric,
+        theirs.num_classes,
+    )
 
 
 def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
@@ -364,7 +398,7 @@ def test_the_karate_club_is_converted() -> None:
     assert edge_set(data) == set(map(tuple, graph.edge_index.t().tolist()))
     assert data.splits["train"].tolist() == graph.train_mask.nonzero().flatten().tolist()
     assert len(data.splits["val"]) == len(data.splits["test"]) == 0
-    np.testing.assert_array_equal(data.features, np.eye(34))
+    np.testing.assert_array_equal(features_of(data), np.eye(34))
 
 
 def test_a_fake_graph_without_masks_is_split_at_random() -> None:

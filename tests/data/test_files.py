@@ -298,6 +298,28 @@ def test_lines_are_counted_right_behind_blank_and_wrong_ones_and_in_packed_files
     assert "line 8: node '77'" in message_of(**paths)
 
 
+def test_a_row_behind_one_that_was_left_out_keeps_its_line(tmp_path: Path) -> None:
+    features = "id,f0\n,1\n10,0\n10,1\n20,1\n30,x\n40,1\n"
+    message = message_of(**write(tmp_path, features=features))
+    assert "line 2: the node id is missing" in message
+    assert "line 4: node '10' is there already" in message
+    assert "line 6: column f0 is 'x'" in message
+
+
+def test_a_missing_id_is_not_taken_for_node_0(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    np.save(tmp_path / "y.npy", np.array([0, 1]))
+    options = {
+        "features": str(tmp_path / "x.npy"),
+        "labels": str(tmp_path / "y.npy"),
+        "edges": write(tmp_path, edges="source,target\n0,1\n,1\n1,\n")["edges"],
+    }
+    message = message_of(**options)
+    assert "line 3: the source node is missing" in message
+    assert "line 4: the target node is missing" in message
+    assert edges_of(build(**options, bad_rows="skip")) == [(0, 1)]
+
+
 def test_ten_bad_rows_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     edges = "source,target\n" + "10,99\n" * 1000 + "10,20\n"
     message = message_of(**write(tmp_path, edges=edges))

@@ -19,9 +19,9 @@ def test_rows_come_as_float32_whatever_the_store_holds(tmp_path: Path, dtype: st
     source = MappedFeatures(stored(tmp_path / "store", data, feature_dtype=dtype))
     expected = torch.from_numpy(np.asarray(data.features))
     nodes = np.array([7, 0, 7, 59])
-    tolerance = {"rtol": TOLERANCE[dtype], "atol": 0.0}
-    torch.testing.assert_close(source.gather(nodes), expected[nodes], **tolerance)
-    torch.testing.assert_close(source.rows(3, 9), expected[3:9], **tolerance)
+    rtol = TOLERANCE[dtype]
+    torch.testing.assert_close(source.gather(nodes), expected[nodes], rtol=rtol, atol=0.0)
+    torch.testing.assert_close(source.rows(3, 9), expected[3:9], rtol=rtol, atol=0.0)
     assert source.gather(nodes).dtype == torch.float32
     assert source.gather(np.array([], np.int64)).shape == (0, 5)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
     def full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(RunError, match="No space left"):
         save_checkpoint(path, {"epoch": 2})
     assert load_checkpoint(path)["epoch"] == 1

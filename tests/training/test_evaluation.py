@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,12 @@ from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan
 from gnntrain.models import GNN, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training import evaluation
-from gnntrain.training.evaluation import LayerwiseEvaluator, SampledEvaluator, balanced_range, chunks
+from gnntrain.training.evaluation import (
+    LayerwiseEvaluator,
+    SampledEvaluator,
+    balanced_range,
+    chunks,
+)
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
 from tests.graphs import random_graph, stored
@@ -73,7 +79,8 @@ def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
     )
     (batch,) = loader
     with torch.no_grad():
-        return model(batch.x, batch.blocks)
+        logits: torch.Tensor = model(batch.x, batch.blocks)
+    return logits
 
 
 def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
@@ -205,8 +212,8 @@ def test_sampled_evaluation_stops_after_max_steps(tmp_path: Path) -> None:
 
 def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
     data = random_graph()
-    data.splits["val"] = np.array([], np.int64)
-    store = stored(tmp_path / "store", data)
+    splits = {**data.splits, "val": np.array([], np.int64)}
+    store = stored(tmp_path / "store", replace(data, splits=splits))
     model = make_model(store, VARIANTS[0])
     assert layerwise(store, tmp_path).evaluate(model)["val"] == {}
     assert sampled(store, model, (2, 2, 2))["val"] == {}

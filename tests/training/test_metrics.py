@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,20 @@ RNG = np.random.default_rng(0)
 def test_multiclass_metrics_are_scikit_learns() -> None:
     logits = RNG.normal(size=(200, 4)).astype(np.float32)
     labels = RNG.integers(0, 4, 200)
-    found = compute_metrics(torch.from_numpy(logits), torch.from_numpy(labels), "multiclass", "accuracy")
+    tensors = torch.from_numpy(logits), torch.from_numpy(labels)
+    found = compute_metrics(*tensors, "multiclass", "accuracy")
     predicted = logits.argmax(1)
     assert next(iter(found)) == "accuracy"
     assert found["accuracy"] == pytest.approx(sk.accuracy_score(labels, predicted))
-    assert found["f1_micro"] == pytest.approx(found["accuracy"])
+    assert "f1_micro" not in found
     assert found["f1_macro"] == pytest.approx(sk.f1_score(labels, predicted, average="macro"))
+
+
+def test_micro_f1_of_single_labels_is_the_accuracy() -> None:
+    logits, labels = torch.randn(50, 3), torch.randint(0, 3, (50,))
+    found = compute_metrics(logits, labels, "multiclass", "f1_micro")
+    expected = sk.f1_score(labels, logits.argmax(1), average="micro")
+    assert found["f1_micro"] == pytest.approx(expected)
 
 
 def test_binary_metrics_are_scikit_learns_also_where_all_logits_look_like_probabilities() -> None:
@@ -56,7 +65,8 @@ def test_unlabelled_nodes_are_left_out_and_an_empty_split_has_no_metrics() -> No
 
 
 def test_roc_auc_of_a_single_class_is_nan() -> None:
-    found = compute_metrics(torch.randn(5, 1), torch.ones(5, dtype=torch.int32), "binary", "roc_auc")
+    ones = torch.ones(5, dtype=torch.int32)
+    found = compute_metrics(torch.randn(5, 1), ones, "binary", "roc_auc")
     assert math.isnan(found["roc_auc"])
     assert found["accuracy"] >= 0
 
@@ -75,7 +85,13 @@ def test_ogb_data_sets_are_judged_by_ogbs_own_evaluator(
 
     asked = []
     original = Evaluator.eval
-    monkeypatch.setattr(Evaluator, "eval", lambda s, d: asked.append(s.name) or original(s, d))
+
+    def eval_and_note(self: Any, values: dict[str, Any]) -> dict[str, float]:
+        asked.append(self.name)
+        answer: dict[str, float] = original(self, values)
+        return answer
+
+    monkeypatch.setattr(Evaluator, "eval", eval_and_note)
     logits = torch.from_numpy(RNG.normal(size=shape).astype(np.float32))
     size = shape[0] if task == "multiclass" else shape
     labels = torch.from_numpy(RNG.integers(0, 2, size))
