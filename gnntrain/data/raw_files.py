@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 
 from gnntrain.errors import UserError
 
@@ -24,7 +25,7 @@ STALL_SECONDS = 30.0
 
 def default_root() -> Path:
     """Where raw files lie or are downloaded to when `dataset.root` is not given."""
-    return Path.cwd() / "data"
+    return platformdirs.user_cache_path("gnntrain") / "raw"
 
 
 @dataclass(frozen=True)

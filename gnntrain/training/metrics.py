@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import Any
 
 from torch import Tensor
 
 from gnntrain.data.build import Task
+from gnntrain.data.ogb_data import ogb_nodeproppred
 
 Metrics = dict[str, float]
 
@@ -100,12 +99,8 @@ def _multilabel(scores: Tensor, labels: Tensor, *, with_ranking: bool) -> Metric
 
 
 def _ogb(name: str, logits: Tensor, labels: Tensor, task: Task) -> Metrics:
-    # OGB asks its home for a newer version when imported; a training run must not.
-    os.environ["OUTDATED_IGNORE"] = "1"
-    with contextlib.redirect_stdout(None):
-        from ogb.nodeproppred import Evaluator
     predicted = logits.argmax(dim=1, keepdim=True) if task == "multiclass" else logits
-    answer: dict[str, Any] = Evaluator(name).eval(
+    answer: dict[str, Any] = ogb_nodeproppred().Evaluator(name).eval(
         {"y_true": labels.view(predicted.shape).numpy(), "y_pred": predicted.numpy()}
     )
     return {_OGB_NAMES.get(key, key): float(value) for key, value in answer.items()}

@@ -1,0 +1,68 @@
+"""The house's one rule of direction: imports go downward only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "gnntrain"
+
+# From the bottom up; a room may import itself and what stands before it.
+FLOORS = [
+    ["__init__", "errors", "jit", "groups"],
+    ["config"],
+    ["distributed"],
+    ["data"],
+    ["sampling"],
+    ["loading"],
+    ["models"],
+    ["training"],
+    ["reporting"],
+    ["assembly"],
+    ["run", "failures"],
+    ["app"],
+    ["sweep"],
+    ["cli"],
+    ["__main__"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+EDGE_ONLY = {"hydra": {"app"}, "omegaconf": {"app"}, "rich": {"reporting"}}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield str(node.module)
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_downward_only(path: Path) -> None:
+    room = room_of(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "gnntrain":
+            other = parts[1] if len(parts) > 1 else "__init__"
+            assert other == room or FLOOR[other] < FLOOR[room], f"{room} imports {name}"
+        elif parts[0] in EDGE_ONLY:
+            assert room in EDGE_ONLY[parts[0]], f"{room} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_core_never_prints(path: Path) -> None:
+    calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+    names = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    assert not names & {"print", "eval", "exec"} or room_of(path) in ("reporting", "cli", "sweep")
