@@ -254,7 +254,7 @@ class SamplerConfig(Section):
     """Who draws: numba on the CPU, triton on the GPU, pyg's own loader; auto: what fits."""
     threads: ZeroOrMore = 1
     """Background threads a rank that make batches; 0: made between the steps."""
-    prefetch: OneOrMore = 2
+    prefetch: OneOrMore = 1
     """Batches made ahead a rank."""
 
 

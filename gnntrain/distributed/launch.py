@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing.connection as mp_connection
 import os
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,7 @@ from gnntrain.errors import GnntrainError, RunError, UserError
 # How long ranks may take to save what they reached after Ctrl-C.
 _GRACE_SECONDS = 20.0
 
-Worker = Callable[[DistributedContext, Any], None]
+Worker = Callable[[DistributedContext, Any], None] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     the loopback interface, on a port the system chose.
 
     Args:
-        worker: A module-level function.
+        worker: A module-level function; or its name, `module:function`, so that this process need
+            not import what only the ranks need.
         payload: Plain, picklable data.
 
     Raises:
@@ -66,7 +68,7 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     """
     if plan.world_size == 1:
         torch.set_num_threads(plan.threads)
-        worker(DistributedContext(device=_device(plan, 0)), payload)
+        _call(worker, DistributedContext(device=_device(plan, 0)), payload)
         return
     with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
         port = listener.getsockname()[1]
@@ -137,9 +139,17 @@ def _rank_main(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: 
     signal.signal(signal.SIGINT, _interrupt_once)
     try:
         with _joined(rank, plan, port) as context, _reported(rank, plan.report_dir):
-            worker(context, payload)
+            _call(worker, context, payload)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
+    if isinstance(worker, str):
+        module, _, name = worker.partition(":")
+        worker = cast(Worker, getattr(importlib.import_module(module), name))
+        assert not isinstance(worker, str)
+    worker(context, payload)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -152,9 +153,10 @@ class NeighborLoader(_Position):
         order = self.plan.order(self._epoch)
         steps = range(self._step, len(self))
         batches = self._ahead(order, steps) if self._threads else self._inline(order, steps)
-        for step, batch in zip(steps, batches, strict=True):
-            self._step = step + 1
+        for batch in batches:
+            self._step += 1
             yield batch
+            del batch  # or it would live on while the next is waited for
 
     def _inline(self, order: Int64Array, steps: range) -> Iterator[MiniBatch]:
         for step in steps:
@@ -162,14 +164,20 @@ class NeighborLoader(_Position):
 
     def _ahead(self, order: Int64Array, steps: range) -> Iterator[MiniBatch]:
         pending: deque[Future[MiniBatch]] = deque()
+        todo = iter(steps)
+
+        def submit(num_batches: int) -> None:
+            for step in islice(todo, num_batches):
+                pending.append(pool.submit(self._batch, order, self._epoch, step))
+
         with ThreadPoolExecutor(self._threads, "gnntrain-loader") as pool:
             try:
-                for step in steps:
-                    pending.append(pool.submit(self._batch, order, self._epoch, step))
-                    if len(pending) > self._prefetch:
-                        yield pending.popleft().result()
+                submit(self._prefetch)
                 while pending:
-                    yield pending.popleft().result()
+                    batch = pending.popleft().result()
+                    submit(1)  # the next is made while this one is computed
+                    yield batch
+                    del batch  # or it would live on while the next is waited for
             finally:
                 for future in pending:
                     future.cancel()

@@ -25,7 +25,7 @@ SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, Metrics]
 
 # One chunk of layer-wise inference: bounds what is held beside the activations themselves.
-_MAX_CHUNK_ROWS = 1 << 15
+_MAX_CHUNK_NUMBERS = 1 << 22  # rows × width: 16 MiB of float32
 _MAX_CHUNK_EDGES = 1 << 21
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
@@ -64,6 +64,7 @@ class LayerwiseEvaluator:
         self._features = features
         self._context = context
         self._scratch = scratch
+        self._max_rows = max(1, _MAX_CHUNK_NUMBERS // max(1, features.num_features))
         if all_ranks:
             self._rows = balanced_range(store.indptr, context.rank, context.world_size)
         else:
@@ -146,7 +147,7 @@ class LayerwiseEvaluator:
         return self._on_device(z)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        return chunks(self._store.indptr, *self._rows)
+        return chunks(self._store.indptr, *self._rows, self._max_rows)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
@@ -224,12 +225,12 @@ def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int,
     return boundary(rank), boundary(rank + 1)
 
 
-def chunks(indptr: Int64Array, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def chunks(indptr: Int64Array, start: int, stop: int, max_rows: int) -> Iterator[tuple[int, int]]:
     """Cut the nodes `start … stop − 1` into ranges of bounded rows and edges, one node at least."""
     while start < stop:
         limit = int(indptr[start]) + _MAX_CHUNK_EDGES
         end = int(np.searchsorted(indptr[start + 1 : stop + 1], limit, side="right")) + start
-        end = min(max(end, start + 1), start + _MAX_CHUNK_ROWS)
+        end = min(max(end, start + 1), start + max_rows)
         yield start, end
         start = end
 

@@ -100,7 +100,9 @@ def _multilabel(scores: Tensor, labels: Tensor, *, with_ranking: bool) -> Metric
 
 def _ogb(name: str, logits: Tensor, labels: Tensor, task: Task) -> Metrics:
     predicted = logits.argmax(dim=1, keepdim=True) if task == "multiclass" else logits
-    answer: dict[str, Any] = ogb_nodeproppred().Evaluator(name).eval(
-        {"y_true": labels.view(predicted.shape).numpy(), "y_pred": predicted.numpy()}
+    answer: dict[str, Any] = (
+        ogb_nodeproppred()
+        .Evaluator(name)
+        .eval({"y_true": labels.view(predicted.shape).numpy(), "y_pred": predicted.numpy()})
     )
     return {_OGB_NAMES.get(key, key): float(value) for key, value in answer.items()}

@@ -165,6 +165,22 @@ class EpochRecord:
         return row
 
 
+@dataclass
+class FitResult:
+    """What training reached, so far.
+
+    Attributes:
+        records: One an epoch that was trained.
+        best_epoch: Epoch (from 1) with the best validation metric; the last evaluated one where
+            there is no validation split; None before any evaluation.
+        best: Metrics by split at `best_epoch`.
+    """
+
+    records: list[EpochRecord] = field(default_factory=list)
+    best_epoch: int | None = None
+    best: Metrics = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Summary:
     """The end of a run, as ``summary.json`` holds it.

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,11 @@ from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.optimizer import build_optimizer, build_schedule
-from gnntrain.training.records import Callback, EpochRecord, StepProgress
+from gnntrain.training.records import Callback, EpochRecord, FitResult, StepProgress
 
 _log = logging.getLogger("gnntrain")
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass
-class FitResult:
-    """What training reached, so far.
-
-    Attributes:
-        records: One an epoch that was trained.
-        best_epoch: Epoch (from 1) with the best validation metric; the last evaluated one where
-            there is no validation split; None before any evaluation.
-        best: Metrics by split at `best_epoch`.
-    """
-
-    records: list[EpochRecord] = field(default_factory=list)
-    best_epoch: int | None = None
-    best: SplitMetrics = field(default_factory=dict)
 
 
 @dataclass
@@ -179,6 +163,7 @@ class Trainer:
         for batch in self._loader:
             self._train_step(batch, totals)
             self._report_step(epoch, totals, time.perf_counter() - start)
+            del batch  # or it would live on while the next is waited for
             if self._step >= self._num_steps:
                 break
         return totals

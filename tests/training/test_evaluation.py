@@ -97,7 +97,7 @@ def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_ROWS", 7)
+    monkeypatch.setattr(evaluation, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
     monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
     logits = layerwise(store, tmp_path).logits(model)
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
@@ -232,9 +232,8 @@ def test_ranks_and_chunks_cut_the_nodes_without_gap_or_overlap(
     indptr = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)]).astype(np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "_MAX_CHUNK_EDGES", max_edges)
-        patch.setattr(evaluation, "_MAX_CHUNK_ROWS", max_rows)
         ranges = [balanced_range(indptr, rank, world_size) for rank in range(world_size)]
-        cuts = [chunk for start, stop in ranges for chunk in chunks(indptr, start, stop)]
+        cuts = [chunk for start, stop in ranges for chunk in chunks(indptr, start, stop, max_rows)]
     assert [node for a, b in cuts for node in range(a, b)] == list(range(len(degrees)))
     for a, b in cuts:
         assert b - a <= max_rows

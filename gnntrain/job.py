@@ -1,0 +1,89 @@
+"""What the parent and the ranks of a run both know of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnntrain.data.store import GraphStore
+from gnntrain.errors import GnntrainError
+from gnntrain.training.records import FitResult, Status, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a rank needs to know; plain and picklable.
+
+    Attributes:
+        config: The resolved configuration.
+        store: Directory of the graph store.
+        store_reason: How it was opened.
+        store_seconds: How long that took.
+        run: The run directory.
+        started: When the run began, seconds since the epoch.
+    """
+
+    config: dict[str, Any]
+    store: Path
+    store_reason: str
+    store_seconds: float
+    run: Path
+    started: float
+
+
+def summarize(
+    job: Job,
+    store: GraphStore,
+    result: FitResult,
+    *,
+    error: BaseException | None,
+    num_parameters: int = 0,
+    world_size: int = 0,
+    peak_rss: int = 0,
+    peak_gpu: int = 0,
+) -> Summary:
+    """How a run ended, as `summary.json` holds it."""
+    records = result.records
+    config = job.config
+    return Summary(
+        status=_status(error),
+        dataset=store.dataset,
+        model=config["model"]["name"],
+        num_parameters=num_parameters,
+        world_size=world_size,
+        seed=config["trainer"]["seed"],
+        epochs=len(records),
+        best_epoch=result.best_epoch,
+        metric=store.metric,
+        train=result.best.get("train", {}),
+        val=result.best.get("val", {}),
+        test=result.best.get("test", {}),
+        train_loss=[record.train_loss for record in records],
+        seconds_total=time.time() - job.started,
+        seconds_per_epoch=_median([record.seconds for record in records]),
+        edges_per_s=_median([record.edges_per_s for record in records]),
+        seeds_per_s=_median([record.seeds_per_s for record in records]),
+        peak_rss_bytes=peak_rss,
+        peak_gpu_bytes=peak_gpu,
+        error=_in_words(error),
+    )
+
+
+def _status(error: BaseException | None) -> Status:
+    if error is None:
+        return "completed"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+def _in_words(error: BaseException | None) -> str | None:
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return None
+    return str(error) if isinstance(error, GnntrainError) else f"{type(error).__name__}: {error}"
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

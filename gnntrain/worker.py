@@ -1,0 +1,112 @@
+"""One rank's whole life. Spawned by name, so that the parent need not import what it imports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+
+from gnntrain.assembly import Parts
+from gnntrain.config import from_dict
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.job import Job, summarize
+from gnntrain.loading.loader import Loader
+from gnntrain.reporting.console import Console
+from gnntrain.reporting.loggers import build_loggers
+from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
+from gnntrain.training.records import Callback, RunInfo
+from gnntrain.training.trainer import Trainer
+
+
+def train_rank(context: DistributedContext, job: Job) -> None:
+    """Train as the job says; the same on every rank but for who speaks."""
+    config = from_dict(job.config, saved=True)
+    run = RunDirectory(job.run)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
+        callbacks: list[Callback] = []
+        if context.is_main:
+            console = stack.enter_context(Console())
+            stack.enter_context(contextlib.closing(forward_warnings(console)))
+            callbacks = [console, *build_loggers(job.config["logger"], run, job.config)]
+        parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
+        loader = parts.loader()
+        for callback in callbacks:
+            callback.on_start(_info(job, parts, loader))
+        trainer = Trainer(
+            parts.model,
+            loader,
+            parts.evaluator,
+            task=parts.store.task,
+            metric=parts.store.metric,
+            config=config.trainer,
+            context=context,
+            callbacks=callbacks,
+            checkpoints=run.checkpoints if context.is_main else None,
+            identity={"config": job.config},
+        )
+        _fit(trainer, callbacks, run, job, parts)
+
+
+def _fit(
+    trainer: Trainer, callbacks: Sequence[Callback], run: RunDirectory, job: Job, parts: Parts
+) -> None:
+    """Train, and say how it ended, however it ends."""
+    error: BaseException | None = None
+    peak = 0
+    try:
+        trainer.fit()
+        peak = sum(parts.context.gather(peak_resident_bytes()))
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        if parts.context.is_main:
+            summary = summarize(
+                job,
+                parts.store,
+                trainer.result,
+                error=error,
+                num_parameters=parts.num_parameters,
+                world_size=parts.context.world_size,
+                peak_rss=peak or peak_resident_bytes(),
+                peak_gpu=peak_gpu_bytes(parts.context.device),
+            )
+            run.write_summary(summary)
+            for callback in callbacks:
+                callback.on_finish(summary)
+
+
+def _info(job: Job, parts: Parts, loader: Loader) -> RunInfo:
+    config, store, context = parts.config, parts.store, parts.context
+    kind = "GPU" if context.device.type == "cuda" else "CPU"
+    ranks = _counted(context.world_size, f"{kind} rank")
+    return RunInfo(
+        dataset=store.dataset,
+        model=config.model.name,
+        num_nodes=store.num_nodes,
+        num_edges=store.num_edges,
+        num_features=store.num_features,
+        num_classes=store.num_classes,
+        num_parameters=parts.num_parameters,
+        world_size=context.world_size,
+        device=f"{ranks}, {_counted(torch.get_num_threads(), 'thread')} each",
+        metric=store.metric,
+        store_path=str(store.path),
+        store_reason=job.store_reason,
+        store_seconds=job.store_seconds,
+        sampler=parts.sampler_in_words(),
+        epochs=config.trainer.epochs,
+        steps_per_epoch=len(loader),
+        global_batch_size=loader.plan.global_batch_size,
+        seed=config.trainer.seed,
+        run_dir=RunDirectory(job.run).shown,
+    )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
