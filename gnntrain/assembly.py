@@ -129,9 +129,17 @@ class Parts:
             self._sampler(fan_outs),
             plan,
             needs=needs_of(self.model),
-            threads=config.threads,
+            threads=self._num_loader_threads(),
             prefetch=config.prefetch,
         )
+
+    def _num_loader_threads(self) -> int:
+        threads = self.config.sampler.threads
+        if threads is None:
+            # On a CPU rank with one core a thread would only take it from the step, and hold a
+            # second batch in memory.
+            threads = int(self.context.device.type == "cuda" or torch.get_num_threads() > 1)
+        return threads
 
     def _sampler(self, fan_outs: Sequence[int]) -> NeighborSampler:
         store, config = self.store, self.config.sampler

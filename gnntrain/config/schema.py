@@ -252,8 +252,8 @@ class SamplerConfig(Section):
     """Draw neighbours with replacement."""
     backend: Literal["auto", "numba", "triton", "pyg"] = "auto"
     """Who draws: numba on the CPU, triton on the GPU, pyg's own loader; auto: what fits."""
-    threads: ZeroOrMore = 1
-    """Background threads a rank that make batches; 0: made between the steps."""
+    threads: ZeroOrMore | None = None
+    """Background threads a rank that make batches; 0: none; null: 1 where a core is left for it."""
     prefetch: OneOrMore = 1
     """Batches made ahead a rank."""
 

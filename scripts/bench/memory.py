@@ -11,6 +11,7 @@ process that has imported all that a rank imports. Linux only.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -24,13 +25,19 @@ import psutil
 _IDLE = "import gnntrain.worker, sys; print('ready', flush=True); sys.stdin.read()"
 
 
-def pss(pid: int) -> int:
-    """Proportional set size of a process, bytes; 0 when it has just ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+KINDS = ("Pss:", "Pss_Anon:", "Pss_File:", "Pss_Shmem:")
+
+
+def pss(pids: Sequence[int]) -> dict[str, int]:
+    """Proportional set size of processes together, bytes: all, own, of files, of shared memory."""
+    sums = dict.fromkeys(KINDS, 0)
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                kind, *size = line.split()
+                if kind in sums:
+                    sums[kind] += int(size[0]) * 1024
+    return sums
 
 
 def family(process: psutil.Process) -> list[int]:
@@ -51,18 +58,18 @@ def idle_worker(num_workers: int) -> float:
     for worker in workers:
         assert worker.stdout is not None
         worker.stdout.readline()
-    total = sum(pss(worker.pid) for worker in workers)
+    total = pss([worker.pid for worker in workers])["Pss:"]
     for worker in workers:
         worker.communicate()
     return total / num_workers
 
 
-def watch(command: Sequence[str]) -> tuple[int, int]:
-    """The command's exit code and the largest PSS of its processes together."""
+def watch(command: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """The command's exit code and the largest PSS of its processes together, with its parts."""
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    peak = 0
+    peak = dict.fromkeys(KINDS, 0)
     while run.poll() is None:
-        peak = max(peak, sum(map(pss, family(psutil.Process(run.pid)))))
+        peak = max(peak, pss(family(psutil.Process(run.pid))), key=lambda sums: sums["Pss:"])
         time.sleep(0.2)
     return run.returncode, peak
 
@@ -99,8 +106,9 @@ def main() -> None:
         "exit_code": code,
         "store_bytes": store,
         "idle_worker_bytes": round(idle),
-        "peak_pss_bytes": peak,
-        "ratio": peak / (store + options.ranks * idle),
+        "peak_pss_bytes": peak["Pss:"],
+        "of_which": {kind[4:-1].lower(): peak[kind] for kind in KINDS[1:]},
+        "ratio": peak["Pss:"] / (store + options.ranks * idle),
     }
     for name, value in result.items():
         print(f"{name:18} {value}")
