@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import torch
 
 from gnntrain.config import Config
@@ -41,6 +42,7 @@ class Parts:
         self.store = store
         self.context = context
         self._features = MappedFeatures(store)
+        self._samplers: dict[tuple[int, ...], NeighborSampler] = {}
         self.model = self._build_model()
         self.evaluator = self._build_evaluator(scratch_dir)
 
@@ -52,21 +54,25 @@ class Parts:
     def loader(self) -> Loader:
         """This rank's mini-batches of the training nodes."""
         config = self.config
+        seeds = self.store.split("train")
+        full = config.sampler.name == "full"
         plan = SeedPlan(
-            self.store.split("train"),
-            config.trainer.batch_size,
+            seeds,
+            -(-len(seeds) // self.context.world_size) if full else config.trainer.batch_size,
             rank=self.context.rank,
             world_size=self.context.world_size,
             drop_last=config.trainer.drop_last,
             seed=config.trainer.seed,
         )
-        if config.sampler.name == "full":
+        if full:
             return FullGraphLoader(
                 self.store,
                 self._features,
                 plan,
                 num_layers=config.model.num_layers,
                 needs=needs_of(self.model),
+                device=self.context.device,
+                own_features=isinstance(self.model, PlainModel),
             )
         return self._neighbor_loader(plan, config.sampler.fan_outs)
 
@@ -90,8 +96,9 @@ class Parts:
         config = self.config.evaluation
         all_ranks = config.ranks == "all"
         if config.name == "layerwise" and isinstance(self.model, GNN):
-            memory_limit = int(config.memory_limit * 2**30)
-            scratch = Scratch(self.context, scratch_dir, memory_limit)
+            quarter = psutil.virtual_memory().total / 2**32
+            memory_limit = quarter if config.memory_limit is None else config.memory_limit
+            scratch = Scratch(self.context, scratch_dir, int(memory_limit * 2**30))
             return LayerwiseEvaluator(
                 self.store, self._features, self.context, scratch, all_ranks=all_ranks
             )
@@ -104,20 +111,26 @@ class Parts:
             split: self._evaluation_loader(split, fan_outs, all_ranks)
             for split in ("train", "val", "test")
         }
-        return SampledEvaluator(self.store, loaders, self.context, max_steps=config.max_steps)
+        return SampledEvaluator(self.store, loaders, self.context)
 
     def _evaluation_loader(
         self, split: str, fan_outs: Sequence[int], all_ranks: bool
     ) -> NeighborLoader:
         config = self.config.evaluation
+        seed = self.config.trainer.seed ^ _EVALUATION_STREAM
+        nodes = self.store.split(split)
+        if config.max_steps is not None:
+            # A random part of the split, the same one on any number of ranks.
+            shuffled = SeedPlan(nodes, config.batch_size, seed=seed).order(0)
+            nodes = shuffled[: config.max_steps * config.batch_size]
         plan = SeedPlan(
-            self.store.split(split),
+            nodes,
             config.batch_size,
             rank=self.context.rank if all_ranks else 0,
             world_size=self.context.world_size if all_ranks else 1,
-            # With a limit on the steps the nodes must be a random part of the split.
-            shuffle=config.max_steps is not None,
-            seed=self.config.trainer.seed ^ _EVALUATION_STREAM,
+            shuffle=False,
+            redraw=False,
+            seed=seed,
         )
         return self._neighbor_loader(plan, fan_outs)
 
@@ -142,9 +155,16 @@ class Parts:
         return threads
 
     def _sampler(self, fan_outs: Sequence[int]) -> NeighborSampler:
-        store, config = self.store, self.config.sampler
+        """One sampler for all loaders with these fan-outs: its working memory is worth sharing."""
         if isinstance(self.model, GNN) and not self.model.uses_graph:
             fan_outs = ()
+        key = tuple(fan_outs)
+        if key not in self._samplers:
+            self._samplers[key] = self._new_sampler(key)
+        return self._samplers[key]
+
+    def _new_sampler(self, fan_outs: Sequence[int]) -> NeighborSampler:
+        store, config = self.store, self.config.sampler
         sampler = PyGBackendSampler if config.backend == "pyg" else CPUNeighborSampler
         return sampler(
             store.indptr,

@@ -12,6 +12,10 @@ R = TypeVar("R")
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` lazily: without the GIL, cached on disk, divisions as in NumPy."""
-    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    """Compile `function` lazily: no GIL, cached on disk where possible, divisions as in NumPy."""
+    compiled: Callable[P, R]
+    try:
+        compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # nowhere to write a cache to: every process compiles for itself
+        compiled = numba.njit(nogil=True, error_model="numpy")(function)
     return compiled

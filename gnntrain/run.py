@@ -6,9 +6,9 @@ configuration and builds its own loader, model and evaluator over the shared sto
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import platformdirs
 import torch
 
 from gnntrain.config import Config, DatasetConfig, from_dict
+from gnntrain.cores import available_cores
 from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.store import GraphStore
@@ -37,7 +38,8 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """
     started = time.time()
     opened = prepare_store(config.dataset)
-    _refuse_untrainable(opened.store)
+    plan = launch_plan(config)
+    _refuse_untrainable(config, opened.store, plan.world_size)
     run = RunDirectory.create(
         directory=config.run.dir,
         name=config.run.name,
@@ -48,7 +50,7 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     )
     job = Job(config.to_dict(), opened.store.path, opened.reason, opened.seconds, run.path, started)
     try:
-        launch("gnntrain.worker:train_rank", job, launch_plan(config, run.logs))
+        launch("gnntrain.worker:train_rank", job, replace(plan, report_dir=run.logs))
     except BaseException as error:
         restore_terminal()  # a rank that was killed could not
         error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
@@ -116,24 +118,26 @@ def prepare_store(dataset: DatasetConfig) -> OpenedStore:
     return open_or_build(directory, builder.identity(), options, builder.build)
 
 
-def launch_plan(config: Config, report_dir: Path) -> LaunchPlan:
+def launch_plan(config: Config) -> LaunchPlan:
     """How many ranks the configuration asks for on this machine."""
     gpus = config.trainer.gpus
     num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
     world_size = num_gpus or config.distributed.num_processes
     threads = config.distributed.threads or max(1, available_cores() // world_size)
-    return LaunchPlan(world_size, num_gpus > 0, threads, config.distributed.timeout, report_dir)
+    return LaunchPlan(world_size, num_gpus > 0, threads, config.distributed.timeout)
 
 
-def available_cores() -> int:
-    """Cores that this process may run on (which a container or SLURM may have limited)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _refuse_untrainable(store: GraphStore) -> None:
-    if len(store.split("train")) == 0:
+def _refuse_untrainable(config: Config, store: GraphStore, world_size: int) -> None:
+    num_seeds = len(store.split("train"))
+    if num_seeds == 0:
         raise UserError(
             f"The data set {store.dataset} has no training node.", "Give a split that has some."
+        )
+    global_batch = config.trainer.batch_size * world_size
+    sampled = config.sampler.name == "neighbor"
+    if sampled and config.trainer.drop_last and num_seeds < global_batch:
+        raise UserError(
+            f"trainer.drop_last=true leaves no step: {num_seeds} training nodes, but "
+            f"{global_batch} a step over all ranks.",
+            "Lower trainer.batch_size, or set trainer.drop_last=false.",
         )

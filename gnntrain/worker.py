@@ -11,6 +11,7 @@ from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import first_report
 from gnntrain.job import Job, summarize
 from gnntrain.loading.loader import Loader
 from gnntrain.reporting.console import Console
@@ -62,7 +63,8 @@ def _fit(
         trainer.fit()
         peak = sum(parts.context.gather(peak_resident_bytes()))
     except BaseException as caught:
-        error = caught
+        # Where another rank failed first, this one only lost its connection to it.
+        error = first_report(run.logs) or caught
         raise
     finally:
         if parts.context.is_main:
@@ -102,7 +104,7 @@ def _info(job: Job, parts: Parts, loader: Loader) -> RunInfo:
         sampler=parts.sampler_in_words(),
         epochs=config.trainer.epochs,
         steps_per_epoch=len(loader),
-        global_batch_size=loader.plan.global_batch_size,
+        global_batch_size=min(loader.plan.global_batch_size, len(loader.plan.seeds)),
         seed=config.trainer.seed,
         run_dir=RunDirectory(job.run).shown,
     )

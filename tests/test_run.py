@@ -160,24 +160,30 @@ def test_a_users_own_pyg_model_trains_by_its_entry_point(cache: Path, tmp_path: 
     package = tmp_path / "site"
     (package / "my_models-1.0.dist-info").mkdir(parents=True)
     (package / "my_models.py").write_text(
+        "import torch\n"
         "from torch_geometric.nn import GraphSAGE\n"
-        "def make(in_channels, out_channels, width=8):\n"
-        "    return GraphSAGE(in_channels, width, num_layers=2, out_channels=out_channels)\n"
+        "class Mine(GraphSAGE):\n"
+        "    def __init__(self, in_channels, out_channels, width=8):\n"
+        "        super().__init__(in_channels, width, 2, out_channels)\n"
+        "        self.unused = torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x, edge_index):\n"
+        "        x = torch.nn.functional.dropout(x, 0.5, self.training, inplace=True)\n"
+        "        return super().forward(x, edge_index)\n"
     )
     (package / "my_models-1.0.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: my-models\nVersion: 1.0\n"
     )
     (package / "my_models-1.0.dist-info" / "entry_points.txt").write_text(
-        "[gnntrain.models]\nmine = my_models:make\n"
+        "[gnntrain.models]\nmine = my_models:Mine\n"
     )
     environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{package}", "XDG_CACHE_HOME": str(cache)}
-    for name, sampler in (("a", "neighbor"), ("b", "full")):
+    for name, sampler, ranks in (("a", "neighbor", 1), ("b", "full", 1), ("c", "neighbor", 2)):
         run = tmp_path / name
         subprocess.run(
             [
                 *(sys.executable, "-m", "gnntrain", "model=plugin", "model.name=mine"),
                 *("model.options={width: 12}", "dataset.num_nodes=600", "trainer.epochs=2"),
-                *(f"sampler={sampler}", f"run.dir={run}"),
+                *(f"sampler={sampler}", f"run.dir={run}", f"distributed.num_processes={ranks}"),
             ],
             env=os.environ | environment,
             cwd=tmp_path,
@@ -197,6 +203,59 @@ def test_a_failing_run_says_so_in_its_summary(cache: Path, tmp_path: Path) -> No
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "loss" in summary["error"]
+
+
+def test_a_rank_that_fails_is_named_in_the_summary(cache: Path, tmp_path: Path) -> None:
+    package = tmp_path / "site"
+    package.mkdir()
+    # Every process of the job imports this: rank 1 fails in its second step.
+    (package / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('FAIL_RANK'):\n"
+        "    import gnntrain.training.losses as losses\n"
+        "    import torch.distributed as dist\n"
+        "    build = losses.build_loss\n"
+        "    def failing(*args):\n"
+        "        loss, calls = build(*args), []\n"
+        "        def wrapped(*tensors):\n"
+        "            calls.append(1)\n"
+        "            if dist.is_initialized() and dist.get_rank() == 1 and len(calls) == 2:\n"
+        "                raise ValueError('boom on rank 1')\n"
+        "            return loss(*tensors)\n"
+        "        return wrapped\n"
+        "    losses.build_loss = failing\n"
+    )
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gnntrain", *TINY, "trainer.epochs=9"),
+            *("distributed.num_processes=2", f"run.dir={run}"),
+        ],
+        env=os.environ
+        | {
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{package}",
+            "XDG_CACHE_HOME": str(cache),
+            "FAIL_RANK": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Rank 1 failed: ValueError: boom on rank 1" in done.stderr
+    assert "closed by peer" not in done.stdout + done.stderr
+    assert "boom on rank 1" in json.loads((run / "summary.json").read_text())["error"]
+
+
+def test_too_few_nodes_for_one_full_batch_are_refused_before_a_run_begins(
+    cache: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    keys = ["dataset.num_nodes=300", "trainer.drop_last=true", f"run.dir={run}"]
+    output = gnntrain(cache, tmp_path, *keys, code=2)
+    assert "60 training nodes, but 1024 a step" in output
+    assert not run.exists()
 
 
 def test_a_run_directory_is_never_overwritten(cache: Path, tmp_path: Path) -> None:

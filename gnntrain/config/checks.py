@@ -116,6 +116,10 @@ def _training(config: Config) -> Iterator[Contradiction]:
         expects = f"at most trainer.epochs={trainer.epochs}"
         keys = ("trainer.warmup_epochs", "trainer.epochs")
         yield keys, Problem(keys[0], str(trainer.warmup_epochs), expects)
+    if trainer.scheduler == "plateau" and trainer.warmup_epochs:
+        keys = ("trainer.warmup_epochs", "trainer.scheduler")
+        expects = "0 with trainer.scheduler=plateau, which sets the rate by the metric alone"
+        yield keys, Problem(keys[0], str(trainer.warmup_epochs), expects)
     if trainer.gpus == 0 and trainer.precision == "fp16":
         yield ("trainer.gpus", "trainer.precision"), _fp16()
     if trainer.gpus not in ("auto", 0) and ranks > 1:

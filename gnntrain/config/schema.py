@@ -217,7 +217,7 @@ class GINConfig(LayeredConfig):
 
     name: Literal["gin"] = "gin"
     """Name of the model."""
-    norm: Literal["none", "batch", "layer"] = "batch"
+    norm: Literal["none", "batch", "layer"] = "layer"
     """Normalisation between layers."""
     train_eps: bool = False
     """Learn the weight of a node's own value."""
@@ -323,14 +323,14 @@ class EvaluationConfig(Section):
     """Exact, layer by layer with all neighbours; or on sampled neighbours."""
     ranks: Annotated[Literal["all", "0"], BeforeValidator(text_of_number)] = "all"
     """Ranks that take part: all, or rank 0 alone."""
-    memory_limit: Positive = 1.0
-    """Working memory a rank of layerwise, in GiB, without the nodes' values themselves."""
+    memory_limit: Positive | None = None
+    """Largest layer, in GiB, kept in memory, not on disk; null: a quarter of all memory."""
     batch_size: OneOrMore = 4096
     """Nodes a rank a step of sampled."""
     fan_outs: FanOuts | None = None
     """In-neighbours drawn by sampled, one number a layer; null: as sampler.fan_outs."""
     max_steps: OneOrMore | None = None
-    """Most steps a split of sampled; null: all nodes."""
+    """Most batches of a split that sampled computes, on all ranks together; null: all nodes."""
 
 
 class RunConfig(Section):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gnntrain.data.csc import CHUNK_EDGES
-from gnntrain.data.graph import SPLITS, TASKS, AnyArray, GraphData, IntArray
+from gnntrain.data.graph import METRICS_OF_TASK, SPLITS, TASKS, AnyArray, GraphData, IntArray
 from gnntrain.errors import UserError
 
 _NUM_SHOWN = 5
@@ -58,6 +58,9 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     if data.num_classes < 1:
         yield f"num_classes is {data.num_classes}"
         return
+    if data.metric not in METRICS_OF_TASK[data.task]:
+        possible = ", ".join(METRICS_OF_TASK[data.task])
+        yield f"metric is {data.metric}, but a {data.task} task is judged by {possible}"
     yield from _edge_problems(data)
     yield from _label_problems(data)
     yield from _split_problems(data)

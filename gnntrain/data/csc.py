@@ -8,7 +8,6 @@ a node, no more than a few blocks are ever held, and reverse edges are never lis
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnntrain.cores import available_cores
 from gnntrain.data.graph import Float32Array, Int64Array, IntArray
 from gnntrain.jit import jit
 
@@ -27,13 +27,6 @@ CHUNK_EDGES = 1 << 20
 MIN_BLOCK_EDGES = 1 << 20
 NUM_BLOCKS = 32
 MAX_THREADS = 4
-
-
-def num_threads() -> int:
-    """CPU cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def index_dtype(num_nodes: int) -> np.dtype[Any]:
@@ -125,7 +118,7 @@ def column_blocks(
     counts = count_columns(edges, num_nodes)
     max_edges = max(min_block_edges, int(counts.sum()) // NUM_BLOCKS)
     ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_nodes)))
-    workers = min(num_threads(), MAX_THREADS, len(ranges))
+    workers = min(available_cores(), MAX_THREADS, len(ranges))
     pending: deque[Future[ColumnBlock]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for first, last in ranges:

@@ -19,6 +19,14 @@ Float32Array = npt.NDArray[np.float32]
 Task = Literal["multiclass", "binary", "multilabel"]
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
+_BY_CLASS = ("accuracy", "f1_micro", "f1_macro")
+METRICS_OF_TASK: Mapping[Task, tuple[str, ...]] = {
+    "multiclass": _BY_CLASS,
+    "binary": (*_BY_CLASS, "roc_auc", "average_precision"),
+    "multilabel": (*_BY_CLASS, "roc_auc", "average_precision"),
+}
+"""Metrics that a task can be judged by."""
+
 TASKS: tuple[str, ...] = get_args(Task)
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
 SPLITS = ("train", "val", "test")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.csc import num_threads
+from gnntrain.cores import available_cores
 from gnntrain.data.graph import Float32Array, Int64Array, IntArray
 from gnntrain.jit import jit
 
@@ -87,7 +87,7 @@ def draw_pairs(
     """
     num_found = 0
     turn = 0
-    with ThreadPoolExecutor(num_threads()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         while num_found < len(out):
             key = _mixed(np.uint64(seed), np.uint64(2 * turn + within))
             given = sure if turn == 0 else sure[:0]

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gnntrain.data.csc import num_threads
+from gnntrain.cores import available_cores
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.store_meta import SEAL_FILE, ArrayMeta, StoreError, StoreMeta, canonical_json
 
@@ -72,7 +72,7 @@ def checksums(files: list[Path]) -> list[str]:
         [(file, start) for start in range(0, max(file.stat().st_size, 1), _HASH_PIECE)]
         for file in files
     ]
-    with ThreadPoolExecutor(num_threads()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         digests = [[pool.submit(_hash_piece, *piece) for piece in of_file] for of_file in pieces]
         return [
             blake2b(b"".join(digest.result() for digest in of_file), digest_size=20).hexdigest()

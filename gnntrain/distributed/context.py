@@ -56,6 +56,14 @@ class DistributedContext:
         dist.all_gather_object(values, value)
         return cast(list[T], values)
 
+    def gather_to_main(self, value: T) -> list[T]:
+        """Every rank's `value` (plain data or CPU tensors) on rank 0, in rank order; else none."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.world_size if self.is_main else None
+        dist.gather_object(value, values, dst=0)
+        return cast(list[T], values or [])
+
     def synchronize_buffers(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers (batch-norm statistics), as the checkpoint has them."""
         if self.world_size > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import multiprocessing.connection as mp_connection
 import os
 import signal
@@ -49,7 +50,7 @@ class LaunchPlan:
     use_gpus: bool
     threads: int
     timeout: float
-    report_dir: Path
+    report_dir: Path = Path()
 
 
 def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
@@ -70,6 +71,8 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
         torch.set_num_threads(plan.threads)
         _call(worker, DistributedContext(device=_device(plan, 0)), payload)
         return
+    # It would announce how it ends the other ranks; we say why.
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
         port = listener.getsockname()[1]
         # The listening socket itself is handed over: no gap in which the port could be taken.
@@ -193,10 +196,6 @@ def _device(plan: LaunchPlan, rank: int) -> torch.device:
     return torch.device("cuda", rank)
 
 
-def _report(rank: int, report_dir: Path) -> Path:
-    return report_dir / f"rank_{rank}.error.json"
-
-
 def _leave_report(rank: int, error: Exception, report_dir: Path) -> None:
     if isinstance(error, GnntrainError):
         message, hint = error.message, error.hint
@@ -209,7 +208,10 @@ def _leave_report(rank: int, error: Exception, report_dir: Path) -> None:
         "user": isinstance(error, UserError),
         "traceback": traceback.format_exc(),
     }
-    _report(rank, report_dir).write_text(json.dumps(report))
+    path = report_dir / f"rank_{rank}.error.json"
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(report))
+    draft.replace(path)  # another rank may be looking
 
 
 def _cause(
@@ -220,14 +222,19 @@ def _cause(
     """What made the job fail: not a rank that failed because another one had gone."""
     for rank, process in enumerate(processes):
         code = process.exitcode or 0
-        # The launcher itself ends the others with SIGTERM.
-        if code < 0 and -code != signal.SIGTERM:
+        # From outside or by a fault of its own: never because another rank went first.
+        if -code in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS):
             name = signal.Signals(-code).name
             hint = "The system kills a process when memory runs out." if name == "SIGKILL" else None
             return RunError(f"Rank {rank} was ended by {name}.", hint)
+    return first_report(report_dir) or RunError(f"Rank {error.error_index} ended: {error}")
+
+
+def first_report(report_dir: Path) -> GnntrainError | None:
+    """The error of the rank that failed first by itself, as it told it; None if none has."""
     reports = [json.loads(path.read_text()) for path in report_dir.glob("rank_*.error.json")]
     if not reports:
-        return RunError(f"Rank {error.error_index} ended: {error}")
+        return None
     first = min(reports, key=lambda report: int(report["time"]))
     kind = UserError if first["user"] else RunError
     cause = kind(first["message"], first["hint"])

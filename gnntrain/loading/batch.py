@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class Block:
         weight: float32 `[num_edges]`, the graph's edge weights; None: all 1.
         degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
         norm: float32 `[num_src]`, `GraphStore.gcn_norm` of the sources.
+        derived: What a model has worked out of the edges, kept for the block's next use.
 
     `weight`, `degree` and `norm` are there only where the model asks for them (`BlockNeeds`).
     """
@@ -40,6 +41,7 @@ class Block:
     weight: Tensor | None = None
     degree: Tensor | None = None
     norm: Tensor | None = None
+    derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_dst(self) -> int:
@@ -50,14 +52,18 @@ class Block:
         return self.indices.numel()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
-        """The same block with all its tensors on `device`."""
-        moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                value = value.to(device, non_blocking=non_blocking)
-            moved[field.name] = value
-        return Block(**moved)
+        """The block with all its tensors on `device`: itself where they are there already."""
+        tensors = {
+            item.name: value
+            for item in fields(self)
+            if isinstance(value := getattr(self, item.name), Tensor)
+        }
+        moved: dict[str, Any] = {
+            name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items()
+        }
+        if all(moved[name] is tensors[name] for name in tensors):
+            return self
+        return replace(self, **moved, derived={})
 
 
 @dataclass(frozen=True, slots=True)

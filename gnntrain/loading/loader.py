@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +39,8 @@ class SeedPlan:
         seeds: int64 `[num_seeds]`, global ids.
         batch_size: Seeds a rank a step.
         drop_last: Leave out the last global batch where it is not full.
+        redraw: Whether a node draws other in-neighbours in every step. Without, its draw does not
+            depend on how the seeds are cut into batches.
     """
 
     seeds: Int64Array
@@ -46,6 +49,7 @@ class SeedPlan:
     world_size: int = 1
     shuffle: bool = True
     drop_last: bool = False
+    redraw: bool = True
     seed: int = 0
 
     @property
@@ -172,7 +176,7 @@ class NeighborLoader(_Position):
 
         with ThreadPoolExecutor(self._threads, "gnntrain-loader") as pool:
             try:
-                submit(self._prefetch)
+                submit(max(self._prefetch, self._threads))
                 while pending:
                     batch = pending.popleft().result()
                     submit(1)  # the next is made while this one is computed
@@ -191,7 +195,8 @@ class NeighborLoader(_Position):
             # Without a seed of its own a rank still has to enter the all-reduce: it computes a
             # borrowed one, with weight zero in the loss.
             seeds = everyone[:1]
-        subgraph = self._sampler.sample(seeds, key=SampleKey(plan.seed, epoch, step))
+        key = SampleKey(plan.seed, epoch, step if plan.redraw else 0)
+        subgraph = self._sampler.sample(seeds, key=key)
         return MiniBatch(
             x=self._features.gather(subgraph.nodes),
             y=share(np.ascontiguousarray(self._store.labels[seeds])),
@@ -239,7 +244,14 @@ class FullGraphLoader(_Position):
     """Full-graph training: one step an epoch, over all nodes.
 
     Every rank computes the whole graph and takes its share of the seeds into the loss, so the
-    answer is the same on any number of ranks (and the work is not divided).
+    answer is the same on any number of ranks (and the work is not divided). The graph is moved to
+    `device` once.
+
+    Args:
+        num_layers: Layers of the model.
+        needs: What blocks carry beside the edges.
+        own_features: Give every epoch a copy of the features, for a model that might write to them:
+            they are the store's own pages.
     """
 
     def __init__(
@@ -250,18 +262,21 @@ class FullGraphLoader(_Position):
         *,
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
+        device: torch.device | str = "cpu",
+        own_features: bool = False,
     ) -> None:
         self.plan = plan
+        self._own_features = own_features
         own = plan.seeds[share_of(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
         x = features.whole()
         self._batch = MiniBatch(
-            x=features.rows(0, store.num_nodes) if x is None else x,
-            y=share(np.ascontiguousarray(store.labels[seeds])),
-            n_id=torch.arange(store.num_nodes),
+            x=(features.rows(0, store.num_nodes) if x is None else x).to(device),
+            y=share(np.ascontiguousarray(store.labels[seeds])).to(device),
+            n_id=torch.arange(store.num_nodes, device=device),
             batch_size=len(seeds),
-            blocks=(whole_graph_block(store, needs),) * num_layers,
-            seed_rows=share(seeds),
+            blocks=(whole_graph_block(store, needs).to(device),) * num_layers,
+            seed_rows=share(seeds).to(device),
             num_counted=len(own),
             global_batch_size=len(plan.seeds),
             sampled=None,
@@ -274,7 +289,11 @@ class FullGraphLoader(_Position):
         """The whole graph, once."""
         if self._step == 0:
             self._step = 1
-            yield self._batch
+            batch = self._batch
+            if self._own_features:
+                batch = copy.copy(batch)
+                batch.x = batch.x.clone()
+            yield batch
 
 
 def whole_graph_block(

@@ -144,20 +144,29 @@ def _transposed_product(
     block: Block, weight: Tensor | None, scale: Tensor | None, rows: Tensor
 ) -> Tensor:
     """Σ over the out-edges of every source: `[num_dst, H, C]` → `[num_src, H, C]`."""
-    # A block read by column instead of by row is its transpose; the numbers of the edges as
-    # values show where each went.
-    numbers = torch.arange(block.num_edges, device=rows.device)
-    size = (block.num_src, block.num_dst)
-    flipped = torch.sparse_csc_tensor(
-        block.indptr, block.indices, numbers, size, check_invariants=False
-    ).to_sparse_csr()
-    indptr, indices = flipped.crow_indices(), flipped.col_indices()
-    values = None if weight is None else weight[flipped.values()]
+    indptr, indices, numbers = _transposed(block)
+    values = None if weight is None else weight[numbers]
     if scale is not None:
         factor = scale[indices].unsqueeze(1)
         values = (factor if values is None else values * factor).to(rows.dtype)
         values = values.expand(-1, rows.shape[1])
     return _product(indptr, indices, values, rows)
+
+
+def _transposed(block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    """The out-edges: `indptr` and `indices` by source, and which edge of the block each is."""
+    if "transposed" not in block.derived:
+        # A block read by column instead of by row is its transpose; the numbers of the edges as
+        # values show where each went.
+        numbers = torch.arange(block.num_edges, device=block.indices.device)
+        size = (block.num_src, block.num_dst)
+        flipped = torch.sparse_csc_tensor(
+            block.indptr, block.indices, numbers, size, check_invariants=False
+        ).to_sparse_csr()
+        parts = (flipped.crow_indices(), flipped.col_indices(), flipped.values())
+        block.derived["transposed"] = parts
+    transposed: tuple[Tensor, Tensor, Tensor] = block.derived["transposed"]
+    return transposed
 
 
 def _product(indptr: Tensor, indices: Tensor, weight: Tensor | None, rows: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,31 +15,21 @@ from gnntrain.models.base import GNN
 ENTRY_POINT_GROUP = "gnntrain.models"
 
 
-class PlainBatch(Protocol):
-    """What a plain PyG model needs of a mini-batch."""
-
-    x: Tensor
-    edge_index: Tensor
-    batch_size: int
-
-
 class PlainModel(nn.Module):
-    """A plain PyG model `forward(x, edge_index)`, run on a mini-batch's whole subgraph.
+    """A plain PyG model `forward(x, edge_index)`, run on all of a mini-batch's nodes.
 
     Args:
         module: The model.
     """
 
-    uses_graph = True
-
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, batch: PlainBatch) -> Tensor:
-        """Outputs of the seeds, float `[batch_size, out_channels]`."""
-        rows: Tensor = self.module(batch.x, batch.edge_index)
-        return rows[: batch.batch_size]
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Outputs of all nodes, float `[num_nodes, out_channels]`."""
+        rows: Tensor = self.module(x, edge_index)
+        return rows
 
 
 def installed_plugins() -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from gnntrain.cores import available_cores
+
 PACKAGES = (
     "gnntrain",
     "torch",
@@ -55,7 +57,7 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "cores_available": _available_cores(),
+        "cores_available": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": _gpus(),
         "variables": {
@@ -96,13 +98,6 @@ def _cpu_model() -> str:
         if name.strip() == "model name":
             return value.strip()
     return platform.processor() or platform.machine()
-
-
-def _available_cores() -> int | None:
-    """Cores this process may use, which a batch system often makes fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def _output(*command: str) -> str | None:

@@ -11,7 +11,6 @@ import torch
 import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import (
     BaseSampler,
     NeighborSampler,
@@ -204,25 +203,6 @@ class PyGBackendSampler:
         edge_ids = out.edge.numpy() if self._edge_ids else None
         hops = cumulative_hops(indptr, sources.astype(np.int32), edge_ids, num_known)
         return SampledSubgraph(out.node.numpy(), len(seeds), hops)
-
-
-def pyg_neighbor_loader(
-    data: Data, seeds: Int64Array, fan_outs: Sequence[int], **options: Any
-) -> NeighborLoader:
-    """Stock PyG `NeighborLoader` over the given seed nodes (int64 ids, say one rank's share).
-
-    `options` go to `NeighborLoader`: `batch_size`, `shuffle`, `replace`, `num_workers`, …
-
-    Raises:
-        UserError: Neither pyg-lib nor torch-sparse is installed.
-    """
-    require_pyg_backend()
-    return NeighborLoader(
-        data,
-        num_neighbors=list(checked_fan_outs(fan_outs)),
-        input_nodes=torch.tensor(seeds, dtype=torch.int64),
-        **options,
-    )
 
 
 def require_pyg_backend() -> None:

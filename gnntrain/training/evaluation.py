@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -64,7 +64,7 @@ class LayerwiseEvaluator:
         self._features = features
         self._context = context
         self._scratch = scratch
-        self._max_rows = max(1, _MAX_CHUNK_NUMBERS // max(1, features.num_features))
+        self._norm_on_device: Tensor | None = None
         if all_ranks:
             self._rows = balanced_range(store.indptr, context.rank, context.world_size)
         else:
@@ -80,11 +80,16 @@ class LayerwiseEvaluator:
                 nodes = self._store.split(split)
                 labels = torch.from_numpy(self._store.labels[nodes])
                 metrics[split] = _metrics(self._store, logits[share(nodes)], labels)
+        # Between evaluations the memory is the training's.
+        self._scratch.release()
         return self._context.broadcast(metrics)
 
     @torch.no_grad()
     def logits(self, model: GNN) -> Tensor:
-        """float32 `[num_nodes, num_outputs]` on the CPU, shared by all ranks. Collective."""
+        """float32 `[num_nodes, num_outputs]` on the CPU, shared by all ranks. Collective.
+
+        Belongs to the caller until the next call.
+        """
         was_training = model.training
         model.eval()
         try:
@@ -94,7 +99,7 @@ class LayerwiseEvaluator:
 
     def _by_row(self, model: GNN) -> Tensor:
         out = self._matrix("logits", self._store.num_outputs)
-        for start, stop in self._chunks():
+        for start, stop in self._chunks(model):
             out[start:stop] = model(self._on_device(self._features.rows(start, stop)), ()).cpu()
         self._context.barrier()
         return out
@@ -108,7 +113,7 @@ class LayerwiseEvaluator:
         for i in range(model.num_layers):
             z = self._transformed(model, i, source)
             out_matrix = self._matrix(f"h{i % 2}", model.hidden_channels) if i < last else None
-            for a, b in self._chunks():
+            for a, b in self._chunks(model):
                 h = self._layer(model, i, source, z, a, b)
                 state = h
                 if readout is not None:
@@ -127,8 +132,10 @@ class LayerwiseEvaluator:
         self, model: GNN, i: int, source: FeatureSource | Tensor, z: Tensor, a: int, b: int
     ) -> Tensor:
         """Layer `i`'s output for the nodes `a … b − 1`."""
-        block = whole_graph_block(self._store, needs_of(model), a, b).to(self._context.device)
-        h_dst = self._on_device(_rows(source, a, b))
+        needs = replace(needs_of(model), norm=False)
+        block = whole_graph_block(self._store, needs, a, b).to(self._context.device)
+        block = replace(block, norm=self._norm(model))
+        h_dst = self._input(model, i, source, a, b)
         z_dst = z[a:b] if model.has_transform(i) else h_dst
         return model.finish(i, model.combine(i, z, h_dst, z_dst, block), h_dst)
 
@@ -137,17 +144,32 @@ class LayerwiseEvaluator:
         if not model.has_transform(i):
             whole = source if isinstance(source, Tensor) else source.whole()
             if whole is not None:
-                return self._on_device(whole)
-        width = model.transform(i, self._on_device(_rows(source, 0, 0))).shape[1]
-        z = self._matrix("z", width)
-        for a, b in self._chunks():
-            rows = self._on_device(_rows(source, a, b))
-            z[a:b] = (model.transform(i, rows) if model.has_transform(i) else rows).cpu()
+                whole = self._on_device(whole)
+                return model.start(whole) if i == 0 else whole
+        z = self._matrix("z", model.transform(i, self._input(model, i, source, 0, 0)).shape[1])
+        for a, b in self._chunks(model):
+            z[a:b] = model.transform(i, self._input(model, i, source, a, b)).cpu()
         self._context.barrier()
         return self._on_device(z)
 
-    def _chunks(self) -> Iterator[tuple[int, int]]:
-        return chunks(self._store.indptr, *self._rows, self._max_rows)
+    def _input(self, model: GNN, i: int, source: FeatureSource | Tensor, a: int, b: int) -> Tensor:
+        """What layer `i` gets for the nodes `a … b − 1`."""
+        rows = source[a:b] if isinstance(source, Tensor) else source.rows(a, b)
+        rows = self._on_device(rows)
+        return model.start(rows) if i == 0 else rows
+
+    def _norm(self, model: GNN) -> Tensor | None:
+        """The normalisation of all nodes on this rank's device, moved there once."""
+        if not model.uses_norm:
+            return None
+        if self._norm_on_device is None:
+            self._norm_on_device = self._on_device(share(self._store.gcn_norm))
+        return self._norm_on_device
+
+    def _chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
+        widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
+        max_rows = max(1, _MAX_CHUNK_NUMBERS // widest)
+        return chunks(self._store.indptr, *self._rows, max_rows)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
@@ -163,7 +185,6 @@ class SampledEvaluator:
 
     Args:
         loaders: By split. They share each batch out over the ranks that take part.
-        max_steps: Steps a split at the most; None: all.
     """
 
     def __init__(
@@ -171,13 +192,10 @@ class SampledEvaluator:
         store: GraphStore,
         loaders: Mapping[str, NeighborLoader],
         context: DistributedContext,
-        *,
-        max_steps: int | None = None,
     ) -> None:
         self._store = store
         self._loaders = loaders
         self._context = context
-        self._max_steps = max_steps
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
@@ -185,28 +203,31 @@ class SampledEvaluator:
         was_training = model.training
         model.eval()
         try:
-            return {split: self._split(module, split) for split in SPLITS}
+            return self._context.broadcast(
+                {split: self._split(module, self._loaders[split]) for split in SPLITS}
+            )
         finally:
             model.train(was_training)
 
     @torch.no_grad()
-    def _split(self, module: OnBatch, split: str) -> Metrics:
-        loader = self._loaders[split]
+    def _split(self, module: OnBatch, loader: NeighborLoader) -> Metrics:
+        """The split's metrics on rank 0, none elsewhere."""
         logits: list[Tensor] = []
         labels: list[Tensor] = []
         # A rank that does not take part has its plan, but draws nothing.
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
-        for batch in islice(loader, 0 if idle else self._max_steps):
+        for batch in () if idle else loader:
             if batch.num_counted:
                 logits.append(module(batch.to(self._context.device)).float().cpu())
                 labels.append(batch.y.cpu())
-        parts = self._context.gather((_joined(logits), _joined(labels)))
-        all_logits = _joined([part for part, _ in parts if part is not None])
-        all_labels = _joined([part for _, part in parts if part is not None])
-        if all_logits is None or all_labels is None:
+        parts = self._context.gather_to_main(list(zip(logits, labels, strict=True)))
+        batches = [batch for part in parts for batch in part]
+        if not batches:
             return {}
-        return _metrics(self._store, all_logits, all_labels)
+        return _metrics(
+            self._store, torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
+        )
 
 
 def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int, int]:
@@ -233,14 +254,6 @@ def chunks(indptr: Int64Array, start: int, stop: int, max_rows: int) -> Iterator
         end = min(max(end, start + 1), start + max_rows)
         yield start, end
         start = end
-
-
-def _rows(source: FeatureSource | Tensor, start: int, stop: int) -> Tensor:
-    return source[start:stop] if isinstance(source, Tensor) else source.rows(start, stop)
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor | None:
-    return torch.cat(list(parts)) if parts else None
 
 
 def _metrics(store: GraphStore, logits: Tensor, labels: Tensor) -> Metrics:

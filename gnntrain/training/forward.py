@@ -21,7 +21,7 @@ class OnBatch(nn.Module):
     def forward(self, batch: MiniBatch) -> Tensor:
         """Logits of the seeds, `[batch_size, num_outputs]`."""
         if isinstance(self.model, PlainModel):
-            out: Tensor = self.model.module(batch.x, batch.edge_index)
+            out: Tensor = self.model(batch.x, batch.edge_index)
         else:
             out = self.model(batch.x, batch.blocks)
         return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]

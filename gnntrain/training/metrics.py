@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gnntrain.data.build import Task
@@ -91,10 +92,15 @@ def _multilabel(scores: Tensor, labels: Tensor, *, with_ranking: bool) -> Metric
         "accuracy": float(((scores > 0.5) == labels.bool()).double().mean()),
     }
     if with_ranking:  # a sort for each label: only where the data set is judged by it
-        auroc = classification.multilabel_auroc
-        precision = classification.multilabel_average_precision
-        metrics["roc_auc"] = float(auroc(scores, labels, num_labels))
-        metrics["average_precision"] = float(precision(scores, labels, num_labels))
+        # A label that all nodes have, or none, has no ranking; torchmetrics would count it as 0.
+        num_positive = labels.sum(dim=0)
+        ranked = [
+            _ranking(scores[:, i], labels[:, i])
+            for i in torch.nonzero((num_positive > 0) & (num_positive < len(labels))).flatten()
+        ]
+        for name in ("roc_auc", "average_precision"):
+            values = [ranking[name] for ranking in ranked]
+            metrics[name] = sum(values) / len(values) if values else float("nan")
     return metrics
 
 

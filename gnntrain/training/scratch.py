@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ class Scratch:
 
     One rank alone gets ordinary memory. Several ranks map one file, in shared memory where there
     is ample room and else in `directory`; so does a single rank beyond `memory_limit`. Files are
-    unlinked as soon as every rank has mapped them: nothing is left behind, however the job ends.
+    unlinked as soon as every rank has mapped them, so that the end of the job frees them.
 
     Args:
         directory: Where files go that are too large for memory.
@@ -42,6 +43,10 @@ class Scratch:
         if key not in self._matrices:
             self._matrices[key] = self._allocate(num_rows, num_columns)
         return self._matrices[key]
+
+    def release(self) -> None:
+        """Forget all matrices; their memory is free once nobody holds one. On all ranks."""
+        self._matrices.clear()
 
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
         num_bytes = 4 * num_rows * num_columns
@@ -70,12 +75,16 @@ class Scratch:
         roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 2 * num_bytes
         if in_memory and roomy:
             directory = _SHARED_MEMORY
-        path = directory / f".gnntrain-scratch-{os.getpid()}-{len(self._matrices)}"
-        with path.open("wb") as file:
-            try:
+        handle, name = tempfile.mkstemp(prefix=".gnntrain-scratch-", dir=directory)
+        try:
+            if hasattr(os, "posix_fallocate"):
                 # Reserved now, since a full disk under a mapped page would kill the process.
-                os.posix_fallocate(file.fileno(), 0, num_bytes)
-            except OSError:
-                path.unlink()
-                raise
-        return path
+                os.posix_fallocate(handle, 0, num_bytes)
+            else:
+                os.truncate(handle, num_bytes)
+        except OSError:
+            Path(name).unlink()
+            raise
+        finally:
+            os.close(handle)
+        return Path(name)

@@ -43,6 +43,7 @@ class _EpochTotals:
     num_seeds: int = 0
     num_edges: int = 0
     num_steps: int = 0
+    lr: float = 0.0
 
 
 class Trainer:
@@ -105,7 +106,9 @@ class Trainer:
         if self._config.compile:
             module = torch.compile(module, dynamic=True)  # type: ignore[assignment]
         if self._context.world_size > 1:
-            module = DistributedDataParallel(module)
+            # Ours use all their parameters in every step; a user's may not.
+            unused = isinstance(self._model, PlainModel)
+            module = DistributedDataParallel(module, find_unused_parameters=unused)
         return module
 
     def fit(self) -> FitResult:
@@ -140,7 +143,7 @@ class Trainer:
                 step=self._step,
                 train_loss=loss,
                 metrics=metrics,
-                lr=self._optimizer.param_groups[0]["lr"],
+                lr=totals.lr,
                 seconds=seconds,
                 eval_seconds=time.perf_counter() - trained,
                 seeds_per_s=num_seeds / seconds,
@@ -181,6 +184,7 @@ class Trainer:
         if self._config.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
             nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
+        totals.lr = self._optimizer.param_groups[0]["lr"]
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._schedule.after_step()
@@ -255,11 +259,11 @@ class Trainer:
         return sum(best < e <= epoch for e in evaluated) >= patience
 
     def _checkpoint(self, improved: bool) -> None:
-        rng = self._context.gather(torch.get_rng_state())
+        rng = self._context.gather(_rng_state(self._context.device))
         if self._writer is not None and self._context.is_main:
             self._writer.offer(self._state(rng), best=improved)
 
-    def _state(self, rng: list[Tensor]) -> State:
+    def _state(self, rng: list[dict[str, Tensor]]) -> State:
         return {
             # copies, since the weights go on changing before the state is written
             "model": copy.deepcopy(self._model.state_dict()),
@@ -276,3 +280,11 @@ class Trainer:
             "world_size": self._context.world_size,
             **self._identity,
         }
+
+
+def _rng_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of the generators that dropout draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states

@@ -139,7 +139,7 @@ def test_a_seed_gives_the_same_graph_on_any_number_of_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = graph(seed=3)
-    monkeypatch.setattr(pair_draws, "num_threads", lambda: 7)
+    monkeypatch.setattr(pair_draws, "available_cores", lambda: 7)
     assert_equal_graphs(first, graph(seed=3))
 
 

@@ -151,11 +151,8 @@ def test_a_plain_pyg_model_runs_on_a_mini_batch() -> None:
     config = SimpleNamespace(name="plain", options={"width": 4}, hidden_channels=128)
     model = build_model(config, 5, 3)
     assert isinstance(model, PlainModel)
-    batch: Any = SimpleNamespace(
-        x=torch.randn(6, 5), edge_index=torch.tensor([[4, 5], [0, 1]]), batch_size=2
-    )
-    expected = model.module(batch.x, batch.edge_index)[:2]
-    torch.testing.assert_close(model(batch), expected)
+    x, edge_index = torch.randn(6, 5), torch.tensor([[4, 5], [0, 1]])
+    torch.testing.assert_close(model(x, edge_index), model.module(x, edge_index))
 
 
 @pytest.mark.usefixtures("plugins")

@@ -16,14 +16,14 @@ import torch.nn.functional as F
 import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader, NodeLoader
+from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import NodeSamplerInput
 
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.sampling.pyg import PyGBackendSampler, PyGSampler, pyg_neighbor_loader
+from gnntrain.sampling.pyg import PyGBackendSampler, PyGSampler
 from tests.sampling import oracle
 from tests.sampling.graphs import global_in_edges, random_csc
 
@@ -137,15 +137,11 @@ def no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_backend")
 def test_without_a_backend_one_sentence_says_how_to_get_it() -> None:
-    for build in (
-        lambda: PyGBackendSampler(*random_csc(50, 300), [3]),
-        lambda: pyg_neighbor_loader(communities(), np.arange(9), [3], batch_size=3),
-    ):
-        with pytest.raises(UserError, match="neither can be imported") as error:
-            build()
-        assert error.value.hint is not None
-        for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
-            assert word in error.value.hint
+    with pytest.raises(UserError, match="neither can be imported") as error:
+        PyGBackendSampler(*random_csc(50, 300), [3])
+    assert error.value.hint is not None
+    for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
+        assert word in error.value.hint
 
 
 def fake_torch_sparse(
@@ -228,14 +224,3 @@ def test_pygs_backend_takes_no_seeds_but_refuses_repeated_ones() -> None:
     assert empty.num_sampled_nodes == [0, 0, 0]
     with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
         sampler.sample(np.array([4, 5, 4]), key=KEY)
-
-
-@pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-def test_stock_neighbor_loaders_are_built_over_the_given_seeds() -> None:
-    data = communities()
-    seeds = np.array([5, 3, 99, 200])
-    loader = pyg_neighbor_loader(data, seeds, [3, 2], batch_size=2)
-    assert isinstance(loader, NeighborLoader)
-    drawn = [batch.n_id[: batch.batch_size].tolist() for batch in loader]
-    assert drawn == [[5, 3], [99, 200]]

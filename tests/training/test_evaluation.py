@@ -179,20 +179,34 @@ def test_ranks_together_give_what_one_gives_and_all_know_it(
             assert found == metrics
 
 
-def sampled(store: GraphStore, model: GNN, fan_outs: tuple[int, ...], **options: Any) -> Any:
+def sampled(
+    store: GraphStore,
+    model: GNN,
+    fan_outs: tuple[int, ...],
+    batch_size: int = 4,
+    context: DistributedContext | None = None,
+) -> Any:
+    context = context or DistributedContext()
     sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     loaders = {
         split: NeighborLoader(
             store,
             MappedFeatures(store),
             sampler,
-            SeedPlan(store.split(split), 4, shuffle=False),
+            SeedPlan(
+                store.split(split),
+                batch_size,
+                context.rank,
+                context.world_size,
+                shuffle=False,
+                redraw=False,
+            ),
             needs=needs_of(model),
             threads=0,
         )
         for split in ("train", "val", "test")
     }
-    return SampledEvaluator(store, loaders, DistributedContext(), **options).evaluate(model)
+    return SampledEvaluator(store, loaders, context).evaluate(model)
 
 
 def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: Path) -> None:
@@ -201,13 +215,50 @@ def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: P
     assert sampled(store, model, (-1, -1, -1)) == layerwise(store, tmp_path).evaluate(model)
 
 
-def test_sampled_evaluation_stops_after_max_steps(tmp_path: Path) -> None:
+def decided_model(store: GraphStore) -> GNN:
+    """A model whose answers change with its neighbours."""
+    model = make_model(store, VARIANTS[2])
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
+
+
+def sample_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    store = GraphStore.open(payload["store"])
+    found = sampled(store, decided_model(store), (2, 2, 2), 5, context)
+    torch.save(found, payload["out"] / f"{context.rank}.pt")
+
+
+def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_shared_out(
+    tmp_path: Path,
+) -> None:
     store = stored(tmp_path / "store")
-    model = make_model(store, VARIANTS[-1])
-    few = sampled(store, model, (), max_steps=1)
-    nodes = store.split("val")[:4]
-    predicted = full_forward(store, model)[nodes].argmax(1).numpy()
-    assert few["val"]["accuracy"] == pytest.approx((predicted == store.labels[nodes]).mean())
+    model = decided_model(store)
+    alone = sampled(store, model, (2, 2, 2), 1000)
+    assert sampled(store, model, (2, 2, 2), 3) == alone
+    assert alone != layerwise(store, tmp_path).evaluate(model)
+    payload = {"store": store.path, "out": tmp_path}
+    launch(sample_rank, payload, LaunchPlan(3, False, 1, 60, tmp_path))
+    for rank in range(3):
+        assert torch.load(tmp_path / f"{rank}.pt") == alone
+
+
+def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, VARIANTS[0])  # 5 features, 8 hidden channels
+    monkeypatch.setattr(evaluation, "_MAX_CHUNK_NUMBERS", 64)
+    rows: list[int] = []
+    finish = model.finish
+
+    def noted(i: int, out: torch.Tensor, h_dst: torch.Tensor) -> torch.Tensor:
+        rows.append(len(out))
+        return finish(i, out, h_dst)
+
+    monkeypatch.setattr(model, "finish", noted)
+    layerwise(store, tmp_path).logits(model)
+    assert max(rows) == 64 // 8
 
 
 def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:

@@ -56,6 +56,15 @@ def test_multilabel_metrics_are_scikit_learns() -> None:
     assert "roc_auc" not in compute_metrics(*tensors, "multilabel", "f1_micro")
 
 
+def test_a_label_that_no_node_has_is_left_out_of_the_ranking_metrics() -> None:
+    logits = torch.tensor([[3.0, 0.0], [-1.0, 1.0], [2.0, 2.0]])
+    labels = torch.tensor([[1, 0], [0, 0], [1, 0]], dtype=torch.uint8)
+    found = compute_metrics(logits, labels, "multilabel", "roc_auc")
+    assert found["roc_auc"] == found["average_precision"] == 1.0
+    nothing = compute_metrics(logits, torch.zeros_like(labels), "multilabel", "roc_auc")
+    assert math.isnan(nothing["roc_auc"])
+
+
 def test_unlabelled_nodes_are_left_out_and_an_empty_split_has_no_metrics() -> None:
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     labels = torch.tensor([0, -1, 0])

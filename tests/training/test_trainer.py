@@ -171,6 +171,12 @@ def test_training_lowers_the_loss_and_tells_every_epoch(tmp_path: Path) -> None:
     assert listener.steps[3].loss == pytest.approx(losses[0])
 
 
+def test_a_record_tells_the_rate_of_the_epochs_last_step(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    result = make_trainer(store, epochs=2, kind="full", scheduler="linear").fit()
+    assert [record.lr for record in result.records] == pytest.approx([0.05, 0.025])
+
+
 def test_the_best_epoch_is_the_first_with_the_best_validation_metric(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
     result = make_trainer(store, epochs=4, values=[0.1, 0.7, 0.7, 0.2]).fit()
