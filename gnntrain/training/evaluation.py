@@ -25,8 +25,8 @@ SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, Metrics]
 
 # One chunk of layer-wise inference: bounds what is held beside the activations themselves.
-_MAX_CHUNK_NUMBERS = 1 << 22  # rows × width: 16 MiB of float32
-_MAX_CHUNK_EDGES = 1 << 21
+_MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
+_MAX_CHUNK_EDGES = 1 << 19
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
 _ROW_COST = 16
@@ -108,25 +108,25 @@ class LayerwiseEvaluator:
         start, stop = self._rows
         source: FeatureSource | Tensor = self._features
         readout = model.readout_start(stop - start) if model.state_channels else None
-        logits = self._matrix("logits", self._store.num_outputs)
-        last = model.num_layers - 1
         for i in range(model.num_layers):
+            is_last = i == model.num_layers - 1
             z = self._transformed(model, i, source)
-            out_matrix = self._matrix(f"h{i % 2}", model.hidden_channels) if i < last else None
+            if is_last:
+                target = self._matrix("logits", self._store.num_outputs)
+            else:
+                target = self._matrix(f"h{i % 2}", model.hidden_channels)
             for a, b in self._chunks(model):
                 h = self._layer(model, i, source, z, a, b)
-                state = h
                 if readout is not None:
                     state = readout[a - start : b - start]
                     state[:] = model.readout_add(i, state, h)
-                if out_matrix is not None:
-                    out_matrix[a:b] = h.cpu()
-                else:
-                    logits[a:b] = model.readout(state).cpu()
+                    h = state if is_last else h
+                target[a:b] = (model.readout(h) if is_last else h).cpu()
             self._context.barrier()
-            if out_matrix is not None:
-                source = out_matrix
-        return logits
+            source = target
+            del z
+            self._scratch.release("z")
+        return target
 
     def _layer(
         self, model: GNN, i: int, source: FeatureSource | Tensor, z: Tensor, a: int, b: int

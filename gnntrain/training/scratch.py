@@ -44,9 +44,11 @@ class Scratch:
             self._matrices[key] = self._allocate(num_rows, num_columns)
         return self._matrices[key]
 
-    def release(self) -> None:
-        """Forget all matrices; their memory is free once nobody holds one. On all ranks."""
-        self._matrices.clear()
+    def release(self, name: str | None = None) -> None:
+        """Forget the matrix `name`, or all: free once nobody holds it. Called on all ranks."""
+        for key in list(self._matrices):
+            if name in (None, key[0]):
+                del self._matrices[key]
 
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
         num_bytes = 4 * num_rows * num_columns
