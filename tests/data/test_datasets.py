@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import platformdirs
 import pytest
 
 from gnntrain.config import (
@@ -259,11 +260,11 @@ def test_a_download_moves_into_place_whole_and_is_then_found(
     assert [path.name for path in root.iterdir()] == ["Reddit"]
 
 
-def test_without_a_root_raw_files_belong_in_data_below_the_current_folder(
+def test_without_a_root_raw_files_belong_in_the_users_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw_layouts.write_reddit(tmp_path / "data" / "Reddit" / "raw")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
+    raw_layouts.write_reddit(tmp_path / "gnntrain" / "raw" / "Reddit" / "raw")
     assert build("reddit", None).num_nodes == 30
 
 
