@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ FORMAT_VERSION = 1
 State = dict[str, Any]
 
 # An epoch of a small graph takes milliseconds, flushing a file to disk too.
-_SECONDS_BETWEEN_WRITES = 20.0
+_SECONDS_BETWEEN_WRITES = 5.0
 
 
 def save_checkpoint(path: Path, state: State) -> None:
@@ -65,14 +66,14 @@ def load_checkpoint(path: Path) -> State:
 class CheckpointWriter:
     """Keeps `last.pt` and `best.pt` of a run.
 
-    States offered in quick succession are held in memory and the newest written every few
-    seconds; `flush` writes what is held.
+    The first state offered is written at once; of those that follow in quick succession the newest
+    is written every few seconds, and `flush` writes what is held.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._held: dict[str, State] = {}
-        self._written = time.monotonic()
+        self._written = -math.inf
 
     def offer(self, state: State, *, best: bool) -> None:
         """Take `state`, which nobody may change any more, as the last, and as the best if so."""

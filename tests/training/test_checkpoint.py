@@ -69,19 +69,22 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-def test_the_writer_holds_states_and_writes_the_newest(tmp_path: Path) -> None:
+def test_the_writer_writes_the_first_state_at_once_and_then_the_newest(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path)
-    writer.offer({"epoch": 1}, best=True)
-    writer.offer({"epoch": 2}, best=False)
-    assert not list(tmp_path.iterdir())
+    for epoch in (1, 2, 3):
+        writer.offer({"epoch": epoch}, best=epoch == 2)
+        assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
+    assert not (tmp_path / "best.pt").exists()
     writer.flush()
-    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 1
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 2
+    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 2
+    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 3
 
 
 def test_the_writer_writes_by_itself_once_in_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.0)
-    CheckpointWriter(tmp_path).offer({"epoch": 1}, best=False)
-    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+    writer = CheckpointWriter(tmp_path)
+    for epoch in (1, 2):
+        writer.offer({"epoch": epoch}, best=False)
+    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 2
