@@ -38,7 +38,7 @@ def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
 
 def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
     config = compose_config(
-        ["trainer.epochs=7", "experiment=cora_gat", "sampler=neighbor", "model.heads=4"]
+        ["trainer.epochs=70", "experiment=cora_gat", "sampler=neighbor", "model.heads=4"]
     ).config
     assert (config.dataset.name, config.model.name) == ("cora", "gat")
     assert (config.sampler.name, config.trainer.epochs) == ("neighbor", 7)
