@@ -41,7 +41,7 @@ def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
         ["trainer.epochs=70", "experiment=cora_gat", "sampler=neighbor", "model.heads=4"]
     ).config
     assert (config.dataset.name, config.model.name) == ("cora", "gat")
-    assert (config.sampler.name, config.trainer.epochs) == ("neighbor", 7)
+    assert (config.sampler.name, config.trainer.epochs) == ("neighbor", 70)
     assert config.to_dict()["model"]["heads"] == 4
 
 
