@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 FLOORS = [
     ["__init__", "errors", "jit", "groups", "cores"],
     ["config"],
+    ["compute"],
     ["distributed"],
     ["data"],
     ["sampling"],

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from gnntrain.compute.rows import Transposed
+from gnntrain.loading.features import StoredRows
 from gnntrain.sampling.base import SampledSubgraph
 
 
@@ -51,6 +53,14 @@ class Block:
     def num_edges(self) -> int:
         return self.indices.numel()
 
+    def out_edges(self) -> Transposed:
+        """The edges by source, for the backward pass; found once. Of a block on the CPU."""
+        if "out_edges" not in self.derived:
+            arrays = self.indptr.numpy(), self.indices.numpy()
+            self.derived["out_edges"] = Transposed.of(*arrays, self.num_src)
+        edges: Transposed = self.derived["out_edges"]
+        return edges
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
         """The block with all its tensors on `device`: itself where they are there already."""
         tensors = {
@@ -68,11 +78,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockNeeds:
-    """What a model wants in its blocks beside the edges."""
+    """What a model wants of a mini-batch.
+
+    Attributes:
+        norm, weight, degree: In its blocks beside the edges, see `Block`.
+        rows: The features named only (`MiniBatch.rows`): it reads them itself.
+    """
 
     norm: bool = False
     weight: bool = False
     degree: bool = False
+    rows: bool = False
 
 
 NO_NEEDS = BlockNeeds()
@@ -82,7 +98,9 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     """One step's nodes as PyG users know them, and the blocks our models compute on.
 
     Attributes:
-        x: Features of all nodes, `[num_nodes, num_features]`.
+        x: Features of all nodes, float32 `[num_nodes, num_features]`. Where only `rows` are there,
+            they are read when first asked for: models that read rows themselves never pay for it.
+        rows: The same, named but not read; None where `x` was made right away.
         y: Labels of the seeds, `[batch_size]` or `[batch_size, num_classes]`. Labels of other
             nodes are never needed and not fetched.
         n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
@@ -103,7 +121,23 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     num_counted: int
     global_batch_size: int
 
+    @property
+    def x(self) -> Tensor:
+        if "x" not in self._store:
+            self._store["x"] = self._store["rows"].whole()
+        features: Tensor = self._store["x"]
+        return features
+
+    @x.setter
+    def x(self, features: Tensor) -> None:
+        self._store["x"] = features
+
     # PyG's Data forgets attributes that are None.
+    @property
+    def rows(self) -> StoredRows | None:
+        rows: StoredRows | None = self._store.get("rows")
+        return rows
+
     @property
     def seed_rows(self) -> Tensor | None:
         rows: Tensor | None = self._store.get("seed_rows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnntrain.compute.rows import NO_NODES, Table
 from gnntrain.data.store import GraphStore
-from gnntrain.jit import jit
 from gnntrain.sampling.base import Int64Array
 
 Array = npt.NDArray[Any]
@@ -25,22 +26,45 @@ def share(array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Feature rows that are named but not read: what aggregates them reads them where they lie.
+
+    Attributes:
+        table: The rows, in the store's own precision.
+    """
+
+    table: Table
+
+    def __len__(self) -> int:
+        nodes = self.table.nodes
+        return len(nodes) if nodes is not NO_NODES else len(self.table.words)
+
+    @property
+    def num_features(self) -> int:
+        return self.table.width
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """The rows `start … stop − 1` as float32 `[stop − start, num_features]`."""
+        out = torch.empty(stop - start, self.num_features)
+        self.table.gather(start, stop, out)
+        return out
+
+    def whole(self) -> Tensor:
+        """All rows as float32 `[num_rows, num_features]`; not a copy where they are just that."""
+        if self.table.nodes is NO_NODES and self.table.words.dtype == np.float32:
+            return share(self.table.words)
+        return self.read(0, len(self))
+
+
 class FeatureSource(Protocol):
     """Hands out feature rows, wherever they lie."""
 
     @property
     def num_features(self) -> int: ...
 
-    def gather(self, nodes: Int64Array) -> Tensor:
-        """Rows of `nodes` (int64 `[n]`) as float32 `[n, num_features]`. Thread-safe."""
-        ...
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of the nodes `start … stop − 1` as float32 `[stop − start, num_features]`."""
-        ...
-
-    def whole(self) -> Tensor | None:
-        """All rows as float32 `[num_nodes, num_features]` if no copy is needed, else None."""
+    def named(self, nodes: Int64Array | None = None) -> StoredRows:
+        """Rows of `nodes` (int64 `[n]`), or of all nodes of the graph, without reading them."""
         ...
 
 
@@ -48,37 +72,15 @@ class MappedFeatures:
     """Rows read from the store's mapped pages: one copy a machine, whatever the number of ranks."""
 
     def __init__(self, store: GraphStore) -> None:
-        self._table = store.features
-        self._dtype = store.feature_dtype
+        self._words: Array = store.features
+        self._dtype: torch.dtype = getattr(torch, store.feature_dtype)
+        if self._dtype == torch.float16:
+            self._words = self._words.view(np.uint16)
 
     @property
     def num_features(self) -> int:
-        return int(self._table.shape[1])
+        return int(self._words.shape[1])
 
-    def gather(self, nodes: Int64Array) -> Tensor:
-        """See `FeatureSource.gather`."""
-        out = np.empty((len(nodes), self.num_features), self._table.dtype)
-        # Half floats are moved as plain 16-bit patterns, which Numba can copy.
-        words = self._table.view(np.uint16) if self._table.itemsize == 2 else self._table
-        _gather(words, nodes, out.view(words.dtype))
-        return self._float32(out)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """See `FeatureSource.rows`."""
-        return self._float32(self._table[start:stop])
-
-    def whole(self) -> Tensor | None:
-        """See `FeatureSource.whole`."""
-        return share(self._table) if self._dtype == "float32" else None
-
-    def _float32(self, rows: Array) -> Tensor:
-        tensor = share(rows)
-        if self._dtype == "bfloat16":
-            tensor = tensor.view(torch.bfloat16)
-        return tensor.float()
-
-
-@jit
-def _gather(table: Array, nodes: Int64Array, out: Array) -> None:
-    for i in range(nodes.shape[0]):
-        out[i] = table[nodes[i]]
+    def named(self, nodes: Int64Array | None = None) -> StoredRows:
+        """See `FeatureSource.named`."""
+        return StoredRows(Table(self._words, self._dtype, NO_NODES if nodes is None else nodes))

@@ -197,8 +197,10 @@ class NeighborLoader(_Position):
             seeds = everyone[:1]
         key = SampleKey(plan.seed, epoch, step if plan.redraw else 0)
         subgraph = self._sampler.sample(seeds, key=key)
+        rows = self._features.named(subgraph.nodes)
         return MiniBatch(
-            x=self._features.gather(subgraph.nodes),
+            x=None if self._needs.rows else rows.whole(),
+            rows=rows if self._needs.rows else None,
             y=share(np.ascontiguousarray(self._store.labels[seeds])),
             n_id=share(subgraph.nodes),
             batch_size=len(seeds),
@@ -269,9 +271,10 @@ class FullGraphLoader(_Position):
         self._own_features = own_features
         own = plan.seeds[share_of(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
-        x = features.whole()
+        rows = features.named()
         self._batch = MiniBatch(
-            x=(features.rows(0, store.num_nodes) if x is None else x).to(device),
+            x=None if needs.rows else rows.whole().to(device),
+            rows=rows if needs.rows else None,
             y=share(np.ascontiguousarray(store.labels[seeds])).to(device),
             n_id=torch.arange(store.num_nodes, device=device),
             batch_size=len(seeds),

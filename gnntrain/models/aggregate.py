@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gnntrain.compute.rows import Reduction, Table, array_of, by_rows, table_of
 from gnntrain.loading.batch import Block
+from gnntrain.loading.features import StoredRows
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -64,37 +68,159 @@ def sampling_scale(block: Block) -> Tensor | None:
     return block.degree / num_sampled(block).clamp(min=1)
 
 
-def aggregate(
-    block: Block,
-    x: Tensor,
-    reduce: Reduce = "sum",
-    weight: Tensor | None = None,
-    scale: Tensor | None = None,
-) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """What one row is made of, for every destination of a block.
+
+    out[v] = scale[v] · Σ_e weight[e] · source_scale[u] · row(u) + loop[v] · row(v), with u the
+    source of the in-edge e. What is None counts as 1, but `loop` as 0. None of them has a gradient.
+
+    Attributes:
+        block: The in-edges.
+        reduce: "sum", "mean" (the sum over the number of in-edges) or "max" (of the rows alone: it
+            takes no weight, scale or loop); 0 where a destination has no in-edge.
+        weight: float `[num_edges]`.
+        source_scale: float `[num_src]`.
+        scale: float `[num_dst]`.
+        loop: float `[num_dst]`.
+        skip_loops: Leave out the edges that lead from a node to itself.
+    """
+
+    block: Block
+    reduce: Reduce = "sum"
+    weight: Tensor | None = None
+    source_scale: Tensor | None = None
+    scale: Tensor | None = None
+    loop: Tensor | None = None
+    skip_loops: bool = False
+
+    def on_cpu(self) -> Reduction:
+        """The same for the CPU's kernels."""
+        return Reduction(
+            indptr=self.block.indptr.numpy(),
+            indices=self.block.indices.numpy(),
+            edge_weight=array_of(self.weight),
+            source_scale=array_of(self.source_scale),
+            row_scale=array_of(self.scale),
+            loop=array_of(self.loop),
+            is_mean=self.reduce == "mean",
+            is_max=self.reduce == "max",
+            skip_own=self.skip_loops,
+            own=self.block.dst_offset,
+        )
+
+    def transposed(self) -> Reduction:
+        """What takes the gradient of the result to the sources', on the CPU; not of a maximum."""
+        return self.on_cpu().transposed(self.block.out_edges())
+
+
+def aggregate(source: Tensor | StoredRows, aggregation: Aggregation) -> Tensor:
     """Reduce the rows of the in-neighbours of every destination.
+
+    Args:
+        source: float `[num_src, F]`; gradients flow to a tensor. Stored rows are read in place.
+        aggregation: How.
+
+    Returns:
+        `[num_dst, F]` in the type of a tensor, float32 of stored rows.
+    """
+    if isinstance(source, StoredRows):
+        return _reduced(torch.empty(0), source.table, aggregation)
+    if aggregation.reduce == "max" and (source.requires_grad or source.is_cuda):
+        return _maximum(aggregation.block, source)
+    if source.is_cuda:
+        return by_products(source, aggregation)
+    if source.dtype == torch.float16:  # the kernels read it, but do not write it
+        return aggregate(source.float(), aggregation).half()
+    return _reduced(source, table_of(source), aggregation)
+
+
+class _Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, table: Table, aggregation: Aggregation) -> Tensor:
+        reduction = aggregation.on_cpu()
+        out = rows.new_empty(reduction.num_dst, table.width)
+        by_rows(
+            len(out),
+            aggregation.block.num_edges,
+            lambda a, b: reduction.put(table, a, b, out[a:b], width=table.width),
+        )
+        ctx.aggregation = aggregation
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return transposed_rows(ctx.aggregation, grad), None, None
+
+
+_reduced: Callable[..., Tensor] = _Reduced.apply
+
+
+def transposed_rows(aggregation: Aggregation, grad: Tensor, has_root: bool = False) -> Tensor:
+    """The gradient of the source rows, from that of the destinations', on the CPU.
+
+    Args:
+        aggregation: What was done to the rows.
+        grad: float `[num_dst, F]`, or with `has_root` `[num_dst, 2F]`: beside the gradient of the
+            aggregate that of the destinations' own rows.
+        has_root: See `grad`.
+
+    Returns:
+        `[num_src, F]` in the type of `grad`.
+    """
+    block, backward = aggregation.block, aggregation.transposed()
+    width = grad.shape[1] // 2 if has_root else grad.shape[1]
+    if has_root:
+        backward = replace(backward, loop=np.ones(block.num_dst, np.float32))
+    table = table_of(grad)
+    out = grad.new_empty(block.num_src, width)
+    column = width if has_root else 0
+    by_rows(
+        block.num_src,
+        block.num_edges,
+        lambda a, b: backward.put(table, a, b, out[a:b], width=width, loop_column=column),
+    )
+    return out
+
+
+def by_products(source: Tensor, aggregation: Aggregation) -> Tensor:
+    """`aggregate` by sparse products, for devices without kernels of ours."""
+    block, weight, scale = aggregation.block, aggregation.weight, aggregation.scale
+    if aggregation.source_scale is not None:
+        factor = aggregation.source_scale[block.indices]
+        weight = factor if weight is None else weight * factor
+    if aggregation.skip_loops:
+        weight = torch.ones_like(block.indices, dtype=source.dtype) if weight is None else weight
+        weight = weight.masked_fill(self_loops(block), 0)
+    if aggregation.reduce == "mean":
+        share = 1.0 / num_sampled(block).clamp(min=1)
+        scale = share if scale is None else scale * share
+    if weight is not None:
+        weight = weight.to(source.dtype).unsqueeze(1)
+    out = weighted_sum(block, source, weight, scale)
+    if aggregation.loop is not None:
+        own = source[block.dst_offset : block.dst_offset + block.num_dst]
+        out = torch.addcmul(out, aggregation.loop.unsqueeze(1).to(own.dtype), own)
+    return out
+
+
+def weighted_sum(
+    block: Block, x: Tensor, weight: Tensor | None = None, scale: Tensor | None = None
+) -> Tensor:
+    """Sum the rows of the in-neighbours of every destination, with weights by head.
 
     Args:
         block: The edges.
         x: float `[num_src, F]`, any floating type; gradients flow.
-        reduce: "sum", "mean" (the sum over the number of in-edges) or "max".
-        weight: float `[num_edges]`, or `[num_edges, H]` for H heads, where head h weighs the
-            columns `[h·F/H, (h + 1)·F/H)`; gradients flow. None: all 1. Not for "max".
-        scale: float `[num_dst]`, a factor for each destination, without gradient. Not for "max".
+        weight: float `[num_edges, H]` for H heads, where head h weighs the columns
+            `[h·F/H, (h + 1)·F/H)`; gradients flow. None: all 1.
+        scale: float `[num_dst]`, a factor for each destination, without gradient.
 
     Returns:
         `[num_dst, F]` in the type of `x`; 0 where a destination has no in-edge.
     """
-    if reduce == "max":
-        if weight is not None or scale is not None:
-            raise ValueError("a maximum takes neither weight nor scale")
-        return _maximum(block, x)
-    if reduce == "mean":
-        share = 1.0 / num_sampled(block).clamp(min=1)
-        scale = share if scale is None else scale * share
-    if weight is not None:
-        weight = weight.to(x.dtype)
-        weight = weight.unsqueeze(1) if weight.dim() == 1 else weight
-    return _weighted_sum(x, weight, scale, block)
+    return _weighted_sum(x, None if weight is None else weight.to(x.dtype), scale, block)
 
 
 def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import (
-    aggregate,
     by_head,
     edge_chunks,
     edge_dst,
     num_sampled,
     self_loops,
+    weighted_sum,
 )
+from gnntrain.models.dropout import dropout as drop
 
 
 def attend(
@@ -40,8 +41,8 @@ def attend(
     """
     heads = score.shape[1]
     alpha, loop_alpha = edge_softmax(block, score, loop_score)
-    alpha, loop_alpha = F.dropout(alpha, dropout), F.dropout(loop_alpha, dropout)
-    neighbours = by_head(aggregate(block, z, weight=alpha), heads)
+    alpha, loop_alpha = drop(alpha, dropout), drop(loop_alpha, dropout)
+    neighbours = by_head(weighted_sum(block, z, alpha), heads)
     return neighbours + loop_alpha.unsqueeze(-1) * by_head(z_dst, heads)
 
 

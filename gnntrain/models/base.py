@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm, LayerNorm
 
 from gnntrain.loading.batch import Block
+from gnntrain.loading.features import StoredRows
+from gnntrain.models.dropout import Drop, Dropout
+from gnntrain.models.fused import AggregatedLinear
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
@@ -92,6 +95,7 @@ class GNN(nn.Module):
         uses_graph: Whether edges matter at all.
         uses_norm: Whether blocks must carry `norm`.
         uses_weight: Whether a block's `weight` is taken into account.
+        aggregates_rows: Whether the first layer's input may be stored rows.
         uses_degree: Whether sums are rescaled by `degree` when in-edges were left out.
         state_channels: Width of the running read-out's state; 0: it keeps none.
     """
@@ -100,6 +104,7 @@ class GNN(nn.Module):
     uses_norm = False
     uses_weight = False
     uses_degree = False
+    aggregates_rows = False
 
     def __init__(
         self,
@@ -133,16 +138,16 @@ class GNN(nn.Module):
                 same = before == after
                 self.residuals.append(nn.Identity() if same else nn.Linear(before, after))
         self.act = ACTIVATIONS[activation]()
-        self.dropout, self.input_dropout = nn.Dropout(dropout), nn.Dropout(input_dropout)
+        self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
         if jk != "none":
             num_parts = num_layers if jk == "cat" else 1
             self.lin = nn.Linear(num_parts * hidden_channels, out_channels)
 
-    def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
+    def forward(self, x: Tensor | StoredRows, blocks: Sequence[Block]) -> Tensor:
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:
-            x: float `[blocks[0].num_src, in_channels]`.
+            x: `[blocks[0].num_src, in_channels]`, float, or named rows of the store.
             blocks: One a layer, the innermost first; the destinations of each are the sources of
                 the next (`dst_offset` 0).
 
@@ -152,13 +157,54 @@ class GNN(nn.Module):
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
         num_seeds = blocks[-1].num_dst
-        h = self.start(x)
+        h = x if isinstance(x, StoredRows) and self.reads_rows else self.start(_in_memory(x))
         state = self.readout_start(num_seeds)
         for i, block in enumerate(blocks):
-            z, h_dst = self.transform(i, h), h[: block.num_dst]
-            h = self.finish(i, self.combine(i, z, h_dst, z[: block.num_dst], block), h_dst)
+            h = self.layer(i, h, block)
             state = self.readout_add(i, state, h[:num_seeds])
+        assert isinstance(h, Tensor)
         return self.readout(state if self.state_channels else h)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the first layer can read its input's rows where they are stored."""
+        changes_rows = self.training and self.input_dropout.p > 0
+        weight = next(self.parameters())
+        is_ours = weight.dtype == torch.float32 and not weight.is_cuda
+        return self.aggregates_rows and is_ours and not changes_rows
+
+    def layer(self, i: int, h: Tensor | StoredRows, block: Block) -> Tensor:
+        """The rows that leave layer `i` for the destinations of `block`, of its sources' `h`.
+
+        Where a layer's aggregation is linear it may come before or after a product. Before, it
+        takes a product for each destination only; after, one for each source, but of rows that may
+        be narrower.
+        """
+        linear = self.linear(i, block) if not (isinstance(h, Tensor) and h.is_cuda) else None
+        is_narrower = self.has_transform(i) and block.num_src <= 2 * block.num_dst
+        if linear is not None and (isinstance(h, StoredRows) or not is_narrower):
+            return self._linear_layer(i, linear, h, block)
+        if isinstance(h, StoredRows) and self.has_transform(i):
+            h = self.start(h.whole())
+        h_dst = _destinations(h, block)
+        if not self.has_transform(i):
+            return self.finish(i, self.combine(i, h, h_dst, h_dst, block), h_dst)
+        assert isinstance(h, Tensor)
+        z = self.transform(i, h)
+        return self.finish(i, self.combine(i, z, h_dst, _destinations(z, block), block), h_dst)
+
+    def _linear_layer(
+        self, i: int, linear: AggregatedLinear, h: Tensor | StoredRows, block: Block
+    ) -> Tensor:
+        is_plain = isinstance(self.norms[i], nn.Identity) and isinstance(self.act, nn.ReLU)
+        if is_plain and not self.residuals and not self._is_output(i):
+            return linear(h, Drop.draw(self.dropout.p if self.training else 0))
+        out = linear(h, None)
+        return self.finish(i, out, _destinations(h, block) if self.residuals else out)
+
+    def linear(self, i: int, block: Block) -> AggregatedLinear | None:  # noqa: ARG002
+        """What layer `i` computes before its norm, if that is one product with an aggregate."""
+        return None
 
     def start(self, x: Tensor) -> Tensor:
         """What the first layer gets: `x` in the weights' type (but under autocast), dropped out."""
@@ -179,12 +225,14 @@ class GNN(nn.Module):
         """What layer `i` aggregates: `[rows, width of h]` → `[rows, any width]`."""
         return h
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:
+    def combine(
+        self, i: int, z: Tensor | StoredRows, h_dst: Tensor, z_dst: Tensor, block: Block
+    ) -> Tensor:
         """Aggregate over the block's edges.
 
         Args:
             i: The layer.
-            z: `[num_src, …]`, from `transform`.
+            z: `[num_src, …]`, from `transform`; without one the layer's input, perhaps stored rows.
             h_dst: `[num_dst, …]`, the layer's input for the destinations.
             z_dst: `[num_dst, …]`, the destinations' rows of `z`.
             block: The edges.
@@ -231,13 +279,22 @@ class GNN(nn.Module):
         return i == self.num_layers - 1 and self.jk == "none"
 
 
+def _in_memory(x: Tensor | StoredRows) -> Tensor:
+    return x.whole() if isinstance(x, StoredRows) else x
+
+
+def _destinations(rows: Tensor | StoredRows, block: Block) -> Tensor:
+    """The rows of the block's destinations among those of its sources."""
+    start, stop = block.dst_offset, block.dst_offset + block.num_dst
+    return rows.read(start, stop) if isinstance(rows, StoredRows) else rows[start:stop]
+
+
 def narrows(before: int, after: int) -> bool:
     """Whether a linear map is better applied before a (linear) aggregation than after it.
 
-    Before, the aggregation is as wide as the smaller side, but a mini-batch's block has several
-    times as many sources to multiply as destinations.
+    Before, the aggregation is as wide as the smaller side.
     """
-    return before >= 4 * after
+    return before > after
 
 
 def _make_norm(norm: Norm, channels: int) -> nn.Module:

@@ -11,6 +11,7 @@ from torch_geometric.nn import GATConv
 
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Block
+from gnntrain.loading.features import StoredRows
 from gnntrain.models.aggregate import by_head, edge_dst
 from gnntrain.models.attention import attend
 from gnntrain.models.base import GNN, Scaffold
@@ -85,7 +86,15 @@ class GAT(GNN):
         weight, score = self._weights(i, self.conv(i).att_src)
         return F.linear(h, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:
+    def combine(
+        self,
+        i: int,
+        z: Tensor | StoredRows,
+        h_dst: Tensor,
+        z_dst: Tensor,
+        block: Block,
+    ) -> Tensor:
+        assert isinstance(z, Tensor)  # of `transform`
         conv = self.conv(i)
         _, score_weight = self._weights(i, conv.att_dst)
         score_dst = F.linear(h_dst, score_weight)

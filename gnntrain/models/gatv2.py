@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
 from gnntrain.loading.batch import Block
+from gnntrain.loading.features import StoredRows
 from gnntrain.models.attention import attend, pair_score
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.gat import head_width
@@ -63,7 +64,15 @@ class GATv2(GNN):
         z: Tensor = self.conv(i).lin_l(h)
         return z
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:
+    def combine(
+        self,
+        i: int,
+        z: Tensor | StoredRows,
+        h_dst: Tensor,
+        z_dst: Tensor,
+        block: Block,
+    ) -> Tensor:
+        assert isinstance(z, Tensor)  # of `transform`
         conv = self.conv(i)
         right: Tensor = conv.lin_r(h_dst)
         att = conv.att.squeeze(0)

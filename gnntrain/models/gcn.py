@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 
 from gnntrain.loading.batch import Block
-from gnntrain.models.aggregate import aggregate, sampling_scale, self_loops
+from gnntrain.loading.features import StoredRows
+from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
+from gnntrain.models.fused import AggregatedLinear
 
 
 class GCN(GNN):
@@ -29,6 +30,7 @@ class GCN(GNN):
     uses_norm = True
     uses_weight = True
     uses_degree = True
+    aggregates_rows = True
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
         def make_conv(before: int, after: int, _is_output: bool) -> GCNConv:
@@ -43,18 +45,34 @@ class GCN(GNN):
         z: Tensor = self.conv(i).lin(h) if self.has_transform(i) else h
         return z
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
-        if block.norm is None:
-            raise ValueError("GCN needs blocks that carry the norm of their source nodes")
-        weight = block.norm[block.indices].masked_fill_(self_loops(block), 0)
-        if block.weight is not None:
-            weight *= block.weight
-        norm_dst = block.norm[block.dst_offset : block.dst_offset + block.num_dst]
-        scale = sampling_scale(block)
-        scale = norm_dst if scale is None else norm_dst * scale
-        neighbours = aggregate(block, z, weight=weight, scale=scale)
-        loop = norm_dst.square().unsqueeze(1).to(z_dst.dtype)
-        rows = torch.addcmul(neighbours, loop, z_dst)
+    def linear(self, i: int, block: Block) -> AggregatedLinear:
         conv = self.conv(i)
+        return AggregatedLinear(_aggregation(block), conv.lin.weight, None, conv.bias)
+
+    def combine(
+        self,
+        i: int,
+        z: Tensor | StoredRows,
+        h_dst: Tensor,  # noqa: ARG002
+        z_dst: Tensor,  # noqa: ARG002
+        block: Block,
+    ) -> Tensor:
+        conv = self.conv(i)
+        rows = aggregate(z, _aggregation(block))
         out: Tensor = (rows if self.has_transform(i) else conv.lin(rows)) + conv.bias
         return out
+
+
+def _aggregation(block: Block) -> Aggregation:
+    if block.norm is None:
+        raise ValueError("GCN needs blocks that carry the norm of their source nodes")
+    norm_dst = block.norm[block.dst_offset : block.dst_offset + block.num_dst]
+    scale = sampling_scale(block)
+    return Aggregation(
+        block,
+        weight=block.weight,
+        source_scale=block.norm,
+        scale=norm_dst if scale is None else norm_dst * scale,
+        loop=norm_dst.square(),
+        skip_loops=True,
+    )

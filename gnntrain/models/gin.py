@@ -9,7 +9,8 @@ from torch_geometric.nn import MLP as PyGMLP
 from torch_geometric.nn import GINConv
 
 from gnntrain.loading.batch import Block
-from gnntrain.models.aggregate import aggregate, sampling_scale
+from gnntrain.loading.features import StoredRows
+from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
 
 _INNER_NORMS = {
@@ -34,6 +35,7 @@ class GIN(GNN):
     """
 
     uses_degree = True
+    aggregates_rows = True
 
     def __init__(
         self,
@@ -58,8 +60,15 @@ class GIN(GNN):
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
+    def combine(
+        self,
+        i: int,
+        z: Tensor | StoredRows,
+        h_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
+        block: Block,
+    ) -> Tensor:
         conv = self.conv(i)
-        total = aggregate(block, z, scale=sampling_scale(block))
+        total = aggregate(z, Aggregation(block, scale=sampling_scale(block)))
         out: Tensor = conv.nn(total + (1 + conv.eps) * h_dst)
         return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.loading.batch import Block
+from gnntrain.loading.features import StoredRows
 from gnntrain.models.base import GNN, Scaffold
 
 
@@ -29,12 +30,20 @@ class MLP(GNN):
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
-    def forward(self, x: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
+    def forward(self, x: Tensor | StoredRows, blocks: Sequence[Block] = ()) -> Tensor:
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
-        seeds = x[: blocks[-1].num_dst] if blocks else x
+        num_seeds = blocks[-1].num_dst if blocks else len(x)
+        seeds = x.read(0, num_seeds) if isinstance(x, StoredRows) else x[:num_seeds]
         return super().forward(seeds, [_edgeless(len(seeds))] * self.num_layers)
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
+    def combine(
+        self,
+        i: int,
+        z: Tensor | StoredRows,  # noqa: ARG002
+        h_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
+        block: Block,  # noqa: ARG002
+    ) -> Tensor:
         out: Tensor = self.conv(i)(h_dst)
         return out
 

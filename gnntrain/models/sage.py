@@ -9,8 +9,10 @@ from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from gnntrain.loading.batch import Block
-from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
+from gnntrain.loading.features import StoredRows
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
+from gnntrain.models.fused import AggregatedLinear
 
 
 class SAGE(GNN):
@@ -28,6 +30,8 @@ class SAGE(GNN):
         normalize: Scale every convolution's rows to Euclidean length 1.
         **scaffold: See `GNN`.
     """
+
+    aggregates_rows = True
 
     def __init__(
         self,
@@ -55,11 +59,29 @@ class SAGE(GNN):
     def transform(self, i: int, h: Tensor) -> Tensor:
         return F.linear(h, self.conv(i).lin_l.weight) if self.has_transform(i) else h
 
-    def combine(self, i: int, z: Tensor, h_dst: Tensor, z_dst: Tensor, block: Block) -> Tensor:  # noqa: ARG002
+    def linear(self, i: int, block: Block) -> AggregatedLinear | None:
         conv = self.conv(i)
-        scale = sampling_scale(block) if self.uses_degree else None
-        rows = aggregate(block, z, self.aggregator, scale=scale)
+        if self.aggregator == "max" or conv.normalize:
+            return None
+        root_weight = conv.lin_r.weight if conv.root_weight else None
+        aggregation = self._aggregation(block)
+        return AggregatedLinear(aggregation, conv.lin_l.weight, root_weight, conv.lin_l.bias)
+
+    def combine(
+        self,
+        i: int,
+        z: Tensor | StoredRows,
+        h_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
+        block: Block,
+    ) -> Tensor:
+        conv = self.conv(i)
+        rows = aggregate(z, self._aggregation(block))
         out: Tensor = rows + conv.lin_l.bias if self.has_transform(i) else conv.lin_l(rows)
         if conv.root_weight:
             out = out + conv.lin_r(h_dst)
         return F.normalize(out, dim=-1) if conv.normalize else out
+
+    def _aggregation(self, block: Block) -> Aggregation:
+        scale = sampling_scale(block) if self.uses_degree else None
+        return Aggregation(block, self.aggregator, scale=scale)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import FeatureSource, share
+from gnntrain.loading.features import FeatureSource, StoredRows, share
 from gnntrain.loading.loader import NeighborLoader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.sampling.base import Int64Array
@@ -25,8 +25,8 @@ SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, Metrics]
 
 # One chunk of layer-wise inference: bounds what is held beside the activations themselves.
-_MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
-_MAX_CHUNK_EDGES = 1 << 19
+_MAX_CHUNK_NUMBERS = 1 << 22  # rows × width: 16 MiB of float32
+_MAX_CHUNK_EDGES = 1 << 22
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
 _ROW_COST = 16
@@ -100,23 +100,24 @@ class LayerwiseEvaluator:
     def _by_row(self, model: GNN) -> Tensor:
         out = self._matrix("logits", self._store.num_outputs)
         for start, stop in self._chunks(model):
-            out[start:stop] = model(self._on_device(self._features.rows(start, stop)), ()).cpu()
+            rows = self._features.named().read(start, stop)
+            out[start:stop] = model(self._on_device(rows), ()).cpu()
         self._context.barrier()
         return out
 
     def _by_layer(self, model: GNN) -> Tensor:
         start, stop = self._rows
-        source: FeatureSource | Tensor = self._features
+        source: StoredRows | Tensor = self._features.named()
         readout = model.readout_start(stop - start) if model.state_channels else None
         for i in range(model.num_layers):
             is_last = i == model.num_layers - 1
-            z = self._transformed(model, i, source)
+            given = self._given(model, i, source)
             if is_last:
                 target = self._matrix("logits", self._store.num_outputs)
             else:
                 target = self._matrix(f"h{i % 2}", model.hidden_channels)
             for a, b in self._chunks(model):
-                h = self._layer(model, i, source, z, a, b)
+                h = self._layer(model, i, source, given, a, b)
                 if readout is not None:
                     state = readout[a - start : b - start]
                     state[:] = model.readout_add(i, state, h)
@@ -124,37 +125,45 @@ class LayerwiseEvaluator:
                 target[a:b] = (model.readout(h) if is_last else h).cpu()
             self._context.barrier()
             source = target
-            del z
+            del given
             self._scratch.release("z")
         return target
 
     def _layer(
-        self, model: GNN, i: int, source: FeatureSource | Tensor, z: Tensor, a: int, b: int
+        self,
+        model: GNN,
+        i: int,
+        source: StoredRows | Tensor,
+        given: StoredRows | Tensor,
+        a: int,
+        b: int,
     ) -> Tensor:
         """Layer `i`'s output for the nodes `a … b − 1`."""
         needs = replace(needs_of(model), norm=False)
         block = whole_graph_block(self._store, needs, a, b).to(self._context.device)
         block = replace(block, norm=self._norm(model))
-        h_dst = self._input(model, i, source, a, b)
-        z_dst = z[a:b] if model.has_transform(i) else h_dst
-        return model.finish(i, model.combine(i, z, h_dst, z_dst, block), h_dst)
-
-    def _transformed(self, model: GNN, i: int, source: FeatureSource | Tensor) -> Tensor:
-        """What layer `i` aggregates, for all nodes, on this rank's device."""
         if not model.has_transform(i):
-            whole = source if isinstance(source, Tensor) else source.whole()
-            if whole is not None:
-                whole = self._on_device(whole)
-                return model.start(whole) if i == 0 else whole
-        z = self._matrix("z", model.transform(i, self._input(model, i, source, 0, 0)).shape[1])
-        for a, b in self._chunks(model):
-            z[a:b] = model.transform(i, self._input(model, i, source, a, b)).cpu()
-        self._context.barrier()
-        return self._on_device(z)
+            return model.layer(i, given, block)
+        assert isinstance(given, Tensor)
+        h_dst = self._input(model, i, source, a, b)
+        return model.finish(i, model.combine(i, given, h_dst, given[a:b], block), h_dst)
 
-    def _input(self, model: GNN, i: int, source: FeatureSource | Tensor, a: int, b: int) -> Tensor:
+    def _given(self, model: GNN, i: int, source: StoredRows | Tensor) -> StoredRows | Tensor:
+        """What layer `i` aggregates, for all nodes: on this rank's device, or stored rows."""
+        if model.has_transform(i):
+            width = model.transform(i, self._input(model, i, source, 0, 0)).shape[1]
+            z = self._matrix("z", width)
+            for a, b in self._chunks(model):
+                z[a:b] = model.transform(i, self._input(model, i, source, a, b)).cpu()
+            self._context.barrier()
+            return self._on_device(z)
+        if isinstance(source, Tensor):
+            return self._on_device(source)
+        return source if model.reads_rows else model.start(self._on_device(source.whole()))
+
+    def _input(self, model: GNN, i: int, source: StoredRows | Tensor, a: int, b: int) -> Tensor:
         """What layer `i` gets for the nodes `a … b − 1`."""
-        rows = source[a:b] if isinstance(source, Tensor) else source.rows(a, b)
+        rows = source[a:b] if isinstance(source, Tensor) else source.read(a, b)
         rows = self._on_device(rows)
         return model.start(rows) if i == 0 else rows
 

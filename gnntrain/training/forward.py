@@ -23,12 +23,18 @@ class OnBatch(nn.Module):
         if isinstance(self.model, PlainModel):
             out: Tensor = self.model(batch.x, batch.edge_index)
         else:
-            out = self.model(batch.x, batch.blocks)
+            rows = batch.rows
+            out = self.model(batch.x if rows is None else rows, batch.blocks)
         return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]
 
 
 def needs_of(model: GNN | PlainModel) -> BlockNeeds:
-    """What the model wants in its blocks."""
+    """What the model wants of its mini-batches."""
     if isinstance(model, PlainModel):
         return BlockNeeds()
-    return BlockNeeds(norm=model.uses_norm, weight=model.uses_weight, degree=model.uses_degree)
+    return BlockNeeds(
+        norm=model.uses_norm,
+        weight=model.uses_weight,
+        degree=model.uses_degree,
+        rows=model.reads_rows,
+    )

@@ -1,0 +1,429 @@
+"""The compiled inner loops over feature rows: gather, reduce, activate, drop out.
+
+Rows are plain floats (float32 or float64), or 16-bit floats as the bits that hold them, which
+Numba cannot compute with and which are therefore widened and rounded here; sums are kept in
+float32 (float64 for float64 rows). What limits all of these is memory: rows are read once, several
+at a time so that their cache misses overlap, and the next ones are fetched ahead.
+
+An array of length 0 stands for one that is not wanted. All compiled functions that call one another
+live in this file, since Numba's cache on disk does not notice changes in another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from gnntrain.jit import jit
+
+Array = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+
+PLAIN, BFLOAT16, FLOAT16 = 0, 1, 2
+"""What the numbers of a table are: floats, or the bits of 16-bit floats as uint16."""
+
+CACHE_LINE = 64
+LANES = 4
+"""Random 16-bit numbers in one 64-bit draw."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+LOW_16 = np.uint64(0xFFFF)
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba is not typed
+def fetch_ahead(_: Any, table: Any, row: Any, byte: Any) -> Any:  # noqa: ARG001
+    """Ask for the cache line at `byte` of a row of `table`, and do not wait for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        word, line, flag = ir.IntType(64), ir.IntType(8).as_pointer(), ir.IntType(32)
+        stride = builder.extract_value(array.strides, 0)
+        start = builder.add(builder.ptrtoint(array.data, word), builder.mul(arguments[1], stride))
+        address = builder.inttoptr(builder.add(start, arguments[2]), line)
+        kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
+        instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(instruction, [address, flag(0), flag(3), flag(1)])  # to read, to keep, data
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_of(_: Any, bits: Any) -> Any:  # noqa: ARG001
+    """The float32 with these 32 bits."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(_: Any, number: Any) -> Any:  # noqa: ARG001
+    """The 32 bits of a float32."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@jit
+def from_bfloat16(bits: np.uint16) -> np.float32:
+    """Widen: a bfloat16 is the upper half of a float32."""
+    return float_of(np.uint32(np.uint32(bits) << np.uint32(16)))  # type: ignore[no-any-return]
+
+
+@jit
+def to_bfloat16(number: np.float32) -> np.uint16:
+    """Round to the nearest bfloat16, ties to even; not a number stays not a number."""
+    bits = bits_of(np.float32(number))
+    rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.uint16((np.uint32(0x7FC00000) if is_nan else rounded) >> np.uint32(16))
+
+
+@jit
+def from_float16(bits: np.uint16) -> np.float32:
+    """Widen: move exponent and fraction to their places, then mend the exponent by a product."""
+    magnitude = np.uint32(np.uint32(bits & np.uint16(0x7FFF)) << np.uint32(13))
+    is_finite = (bits & np.uint16(0x7C00)) != np.uint16(0x7C00)
+    scaled = float_of(magnitude) * np.float32(2.0**112)
+    number = scaled if is_finite else float_of(np.uint32(magnitude | np.uint32(0x7F800000)))
+    signed: np.float32 = -number if bits & np.uint16(0x8000) else number
+    return signed
+
+
+@jit
+def fetch_row(table: Array, row: int, width: int) -> None:
+    """Ask for the first `width` numbers of a row ahead of their use."""
+    for byte in range(0, width * table.itemsize, CACHE_LINE):
+        fetch_ahead(table, row, byte)
+
+
+@jit
+def add_row(row: Array, kind: int, weight: float, total: Array) -> None:
+    """`total += weight * row`."""
+    if kind == PLAIN:
+        for f in range(len(total)):
+            total[f] += weight * row[f]
+    elif kind == BFLOAT16:
+        for f in range(len(total)):
+            total[f] += weight * from_bfloat16(np.uint16(row[f]))
+    else:
+        for f in range(len(total)):
+            total[f] += weight * from_float16(np.uint16(row[f]))
+
+
+@jit
+def add_4_rows(
+    rows: tuple[Array, Array, Array, Array],
+    kind: int,
+    weights: tuple[float, float, float, float],
+    total: Array,
+) -> None:
+    """`total += Σ weights[i] * rows[i]`: the total is read and written once for four rows."""
+    r0, r1, r2, r3 = rows
+    w0, w1, w2, w3 = weights
+    if kind == PLAIN:
+        for f in range(len(total)):
+            total[f] += (w0 * r0[f] + w1 * r1[f]) + (w2 * r2[f] + w3 * r3[f])
+    elif kind == BFLOAT16:
+        for f in range(len(total)):
+            left = w0 * from_bfloat16(np.uint16(r0[f])) + w1 * from_bfloat16(np.uint16(r1[f]))
+            right = w2 * from_bfloat16(np.uint16(r2[f])) + w3 * from_bfloat16(np.uint16(r3[f]))
+            total[f] += left + right
+    else:
+        for f in range(len(total)):
+            left = w0 * from_float16(np.uint16(r0[f])) + w1 * from_float16(np.uint16(r1[f]))
+            right = w2 * from_float16(np.uint16(r2[f])) + w3 * from_float16(np.uint16(r3[f]))
+            total[f] += left + right
+
+
+@jit
+def raise_to_row(row: Array, kind: int, total: Array) -> None:
+    """`total = max(total, row)`; not a number wins."""
+    for f in range(len(total)):
+        if kind == PLAIN:
+            value = row[f]
+        elif kind == BFLOAT16:
+            value = from_bfloat16(np.uint16(row[f]))
+        else:
+            value = from_float16(np.uint16(row[f]))
+        total[f] = total[f] if value <= total[f] else value
+
+
+@jit
+def put_row(total: Array, factor: float, out: Array, kind: int) -> None:
+    """`out = factor * total`, rounded to the kind of `out` (`PLAIN` or `BFLOAT16`)."""
+    if kind == PLAIN:
+        for f in range(len(total)):
+            out[f] = factor * total[f]
+    else:
+        for f in range(len(total)):
+            out[f] = to_bfloat16(np.float32(factor * total[f]))
+
+
+@jit
+def reduce_rows(
+    table: Array,
+    kind: int,
+    nodes: Int64Array,
+    indptr: Array,
+    indices: Array,
+    edge_weight: Array,
+    source_scale: Array,
+    row_scale: Array,
+    is_mean: bool,
+    is_max: bool,
+    own: int,
+    skip_own: bool,
+    loop: Array,
+    loop_column: int,
+    start: int,
+    stop: int,
+    out: Array,
+    out_kind: int,
+    total: Array,
+) -> None:
+    """Reduce the rows of the in-neighbours of the destinations `start … stop − 1`.
+
+    out[v] = row_scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row'(v), where
+    e runs over the in-edges of v and u is the source of e; `row` reads the first `width` numbers
+    and `row'` those from `loop_column` on. With `is_mean` the sum is divided by the number of
+    in-edges, with `is_max` it is the maximum of the unweighted rows (0 without in-edges).
+
+    Args:
+        table, kind: The rows; source u is row `nodes[u]`, or u without `nodes`.
+        own: Source number of destination 0: destination v is source `own + v`.
+        skip_own: Leave out edges from a node to itself.
+        loop: Only its first `len(loop)` destinations have a loop.
+        out: Destination `start` goes to its row 0.
+        total: Scratch; its length is `width`, its type that of the sums.
+    """
+    width = len(total)
+    direct = len(nodes) == 0
+    has_weight = len(edge_weight) > 0
+    has_scale = len(source_scale) > 0
+    number = total.dtype.type  # sums and weights in one type: nothing is widened on the way
+    zero, one = number(0), number(1)
+    for v in range(start, stop):
+        first, last = indptr[v], indptr[v + 1]
+        total[:] = -np.inf if is_max and last > first else zero
+        e = first
+        while e < last:
+            group = min(4, last - e)
+            # The next four are on their way while these four are added.
+            for i in range(e + group, min(e + group + 4, last)):
+                source = indices[i]
+                fetch_row(table, source if direct else nodes[source], width)
+            if group == 4 and not is_max:
+                s0, s1, s2, s3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+                w0, w1, w2, w3 = one, one, one, one
+                if has_weight:
+                    w0, w1 = w0 * edge_weight[e], w1 * edge_weight[e + 1]
+                    w2, w3 = w2 * edge_weight[e + 2], w3 * edge_weight[e + 3]
+                if has_scale:
+                    w0, w1 = w0 * source_scale[s0], w1 * source_scale[s1]
+                    w2, w3 = w2 * source_scale[s2], w3 * source_scale[s3]
+                if skip_own:
+                    w0, w1 = zero if s0 == own + v else w0, zero if s1 == own + v else w1
+                    w2, w3 = zero if s2 == own + v else w2, zero if s3 == own + v else w3
+                n0, n1, n2, n3 = np.int64(s0), np.int64(s1), np.int64(s2), np.int64(s3)
+                if not direct:
+                    n0, n1, n2, n3 = nodes[s0], nodes[s1], nodes[s2], nodes[s3]
+                rows = (
+                    table[n0, 0:width],
+                    table[n1, 0:width],
+                    table[n2, 0:width],
+                    table[n3, 0:width],
+                )
+                add_4_rows(rows, kind, (w0, w1, w2, w3), total)
+            else:
+                for i in range(e, e + group):
+                    source = indices[i]
+                    node = np.int64(source) if direct else nodes[source]
+                    row = table[node, 0:width]
+                    weight = one
+                    if has_weight:
+                        weight = weight * edge_weight[i]
+                    if has_scale:
+                        weight = weight * source_scale[source]
+                    if skip_own and source == own + v:
+                        weight = zero
+                    if is_max:
+                        raise_to_row(row, kind, total)
+                    else:
+                        add_row(row, kind, weight, total)
+            e += group
+        factor = one
+        if is_mean and last > first:
+            factor = one / number(last - first)
+        if len(row_scale) > 0:
+            factor = factor * row_scale[v]
+        if v < len(loop):
+            for f in range(width):
+                total[f] *= factor
+            factor = one
+            node = np.int64(own + v) if direct else nodes[own + v]
+            row = table[node, loop_column : loop_column + width]
+            add_row(row, kind, number(loop[v]), total)
+        target = out[v - start, 0:width]
+        put_row(total, factor, target, out_kind)
+
+
+@jit
+def gather_rows(
+    table: Array,
+    kind: int,
+    nodes: Int64Array,
+    first: int,
+    start: int,
+    stop: int,
+    out: Array,
+    out_kind: int,
+    column: int,
+) -> None:
+    """Copy the rows of the sources `first + start … first + stop − 1`, converted to `out`'s kind.
+
+    Source u is row `nodes[u]`, or u without `nodes`; the first goes to row 0 of `out`, from
+    `column` on.
+    """
+    width = table.shape[1]
+    direct = len(nodes) == 0
+    for i in range(start, stop):
+        if not direct and i + 4 < stop:
+            fetch_row(table, nodes[first + i + 4], width)
+        row = table[np.int64(first + i) if direct else nodes[first + i]]
+        target = out[i - start, column : column + width]
+        if kind == out_kind:
+            for f in range(width):
+                target[f] = row[f]
+        elif kind == BFLOAT16:
+            for f in range(width):
+                target[f] = from_bfloat16(np.uint16(row[f]))
+        elif kind == PLAIN:
+            for f in range(width):
+                target[f] = to_bfloat16(np.float32(row[f]))
+        elif out_kind == PLAIN:
+            for f in range(width):
+                target[f] = from_float16(np.uint16(row[f]))
+        else:
+            for f in range(width):
+                target[f] = to_bfloat16(from_float16(np.uint16(row[f])))
+
+
+@jit
+def transpose(
+    indptr: Array,
+    indices: Array,
+    out_indptr: Array,
+    out_indices: Array,
+    edges: Array,
+) -> None:
+    """The out-edges of every source: where they start, where they lead, and which edge each is.
+
+    `out_indptr` (`[num_src + 1]`) comes in as zeros.
+    """
+    for e in range(len(indices)):
+        out_indptr[indices[e] + 1] += 1
+    for u in range(len(out_indptr) - 1):
+        out_indptr[u + 1] += out_indptr[u]
+    for v in range(len(indptr) - 1):
+        for e in range(indptr[v], indptr[v + 1]):
+            at = out_indptr[indices[e]]
+            out_indptr[indices[e]] = at + 1
+            out_indices[at] = v
+            edges[at] = e
+    for u in range(len(out_indptr) - 1, 0, -1):
+        out_indptr[u] = out_indptr[u - 1]
+    out_indptr[0] = 0
+
+
+@jit
+def mix64(x: np.uint64) -> np.uint64:
+    """SplitMix64's finaliser, as in the sampler's kernels."""
+    x = (x ^ (x >> np.uint64(30))) * MULTIPLIER_1
+    x = (x ^ (x >> np.uint64(27))) * MULTIPLIER_2
+    return x ^ (x >> np.uint64(31))
+
+
+@jit
+def drop_row(row: Array, kind: int, threshold: int, factor: float, words: UInt64Array) -> None:
+    """Set what has drawn less than `threshold` to 0, multiply the rest by `factor`."""
+    width, num_words = len(row), len(words)
+    zero, scale = row.dtype.type(0), row.dtype.type(factor)
+    for lane in range(LANES):
+        shift = np.uint64(16 * lane)
+        first = lane * num_words
+        for w in range(min(num_words, width - first)):
+            is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
+            if kind == PLAIN:
+                row[first + w] = row[first + w] * scale if is_kept else zero
+            else:
+                scaled = to_bfloat16(from_bfloat16(np.uint16(row[first + w])) * np.float32(factor))
+                row[first + w] = scaled if is_kept else zero
+
+
+@jit
+def activate_rows(
+    rows: Array,
+    kind: int,
+    relu: bool,
+    threshold: int,
+    factor: float,
+    key: np.uint64,
+    start: int,
+    stop: int,
+) -> None:
+    """ReLU where `relu`, then dropout where `threshold > 0`, in place.
+
+    Number j of row v is dropped where its own 16 random bits, a pure function of (key, v, j), are
+    less than `threshold`: neither chunks nor threads matter.
+    """
+    width, zero = rows.shape[1], rows.dtype.type(0)
+    words = np.empty((width + LANES - 1) // LANES, np.uint64)
+    for v in range(start, stop):
+        row = rows[v]
+        if relu and kind == PLAIN:
+            for f in range(width):
+                row[f] = zero if row[f] <= zero else row[f]
+        elif relu:
+            for f in range(width):
+                row[f] = zero if np.uint16(row[f]) >= np.uint16(0x8000) else row[f]
+        if threshold > 0:
+            stream = mix64(key ^ (np.uint64(v) * GOLDEN))
+            for w in range(len(words)):
+                words[w] = mix64(stream + np.uint64(w + 1) * GOLDEN)
+            drop_row(row, kind, threshold, factor, words)
+
+
+@jit
+def mask_rows(
+    grad: Array, rows: Array, kind: int, factor: float, start: int, stop: int, out: Array
+) -> None:
+    """The gradient behind `activate_rows` with ReLU: `grad * factor` where its result is positive.
+
+    Row `start` goes to row 0 of `out`.
+    """
+    width, zero, scale = rows.shape[1], rows.dtype.type(0), rows.dtype.type(factor)
+    for v in range(start, stop):
+        row, given, target = rows[v], grad[v], out[v - start]
+        if kind == PLAIN:
+            for f in range(width):
+                target[f] = given[f] * scale if row[f] > zero else zero
+        else:
+            for f in range(width):
+                bits = np.uint16(row[f])
+                is_positive = bits != np.uint16(0) and bits < np.uint16(0x8000)
+                value = from_bfloat16(np.uint16(given[f])) * np.float32(factor)
+                target[f] = to_bfloat16(value) if is_positive else zero

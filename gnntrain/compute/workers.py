@@ -1,0 +1,63 @@
+"""Threads that share out one piece of work after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+_lock = threading.Lock()
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def share_out(task: Callable[[int], None], num_tasks: int) -> None:
+    """Call `task(0)` … `task(num_tasks − 1)`, each once, on as many threads as torch may use.
+
+    A thread that is done takes the next task, so that none waits for a slower one. Within a task
+    torch computes on that one thread: all cores work, and each on data of its own, which stays in
+    that core's cache from one operation to the next. Tasks record no gradients. They must release
+    the GIL where they spend
+    their time. What they compute must not depend on who runs them: then neither does the answer
+    on the number of threads.
+
+    Called by several threads at once, all but the first compute alone.
+    """
+    num_threads = min(torch.get_num_threads(), num_tasks)
+    if num_threads <= 1 or not _lock.acquire(blocking=False):
+        _work(task, range(num_tasks))
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _run(task, num_tasks, num_threads)
+    finally:
+        torch.set_num_threads(before)
+        _lock.release()
+
+
+def _run(task: Callable[[int], None], num_tasks: int, num_threads: int) -> None:
+    numbers = iter(range(num_tasks))  # to take the next is atomic
+    pool = _pool(num_threads)
+    others: list[Future[None]] = [pool.submit(_work, task, numbers) for _ in range(num_threads - 1)]
+    try:
+        _work(task, numbers)
+    finally:
+        errors = [other.exception() for other in others]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _work(task: Callable[[int], None], numbers: Iterable[int]) -> None:
+    # Both are states of a thread: another one's would not be the caller's.
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for number in numbers:
+            task(number)
+
+
+def _pool(num_threads: int) -> ThreadPoolExecutor:
+    if num_threads not in _pools:
+        _pools[num_threads] = ThreadPoolExecutor(num_threads - 1, "gnntrain-compute")
+    return _pools[num_threads]

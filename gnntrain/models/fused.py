@@ -1,0 +1,141 @@
+"""Aggregate, multiply, activate: one layer in one pass over the rows, on the CPU.
+
+A layer computed operation by operation writes and reads tensors as long as the block several times
+over: the aggregate, two products, their sum, the activation, the dropout's mask, the dropped-out
+rows; and again backward. Here each thread takes some rows through all of it while they are in its
+cache. What the backward pass needs of the forward one is the aggregate and the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute import kernels
+from gnntrain.compute.rows import (
+    Table,
+    chunks,
+    for_tasks,
+    kind_of,
+    num_tasks,
+    table_of,
+    words_of,
+)
+from gnntrain.loading.features import StoredRows
+from gnntrain.models.aggregate import Aggregation, transposed_rows
+from gnntrain.models.dropout import Drop
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatedLinear:
+    """weight · aggregate + root_weight · own row + bias, for every destination.
+
+    Attributes:
+        aggregation: How the in-neighbours become one row.
+        weight: `[O, F]`; gradients flow to all three.
+        root_weight: `[O, F]` or None.
+        bias: `[O]`.
+    """
+
+    aggregation: Aggregation
+    weight: Tensor
+    root_weight: Tensor | None
+    bias: Tensor
+
+    def __call__(self, source: Tensor | StoredRows, drop: Drop | None) -> Tensor:
+        """Compute it on the CPU.
+
+        Args:
+            source: `[num_src, F]`; gradients flow to a tensor.
+            drop: A ReLU and this dropout follow; None: neither.
+
+        Returns:
+            `[num_dst, O]` in the type that autocast computes in, or the weights'.
+        """
+        dtype = self.weight.dtype
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+        joined = self.weight
+        if self.root_weight is not None:
+            joined = torch.cat([self.weight, self.root_weight], dim=1)
+        rows, table = (source, None) if isinstance(source, Tensor) else (None, source.table)
+        linear = joined.to(dtype), self.bias.to(dtype)
+        return _aggregated_linear(rows, *linear, table, self.aggregation, drop)
+
+
+class _AggregatedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        table: Table | None,
+        aggregation: Aggregation,
+        drop: Drop | None,
+    ) -> Tensor:
+        table = table_of(rows) if table is None and rows is not None else table
+        assert table is not None
+        reduction = aggregation.on_cpu()
+        num_dst, width, across = reduction.num_dst, table.width, weight.t()
+        has_root = weight.shape[1] == 2 * width
+        is_kept = any(ctx.needs_input_grad)
+        inputs = weight.new_empty(num_dst if is_kept else 0, weight.shape[1])
+        out = weight.new_empty(num_dst, weight.shape[0])
+
+        def task(_: int, start: int, stop: int) -> None:
+            for a, b in chunks(start, stop):
+                part = inputs[a:b] if is_kept else inputs.new_empty(b - a, weight.shape[1])
+                reduction.put(table, a, b, part, width=width)
+                if has_root:
+                    table.put(reduction.own, a, b, part, column=width)
+                torch.addmm(bias, part, across, out=out[a:b])
+                if drop is not None:
+                    drop.apply(out, a, b, relu=True)
+
+        for_tasks(num_dst, aggregation.block.num_edges, task)
+        ctx.save_for_backward(weight, inputs, None if drop is None else out)
+        ctx.aggregation, ctx.has_root = aggregation, has_root
+        ctx.factor = 1.0 if drop is None else drop.factor
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, inputs, out = ctx.saved_tensors
+        grad = grad.contiguous()
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        count = num_tasks(len(inputs), 0)
+        # Each task has sums of its own, so that their order does not depend on the threads.
+        weight_sums = torch.zeros(count, *weight.shape, dtype=exact)
+        bias_sums = torch.zeros(count, weight.shape[0], dtype=exact)
+        grad_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
+
+        def task(number: int, start: int, stop: int) -> None:
+            for a, b in chunks(start, stop):
+                part = grad[a:b]
+                if out is not None:
+                    part = torch.empty_like(part)
+                    args = words_of(grad), words_of(out), kind_of(out), ctx.factor, a, b
+                    kernels.mask_rows(*args, words_of(part))
+                if exact == weight.dtype:
+                    weight_sums[number].addmm_(part.t(), inputs[a:b])
+                else:
+                    weight_sums[number] += part.t() @ inputs[a:b]
+                bias_sums[number] += part.sum(0, dtype=exact)
+                if grad_inputs is not None:
+                    torch.mm(part, weight, out=grad_inputs[a:b])
+
+        for_tasks(len(inputs), 0, task)
+        grad_rows = None
+        if grad_inputs is not None:
+            grad_rows = transposed_rows(ctx.aggregation, grad_inputs, ctx.has_root)
+        grad_weight, grad_bias = (sums.sum(0).to(weight.dtype) for sums in (weight_sums, bias_sums))
+        return grad_rows, grad_weight, grad_bias, None, None, None
+
+
+_aggregated_linear: Callable[..., Tensor] = _AggregatedLinear.apply
