@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -13,10 +14,10 @@ from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
+from gnntrain.loading.stock import StockGraph, StockNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.sampling.base import NeighborSampler
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.sampling.pyg import PyGBackendSampler
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
@@ -113,9 +114,7 @@ class Parts:
         }
         return SampledEvaluator(self.store, loaders, self.context)
 
-    def _evaluation_loader(
-        self, split: str, fan_outs: Sequence[int], all_ranks: bool
-    ) -> NeighborLoader:
+    def _evaluation_loader(self, split: str, fan_outs: Sequence[int], all_ranks: bool) -> Loader:
         config = self.config.evaluation
         seed = self.config.trainer.seed ^ _EVALUATION_STREAM
         nodes = self.store.split(split)
@@ -134,17 +133,34 @@ class Parts:
         )
         return self._neighbor_loader(plan, fan_outs)
 
-    def _neighbor_loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> NeighborLoader:
-        config = self.config.sampler
+    def _neighbor_loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> Loader:
+        config, needs = self.config.sampler, needs_of(self.model)
+        if isinstance(self.model, GNN) and not self.model.uses_graph:
+            fan_outs = ()
+        if config.backend == "pyg":
+            return StockNeighborLoader(
+                self.store,
+                self._features,
+                self._stock_graph,
+                plan,
+                fan_outs,
+                replace=config.replace,
+                needs=needs,
+            )
         return NeighborLoader(
             self.store,
             self._features,
-            self._sampler(fan_outs),
+            self._sampler(tuple(fan_outs)),
             plan,
-            needs=needs_of(self.model),
+            needs=needs,
             threads=self._num_loader_threads(),
             prefetch=config.prefetch,
         )
+
+    @cached_property
+    def _stock_graph(self) -> StockGraph:
+        """One for all stock loaders: it may hold a copy of the graph."""
+        return StockGraph(self.store)
 
     def _num_loader_threads(self) -> int:
         threads = self.config.sampler.threads
@@ -154,22 +170,15 @@ class Parts:
             threads = int(self.context.device.type == "cuda" or torch.get_num_threads() > 1)
         return threads
 
-    def _sampler(self, fan_outs: Sequence[int]) -> NeighborSampler:
+    def _sampler(self, fan_outs: tuple[int, ...]) -> NeighborSampler:
         """One sampler for all loaders with these fan-outs: its working memory is worth sharing."""
-        if isinstance(self.model, GNN) and not self.model.uses_graph:
-            fan_outs = ()
-        key = tuple(fan_outs)
-        if key not in self._samplers:
-            self._samplers[key] = self._new_sampler(key)
-        return self._samplers[key]
-
-    def _new_sampler(self, fan_outs: Sequence[int]) -> NeighborSampler:
-        store, config = self.store, self.config.sampler
-        sampler = PyGBackendSampler if config.backend == "pyg" else CPUNeighborSampler
-        return sampler(
-            store.indptr,
-            store.indices,
-            fan_outs,
-            replace=config.replace,
-            edge_ids=store.edge_weight is not None and needs_of(self.model).weight,
-        )
+        if fan_outs not in self._samplers:
+            store = self.store
+            self._samplers[fan_outs] = CPUNeighborSampler(
+                store.indptr,
+                store.indices,
+                fan_outs,
+                replace=self.config.sampler.replace,
+                edge_ids=store.edge_weight is not None and needs_of(self.model).weight,
+            )
+        return self._samplers[fan_outs]

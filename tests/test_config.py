@@ -183,7 +183,12 @@ def test_the_columns_of_the_message_are_aligned() -> None:
         ({"trainer": {"epohcs": 3, "epochs": 5}}, "did you mean trainer.epochs (now 5)?"),
         ({"lr": 0.1}, "did you mean trainer.lr (now 0.01)?"),
         ({"trainer": {"hidden_channels": 3}}, "did you mean model.hidden_channels (now 128)?"),
-        ({"trainr": {"lr": 0.1}}, "did you mean trainer?"),
+        ({"trainr": {"lr": 0.1}}, "did you mean trainer.lr (now 0.01)?"),
+        ({"trainr": {"zzzzzz": 1}}, "did you mean trainer?"),
+        ({"experimnt": "cora_gcn"}, "did you mean experiment?"),
+        ({"epoch": 3}, "did you mean trainer.epochs (now 20)?"),
+        ({"seed": 3}, "did you mean dataset.seed (now 0) or trainer.seed (now 0)?"),
+        ({"datset": {"seed": 3}}, "did you mean dataset.seed (now 0)?"),
         ({"model": {"heads": 2}}, "a key of model=gat|gatv2, not of model=sage"),
         (
             {"dataset": {"name": "cora", "num_nodes": 2}},
@@ -283,6 +288,14 @@ def test_missing_files_are_named_with_the_nearest_one(tmp_path: Path) -> None:
     assert "this is a folder" in found["dataset.labels"].expected
 
 
+def test_a_file_in_place_of_a_folder_is_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for key in ("root", "store_dir"):
+        problem = only_problem({"dataset": {"name": "cora", key: str(file)}})
+        assert (problem.key, problem.expected) == (f"dataset.{key}", "a folder, but this is a file")
+
+
 def test_edges_and_features_must_be_given() -> None:
     found = problems_of({"dataset": {"name": "files"}})
     assert sorted(found) == ["dataset.edges", "dataset.features"]
@@ -372,6 +385,12 @@ def test_the_pyg_backend_needs_one_of_two_libraries(
     assert len(found) == (0 if installed else 1)
     if found:
         assert "the built-in sampler needs nothing" in str(found[0].hint)
+
+
+def test_the_pyg_backend_makes_its_batches_in_no_thread() -> None:
+    with pytest.raises(UserError, match=r"sampler\.threads.*draws from dropout's generator"):
+        from_dict({"sampler": {"backend": "pyg", "threads": 2}})
+    assert from_dict({"sampler": {"backend": "pyg", "threads": 0}}).sampler.threads == 0
 
 
 def test_a_logger_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain.app import compose_config
+from gnntrain.config import checks
 from gnntrain.run import train as train_here
+from tests.pyg_backends import use_backend
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -116,6 +118,32 @@ def test_every_model_trains_with_every_sampler(
     summary = train_here(composed.config)
     assert summary["status"] == "completed"
     assert summary["model"] == model
+
+
+@pytest.mark.parametrize("backend", ["pyg", "installed"])
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
+def test_stock_loaders_of_pyg_train_and_evaluate_as_ours_do(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    use_backend(backend, monkeypatch)
+    monkeypatch.setattr(checks, "find_spec", lambda _: True)  # a stand-in has no package
+
+    def summary(name: str, fan_outs: str) -> dict[str, Any]:
+        overrides = [
+            *("dataset.num_nodes=300", "dataset.num_train=150", f"dataset.store_dir={cache}"),
+            *("trainer.epochs=2", "trainer.batch_size=64", "model.dropout=0"),
+            *("model.hidden_channels=16", f"sampler.fan_outs={fan_outs}"),
+            *(f"sampler.backend={name}", "evaluation=sampled"),
+            f"run.dir={tmp_path / name / str(fan_outs.count('-'))}",
+        ]
+        return train_here(compose_config(overrides).config)
+
+    stock, ours = summary("pyg", "[4,3]"), summary("numba", "[4,3]")
+    assert stock["train_loss"] == pytest.approx(ours["train_loss"], rel=0.15)
+    assert stock["train_loss"] != ours["train_loss"], "they must not draw the same"
+    stock, ours = summary("pyg", "[-1,-1]"), summary("numba", "[-1,-1]")
+    assert stock["train_loss"] == pytest.approx(ours["train_loss"], rel=1e-5)
+    assert stock["test"] == pytest.approx(ours["test"])
 
 
 def test_a_graph_shows_that_its_edges_matter(cache: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _fan_outs(config)
     yield from _heads(config)
     yield from _synthetic(config)
+    yield from _loader_threads(config)
     yield from _training(config)
 
 
@@ -110,6 +111,14 @@ def _synthetic_problem(
     return keys, Problem(f"dataset.{key}", shown(value), expects, hint)
 
 
+def _loader_threads(config: Config) -> Iterator[Contradiction]:
+    sampler = config.sampler
+    if sampler.backend == "pyg" and sampler.threads:
+        keys = ("sampler.threads", "sampler.backend")
+        expects = "0 or null with sampler.backend=pyg, which draws from dropout's generator"
+        yield keys, Problem(keys[0], str(sampler.threads), expects, "leave it out")
+
+
 def _training(config: Config) -> Iterator[Contradiction]:
     trainer, ranks = config.trainer, config.distributed.num_processes
     if trainer.warmup_epochs > trainer.epochs:
@@ -146,8 +155,12 @@ def _two_kinds_of_ranks(config: Config) -> Problem:
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
-    """The files of `dataset=files` that are not there."""
+    """Files in place of folders, and the files of `dataset=files` that are not there."""
     data = config.dataset
+    for key in ("root", "store_dir"):
+        folder = getattr(data, key)
+        if folder is not None and Path(folder).is_file():
+            yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
     if not isinstance(data, FilesConfig):
         return
     for key in ("edges", "features"):

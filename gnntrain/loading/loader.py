@@ -28,6 +28,22 @@ from gnntrain.sampling.base import (
 
 
 @dataclass(frozen=True, slots=True)
+class RankShare:
+    """One rank's part of a global batch.
+
+    Attributes:
+        seeds: int64 `[num_seeds]`, global ids, at least one: a rank without a seed of its own still
+            has to enter the all-reduce, and borrows one.
+        num_counted: Seeds that enter the loss: all, or 0 where the only one is borrowed.
+        global_batch_size: Counted seeds of all ranks together.
+    """
+
+    seeds: Int64Array
+    num_counted: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class SeedPlan:
     """Which seeds each rank takes in each step of an epoch.
 
@@ -74,6 +90,12 @@ class SeedPlan:
         start = step * self.global_batch_size
         return order[start : start + self.global_batch_size]
 
+    def share(self, order: Int64Array, step: int) -> RankShare:
+        """This rank's seeds in `step`."""
+        everyone = self.global_batch(order, step)
+        own = everyone[share_of(len(everyone), self.rank, self.world_size)]
+        return RankShare(own if len(own) else everyone[:1], len(own), len(everyone))
+
 
 class Loader(Protocol):
     """Iterable of one rank's mini-batches, which knows where it is."""
@@ -101,8 +123,8 @@ class Loader(Protocol):
         ...
 
 
-class _Position:
-    """Where a loader is: the next batch's epoch and step."""
+class Position:
+    """Where a loader is: the next batch's epoch and step. Loaders inherit it."""
 
     _epoch = 0
     _step = 0
@@ -117,7 +139,7 @@ class _Position:
         self._epoch, self._step = state["epoch"], state["step"]
 
 
-class NeighborLoader(_Position):
+class NeighborLoader(Position):
     """Iterates over one rank's mini-batches of an epoch, made ahead by background threads.
 
     Args:
@@ -187,31 +209,36 @@ class NeighborLoader(_Position):
                     future.cancel()
 
     def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
-        plan = self.plan
-        everyone = plan.global_batch(order, step)
-        seeds = everyone[share_of(len(everyone), plan.rank, plan.world_size)]
-        num_counted = len(seeds)
-        if num_counted == 0:
-            # Without a seed of its own a rank still has to enter the all-reduce: it computes a
-            # borrowed one, with weight zero in the loss.
-            seeds = everyone[:1]
-        key = SampleKey(plan.seed, epoch, step if plan.redraw else 0)
-        subgraph = self._sampler.sample(seeds, key=key)
-        rows = self._features.named(subgraph.nodes)
-        return MiniBatch(
-            x=None if self._needs.rows else rows.whole(),
-            rows=rows if self._needs.rows else None,
-            y=share(np.ascontiguousarray(self._store.labels[seeds])),
-            n_id=share(subgraph.nodes),
-            batch_size=len(seeds),
-            blocks=blocks_of(self._store, subgraph, self._needs),
-            seed_rows=None,
-            num_counted=num_counted,
-            global_batch_size=len(everyone),
-            sampled=subgraph,
-            num_sampled_nodes=subgraph.num_sampled_nodes,
-            num_sampled_edges=subgraph.num_sampled_edges,
-        )
+        own = self.plan.share(order, step)
+        key = SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
+        subgraph = self._sampler.sample(own.seeds, key=key)
+        return mini_batch(self._store, self._features, subgraph, own, self._needs)
+
+
+def mini_batch(
+    store: GraphStore,
+    features: FeatureSource,
+    subgraph: SampledSubgraph,
+    own: RankShare,
+    needs: BlockNeeds,
+) -> MiniBatch:
+    """The mini-batch of a sampled subgraph, whose seeds are a rank's own."""
+    rows = features.named(subgraph.nodes)
+    seeds = subgraph.nodes[: subgraph.num_seeds]
+    return MiniBatch(
+        x=None if needs.rows else rows.whole(),
+        rows=rows if needs.rows else None,
+        y=share(np.ascontiguousarray(store.labels[seeds])),
+        n_id=share(subgraph.nodes),
+        batch_size=subgraph.num_seeds,
+        blocks=blocks_of(store, subgraph, needs),
+        seed_rows=None,
+        num_counted=own.num_counted,
+        global_batch_size=own.global_batch_size,
+        sampled=subgraph,
+        num_sampled_nodes=subgraph.num_sampled_nodes,
+        num_sampled_edges=subgraph.num_sampled_edges,
+    )
 
 
 def blocks_of(store: GraphStore, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
@@ -242,7 +269,7 @@ def _block(
     )
 
 
-class FullGraphLoader(_Position):
+class FullGraphLoader(Position):
     """Full-graph training: one step an epoch, over all nodes.
 
     Every rank computes the whole graph and takes its share of the seeds into the loss, so the

@@ -1,4 +1,4 @@
-"""Our sampler behind PyG's interface, and PyG's samplers behind ours."""
+"""Our sampler behind PyG's interface, and what PyG's own samplers draw in our form."""
 
 from __future__ import annotations
 
@@ -11,26 +11,11 @@ import torch
 import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.sampler import (
-    BaseSampler,
-    NeighborSampler,
-    NodeSamplerInput,
-    SamplerOutput,
-)
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import (
-    Int64Array,
-    SampledSubgraph,
-    SampleKey,
-    cumulative_hops,
-)
-from gnntrain.sampling.cpu import (
-    CPUNeighborSampler,
-    checked_fan_outs,
-    checked_seeds,
-    read_only_csc,
-)
+from gnntrain.sampling.base import SampledSubgraph, SampleKey, cumulative_hops
+from gnntrain.sampling.cpu import CPUNeighborSampler
 
 
 class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
@@ -132,77 +117,29 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return key
 
 
-class PyGBackendSampler:
-    """Stock PyG's `NeighborSampler` (pyg-lib or torch-sparse) behind our protocol.
+def subgraph_of_batch(batch: Data, num_hops: int) -> SampledSubgraph:
+    """A mini-batch of PyG's own `NeighborLoader` as our loaders know subgraphs.
 
     Each node draws once, when it is found; later hops see the same edges again, which is what
-    PyG's trimmed models compute with. The backend draws from its own generator: the key has no
-    effect. It works on a 64-bit copy of the graph.
+    PyG's trimmed models compute with.
 
     Args:
-        indptr: int64 `[num_nodes + 1]`.
-        indices: int32 or int64 `[num_edges]`, source nodes.
-        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
-        replace: Draw with replacement.
-        edge_ids: Also return each edge's position in `indices`.
-
-    Raises:
-        UserError: Neither pyg-lib nor torch-sparse is installed.
+        batch: With `n_id`, `edge_index`, `e_id` and `batch_size`, as pyg-lib and torch-sparse fill
+            it: edges by destination, nodes numbered as they are found. No seed occurs twice.
+        num_hops: Of the walk.
     """
-
-    def __init__(
-        self,
-        indptr: npt.NDArray[np.integer],
-        indices: npt.NDArray[np.integer],
-        fan_outs: Sequence[int],
-        *,
-        replace: bool = False,
-        edge_ids: bool = False,
-    ) -> None:
-        require_pyg_backend()
-        offsets, sources = read_only_csc(indptr, indices)
-        self._fan_outs = checked_fan_outs(fan_outs)
-        self._num_nodes = len(offsets) - 1
-        self._edge_ids = edge_ids
-        # PyG builds its CSC from a COO edge_index of 16 bytes an edge; ours is there already.
-        no_edges = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=self._num_nodes)
-        self._sampler = NeighborSampler(no_edges, list(self._fan_outs), replace=replace)
-        self._sampler.colptr = torch.from_numpy(offsets.copy())
-        self._sampler.row = torch.from_numpy(sources.astype(np.int64))
-        self._sampler.perm = None
-
-    @property
-    def fan_outs(self) -> tuple[int, ...]:
-        """In-neighbours a node, the hop next to the seeds first; −1 takes all."""
-        return self._fan_outs
-
-    def sample(self, seeds: Int64Array, *, key: SampleKey) -> SampledSubgraph:  # noqa: ARG002
-        """Draw the neighbourhood of `seeds`, whatever the key.
-
-        Raises:
-            UserError: A seed is not a node of the graph, or occurs twice (the backends would
-                return edges that are not there).
-        """
-        seeds = checked_seeds(seeds, self._num_nodes)
-        num_repeated = len(seeds) - len(np.unique(seeds))
-        if num_repeated > 0:
-            raise UserError(
-                f"{num_repeated} of {len(seeds)} seeds are repetitions",
-                "Give each seed once, or use sampler.backend=numba.",
-            )
-        out = self._sampler.sample_from_nodes(NodeSamplerInput(None, torch.from_numpy(seeds)))
-        sources, destinations = out.row.numpy(), out.col.numpy()
-        num_known = [len(seeds)]
-        for _ in self._fan_outs:
-            # Edges come by destination, and nodes are numbered as they are found.
-            num_edges = np.searchsorted(destinations, num_known[-1])
-            num_known.append(int(sources[:num_edges].max(initial=num_known[-1] - 1)) + 1)
-        num_dst = num_known[-2] if self._fan_outs else 0
-        indptr = np.zeros(num_dst + 1, np.int64)
-        np.cumsum(np.bincount(destinations, minlength=num_dst), out=indptr[1:])
-        edge_ids = out.edge.numpy() if self._edge_ids else None
-        hops = cumulative_hops(indptr, sources.astype(np.int32), edge_ids, num_known)
-        return SampledSubgraph(out.node.numpy(), len(seeds), hops)
+    sources, destinations = batch.edge_index.numpy()
+    num_known = [batch.batch_size]
+    for _ in range(num_hops):
+        # torch-sparse does not count by hop, so that this is worked out from the numbers.
+        num_edges = np.searchsorted(destinations, num_known[-1])
+        num_known.append(int(sources[:num_edges].max(initial=num_known[-1] - 1)) + 1)
+    num_dst = num_known[-2] if num_hops else 0
+    indptr = np.zeros(num_dst + 1, np.int64)
+    np.cumsum(np.bincount(destinations, minlength=num_dst), out=indptr[1:])
+    indices = sources.astype(np.int32, copy=False)
+    hops = cumulative_hops(indptr, indices, batch.e_id.numpy(), num_known)
+    return SampledSubgraph(batch.n_id.numpy().astype(np.int64, copy=False), num_known[0], hops)
 
 
 def require_pyg_backend() -> None:

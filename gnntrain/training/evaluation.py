@@ -14,7 +14,7 @@ from torch import Tensor
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import FeatureSource, StoredRows, share
-from gnntrain.loading.loader import NeighborLoader, whole_graph_block
+from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.sampling.base import Int64Array
 from gnntrain.training.forward import OnBatch, needs_of
@@ -199,7 +199,7 @@ class SampledEvaluator:
     def __init__(
         self,
         store: GraphStore,
-        loaders: Mapping[str, NeighborLoader],
+        loaders: Mapping[str, Loader],
         context: DistributedContext,
     ) -> None:
         self._store = store
@@ -219,7 +219,7 @@ class SampledEvaluator:
             model.train(was_training)
 
     @torch.no_grad()
-    def _split(self, module: OnBatch, loader: NeighborLoader) -> Metrics:
+    def _split(self, module: OnBatch, loader: Loader) -> Metrics:
         """The split's metrics on rank 0, none elsewhere."""
         logits: list[Tensor] = []
         labels: list[Tensor] = []

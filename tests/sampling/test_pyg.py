@@ -1,33 +1,24 @@
-"""PyG's own loaders run on our sampler, and PyG's samplers behind our protocol.
-
-Neither pyg-lib nor torch-sparse comes with plain pip: their two operators are stood in for by the
-oracle, behind the signatures that PyG calls.
-"""
+"""PyG's own loaders run on our sampler, and what PyG's samplers draw comes in our form."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_geometric.typing
-from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.loader import NodeLoader
+from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import NodeSamplerInput
 
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.sampling.pyg import PyGBackendSampler, PyGSampler
-from tests.sampling import oracle
-from tests.sampling.graphs import global_in_edges, random_csc
-
-KEY = SampleKey(0, 0, 0)
+from gnntrain.sampling.pyg import PyGSampler, require_pyg_backend, subgraph_of_batch
+from tests.pyg_backends import BACKENDS, use_backend
+from tests.sampling.graphs import CSC, random_csc
 
 
 def communities(num_nodes: int = 400, num_classes: int = 4) -> Data:
@@ -129,98 +120,69 @@ def test_what_cannot_be_sampled_is_refused() -> None:
         sampler.sample_from_edges(None)
 
 
-@pytest.fixture
-def no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_geometric.typing, "WITH_PYG_LIB", False)
-    monkeypatch.setattr(torch_geometric.typing, "WITH_TORCH_SPARSE", False)
-
-
-@pytest.mark.usefixtures("no_backend")
-def test_without_a_backend_one_sentence_says_how_to_get_it() -> None:
+def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend("none", monkeypatch)
     with pytest.raises(UserError, match="neither can be imported") as error:
-        PyGBackendSampler(*random_csc(50, 300), [3])
+        require_pyg_backend()
     assert error.value.hint is not None
     for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
         assert word in error.value.hint
 
 
-def fake_torch_sparse(
-    colptr: Tensor,
-    row: Tensor,
-    seed: Tensor,
-    fan_outs: list[int],
-    replace: bool,
-    directed: bool,
-) -> tuple[Tensor, ...]:
-    """(node, row, col, edge) as torch-sparse returns them."""
-    assert directed
-    expected = oracle.sample(
-        colptr.tolist(),
-        row.tolist(),
-        seed.tolist(),
-        fan_outs,
-        KEY,
-        replace=replace,
-        frontier_only=True,
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend(request.param, monkeypatch)
+
+
+def stock_batch(graph: CSC, seeds: list[int], fan_outs: list[int]) -> Data:
+    indptr, indices = graph
+    destinations = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    edge_index = torch.from_numpy(np.stack([indices.astype(np.int64), destinations]))
+    data = Data(edge_index=edge_index, num_nodes=len(indptr) - 1)
+    loader = NeighborLoader(
+        data, fan_outs, torch.tensor(seeds), is_sorted=True, batch_size=len(seeds)
     )
-    edges = [
-        (source, destination, edge_id)
-        for destination, drawn in enumerate(expected.edges[-1])
-        for source, edge_id in drawn
-    ]
-    sources, destinations, edge_ids = torch.tensor(edges, dtype=torch.int64).view(-1, 3).T
-    return torch.tensor(expected.nodes), sources, destinations, edge_ids
+    return next(iter(loader))
 
 
-def fake_pyg_lib(
-    colptr: Tensor, row: Tensor, seed: Tensor, fan_outs: list[int], *options: Any
-) -> tuple[Any, ...]:
-    """(row, col, node, edge, nodes by hop, edges by hop) as pyg-lib returns them."""
-    csc, replace, directed, disjoint, strategy, return_edge_id = options[-6:]
-    assert (csc, disjoint, strategy, return_edge_id) == (True, False, "uniform", True)
-    node, source, destination, edge = fake_torch_sparse(
-        colptr, row, seed, fan_outs, replace, directed
-    )
-    return source, destination, node, edge, [], []
-
-
-@pytest.fixture(params=["torch_sparse", "pyg"])
-def backend(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_backend: None
-) -> None:
-    del no_backend  # both switches are off: turn one on
-    fake, switch = {
-        "torch_sparse": (fake_torch_sparse, "WITH_TORCH_SPARSE"),
-        "pyg": (fake_pyg_lib, "WITH_PYG_LIB"),
-    }[request.param]
-    operators = SimpleNamespace(neighbor_sample=fake)
-    monkeypatch.setattr(torch.ops, request.param, operators, raising=False)
-    monkeypatch.setattr(torch_geometric.typing, switch, True)
+@pytest.mark.usefixtures("backend")
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
+@pytest.mark.parametrize("num_hops", [1, 2, 3])
+def test_a_batch_of_all_in_neighbours_is_what_our_own_walk_finds(num_hops: int) -> None:
+    graph = random_csc(60, 100)
+    seeds = [0, 59, 7, 21]
+    ours = CPUNeighborSampler(*graph, [-1] * num_hops, edge_ids=True)
+    expected = ours.sample(np.array(seeds), key=SampleKey(0, 0, 0))
+    subgraph = subgraph_of_batch(stock_batch(graph, seeds, [-1] * num_hops), num_hops)
+    np.testing.assert_array_equal(subgraph.nodes, expected.nodes)
+    assert subgraph.num_seeds == 4
+    for hop, own in zip(subgraph.hops, expected.hops, strict=True):
+        np.testing.assert_array_equal(hop.indptr, own.indptr)
+        np.testing.assert_array_equal(hop.indices, own.indices)
+        np.testing.assert_array_equal(hop.edge_ids, own.edge_ids)
+        assert hop.num_src == own.num_src
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 @pytest.mark.parametrize("fan_outs", [[3], [4, 2], [2, -1, 3]])
-def test_pygs_backend_fills_our_subgraph_as_our_own_walk_in_pygs_way_does(
-    fan_outs: list[int],
-) -> None:
-    graph = random_csc(60, 500)
-    seeds = np.array([0, 59, 7, 21])
-    ours = CPUNeighborSampler(*graph, fan_outs, edge_ids=True, frontier_only=True)
-    expected = ours.sample(seeds, key=KEY)
-    subgraph = PyGBackendSampler(*graph, fan_outs, edge_ids=True).sample(seeds, key=KEY)
-    np.testing.assert_array_equal(subgraph.nodes, expected.nodes)
-    assert global_in_edges(subgraph) == global_in_edges(expected)
-    assert subgraph.num_sampled_nodes == expected.num_sampled_nodes
-    np.testing.assert_array_equal(subgraph.edge_index, expected.edge_index)
-    np.testing.assert_array_equal(subgraph.edge_ids, expected.edge_ids)
+def test_a_sampled_batch_keeps_its_edges_by_the_hop_that_drew_them(fan_outs: list[int]) -> None:
+    batch = stock_batch(random_csc(60, 500), [0, 59, 7, 21], fan_outs)
+    subgraph = subgraph_of_batch(batch, len(fan_outs))
+    assert (torch.from_numpy(subgraph.edge_index) == batch.edge_index).all()
+    assert (torch.from_numpy(subgraph.edge_ids) == batch.e_id).all()
+    # The walk again, by sets: a hop's edges end in what was known before it.
+    known = set(range(4))
+    for hop in subgraph.hops:
+        assert hop.num_dst == len(known)
+        known |= {s for s, d in batch.edge_index.T.tolist() if d in known}
+        assert hop.num_src == len(known)
+    assert known == set(range(batch.num_nodes))
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-def test_pygs_backend_takes_no_seeds_but_refuses_repeated_ones() -> None:
-    sampler = PyGBackendSampler(*random_csc(60, 500), [3, 2])
-    empty = sampler.sample(np.empty(0, np.int64), key=KEY)
-    assert empty.num_sampled_nodes == [0, 0, 0]
-    with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
-        sampler.sample(np.array([4, 5, 4]), key=KEY)
+def test_a_batch_without_hops_holds_the_seeds_alone() -> None:
+    subgraph = subgraph_of_batch(stock_batch(random_csc(60, 500), [5, 3], []), 0)
+    assert subgraph.nodes.tolist() == [5, 3]
+    assert subgraph.hops == ()
