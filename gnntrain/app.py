@@ -24,12 +24,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.config import Config, ConfigError, Problem, machine_problems, needs_gpu_count, read
 from gnntrain.config.problems import did_you_mean, shown
+from gnntrain.config.reading import plugin_names
 from gnntrain.groups import conf_dir, config_groups
 
 __all__ = ["Composed", "compose_config", "config_groups", "expand_sweep"]
 
 _KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
 _DEEPEST = 20
+_INCOMPLETE = ("plugin", "files")
 _LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
 
@@ -214,7 +216,9 @@ def _choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> 
         return None
     expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     hint = did_you_mean(str(wrong[0]), options)
-    if hint is None and len(options) == 1:
+    if group == "model" and wrong[0] in plugin_names():
+        hint = f"write model=plugin model.name={wrong[0]}"
+    elif hint is None and len(options) == 1:
         hint = f"to set a key write {group}.KEY=VALUE"
     return Problem(group, shown(value), expects, hint)
 
@@ -338,8 +342,11 @@ def _variants(
     sweep = override.value()
     if not isinstance(sweep, Glob):
         return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    names = sweep.filter(list(groups.get(override.key_or_group, [])))
+    options = groups.get(override.key_or_group)
+    # A pattern does not mean what needs further keys; it can be named.
+    names = sweep.filter([name for name in options or () if name not in _INCOMPLETE])
     if not names:
-        expects = f"a pattern that matches an option of a group: {', '.join(groups)}"
+        what = "one of" if options else "options, and only a group has some:"
+        expects = f"a pattern that matches {what} {', '.join(options or groups)}"
         problems.append(Problem(key, text, expects))
     return [f"{key}={name}" for name in names]

@@ -7,6 +7,7 @@ the verb runs.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import sys
 import textwrap
@@ -18,10 +19,11 @@ from typing import Any
 
 from gnntrain import __version__
 from gnntrain.errors import GnntrainError, UserError
-from gnntrain.failures import keep_traceback, sentence
+from gnntrain.failures import Terminated, keep_traceback, sentence, sigterm_raised
 from gnntrain.groups import config_groups
 
 _INTERRUPTED = 130
+_TERMINATED = 143
 
 
 @dataclass
@@ -68,11 +70,16 @@ class Verb:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: done. 2: the user's mistake. 1: something failed at run time. 130: interrupted.
+    0: done. 2: the user's mistake. 1: something failed at run time. 130: interrupted, 143: by
+    SIGTERM.
     """
     _accept_any_locale()
     try:
-        return _main(sys.argv[1:] if argv is None else list(argv))
+        with sigterm_raised():
+            return _main(sys.argv[1:] if argv is None else list(argv))
+    except Terminated:
+        _complain("terminated")
+        return _TERMINATED
     except KeyboardInterrupt:
         _complain("interrupted")
         return _INTERRUPTED
@@ -204,8 +211,8 @@ def _sweep(arguments: Arguments) -> int:
 
     jobs = run_sweep(arguments.overrides, arguments.config_dirs, train, _print)
     for job in jobs:
-        figures = f"{job.metric} val {job.val} test {job.test}" if job.metric else job.status
-        _print(f"  {Path(job.run_dir).name}: {figures}")
+        figures = f"{job.metric} val {_figure(job.val)} test {_figure(job.test)}"
+        _print(f"  {Path(job.run_dir).name}: {figures if job.metric else job.status}")
     return 0
 
 
@@ -241,6 +248,8 @@ def _evaluate(arguments: Arguments) -> int:
 
 
 def _figure(value: object) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from gnntrain import app
 from gnntrain.app import compose_config, expand_sweep
 from gnntrain.config import ConfigError, Problem, from_dict
+from gnntrain.config.names import MODEL_NAMES
 from gnntrain.groups import config_groups
 
 
@@ -110,7 +111,7 @@ def test_mistakes_of_every_kind_come_together() -> None:
             "cora",
             "trainer.seed=[1",
             "hydra.run.dir=x",
-            "datset={root:x}",
+            "datset.root=x",
         ]
     )
 
@@ -119,6 +120,11 @@ def test_a_wrong_choice_names_the_choices_and_the_nearest() -> None:
     problem = only_problem("dataset=tolokrs", "dataset.split=3")
     assert problem.hint == "did you mean tolokers?"
     assert "ogbn-arxiv" in problem.expected
+
+
+def test_a_plug_in_model_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "plugin_names", lambda: ["mine"])
+    assert only_problem("model=mine").hint == "write model=plugin model.name=mine"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +238,7 @@ def test_a_sweep_is_the_product_in_order() -> None:
     [
         ("trainer.lr=choice(1,2)", ["trainer.lr=1", "trainer.lr=2"]),
         ("model=glob(gat*)", ["model=gat", "model=gatv2"]),
+        ("model=glob(*)", [f"model={name}" for name in sorted(MODEL_NAMES)]),
         ("+trainer.lr=1,2", ["+trainer.lr=1", "+trainer.lr=2"]),
         ("sampler.fan_outs=[5,5],[3,3]", ["sampler.fan_outs=[5,5]", "sampler.fan_outs=[3,3]"]),
         ("dataset.root=~/a", ["dataset.root=~/a"]),

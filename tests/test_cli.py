@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -230,6 +232,34 @@ def test_an_interruption_exits_with_130(run: FakeRun) -> None:
     assert main([]) == 130
 
 
+def test_sigterm_ends_a_run_in_order_with_143(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = []
+
+    def train(config: Config, _overrides: Sequence[str]) -> dict[str, Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # one more must not end the saving
+            saved.append(config)
+        return SUMMARY
+
+    monkeypatch.setattr(run, "train", train)
+
+    def ignore(number: int, _frame: object) -> None:
+        """What is there before and after; without it, SIGTERM would end the tests."""
+
+    previous = signal.signal(signal.SIGTERM, ignore)
+    try:
+        assert main([]) == 143
+        assert len(saved) == 1
+        assert signal.getsignal(signal.SIGTERM) is ignore
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def test_a_sweep_trains_every_job_in_a_folder_of_its_own(
     run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -244,7 +274,9 @@ def test_a_sweep_trains_every_job_in_a_folder_of_its_own(
     assert [job["status"] for job in jobs] == ["completed", "completed"]
     assert jobs[0]["overrides"][0] == "model=sage"
     assert (jobs[1]["metric"], jobs[1]["val"], jobs[1]["test"]) == ("accuracy", 0.5, None)
-    assert "job 2 of 2: model=gcn" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "job 2 of 2: model=gcn" in out
+    assert "  1_model=gcn: accuracy val 0.5000 test -" in out
 
 
 def test_a_sweep_without_a_folder_goes_to_runs_multirun(run: FakeRun, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_the_mistakes_it_shows_are_told_so(capsys: pytest.CaptureFixture[str]) -
 def test_its_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (example,) = blocks("python")
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "__main__"}
     exec(compile(example, "README.md", "exec"), names)
     assert 0 < float(str(names["accuracy"])) <= 1
 

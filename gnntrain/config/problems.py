@@ -85,10 +85,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The one of `choices` that is most like `name`; None where none is alike."""
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.55) -> str | None:
+    """The one of `choices` that is most like `name`; None where none is alike.
+
+    Args:
+        name: What was typed.
+        choices: What there is.
+        cutoff: Likeness, from 0 to 1, from which a choice counts as alike.
+    """
     by_folded = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.55)
+    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=cutoff)
     return by_folded[found[0]] if found else None
 
 

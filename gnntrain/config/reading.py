@@ -29,6 +29,7 @@ from gnntrain.config.schema import (
     SyntheticConfig,
 )
 from gnntrain.config.types import Section, expected
+from gnntrain.groups import GROUPS
 
 _UNKNOWN = "unknown key"
 _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
@@ -119,7 +120,7 @@ def _read(
     for key, value in raw.items():
         path = f"{prefix}{key}"
         if key not in kind.model_fields:
-            problems.append(Problem(path, shown(value), _UNKNOWN))
+            problems.extend(_unknown_keys(path, value))
             continue
         section = _section_class(kind.model_fields[key])
         if section is None or (value is None and prefix):
@@ -139,6 +140,12 @@ def _read(
     for key in wrong:
         problems.append(_wrong_value(f"{prefix}{key}", sound.pop(key), kind.model_fields[key]))
     return kind(**sound)
+
+
+def _unknown_keys(path: str, value: object) -> Iterator[Problem]:
+    """An unknown key; where it is a section, each of the keys in it."""
+    for key, given in _leaves({path: value}):
+        yield Problem(key, shown(given), _UNKNOWN)
 
 
 def _section_class(field: FieldInfo) -> type[Section] | None:
@@ -209,24 +216,40 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _nearest_key(path: str, config: Config, values: Mapping[str, object]) -> str | None:
     """A hint at the key that was meant: its place, its spelling, or whose key it is."""
-    section, _, key = path.rpartition(".")
+    typed, _, key = path.rpartition(".")
+    is_known = typed in Config.model_fields or "." in typed
+    section = typed if is_known else nearest(typed, Config.model_fields) or ""
+    siblings = [k.rpartition(".")[2] for k in values if k.rpartition(".")[0] == section]
+    siblings += LoggerConfig.model_fields if section == "logger" else []
     owners = [n for n, kind in _CLASSES.get(section, {}).items() if key in kind.model_fields]
-    if owners:
+    if owners and key not in siblings:
         chosen = getattr(config, section).name
         return f"a key of {section}={'|'.join(_few(owners))}, not of {section}={chosen}"
-    by_name = {other.rpartition(".")[2]: other for other in values}
-    siblings = [k.rpartition(".")[2] for k in values if k.rpartition(".")[0] == section]
+    found = _namesakes(key, values)
     if section:
-        siblings += LoggerConfig.model_fields if section == "logger" else []
-        elsewhere = by_name.get(key)
         near = nearest(key, siblings)
-        found = elsewhere or (f"{section}.{near}" if near else None)
-    else:
-        found = by_name.get(key) or nearest(key, Config.model_fields)
-    if found is None:
-        return None
-    now = f" (now {shown(values[found])})" if found in values else ""
-    return f"did you mean {found}{now}?"
+        if near and (key in siblings or not found):
+            found = [f"{section}.{near}"]
+    elif not found:
+        near = nearest(key, GROUPS) or nearest(key, _last_parts(values), cutoff=0.7)
+        found = _namesakes(near, values) or [near] if near else []
+    if not found:
+        return None if section in ("", typed) else f"did you mean {section}?"
+    return f"did you mean {' or '.join(_now(k, values) for k in found[:3])}?"
+
+
+def _last_parts(values: Mapping[str, object]) -> list[str]:
+    return [key.rpartition(".")[2] for key in values]
+
+
+def _namesakes(name: str, values: Mapping[str, object]) -> list[str]:
+    """The keys whose last part is `name`."""
+    return [key for key in values if "." in key and key.rpartition(".")[2] == name]
+
+
+def _now(key: str, values: Mapping[str, object]) -> str:
+    """The key with its present value, if it has one."""
+    return f"{key} (now {shown(values[key])})" if key in values else key
 
 
 def _few(names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ def load_arrays(path: Path) -> Arrays:
             if array.dtype.kind not in "biufUS":
                 raise ValueError(f"array {name!r} is of type {array.dtype}")
     except _UNREADABLE as error:
+        if "pickle" in str(error) or isinstance(error, pickle.UnpicklingError):
+            # Their own advice is to load it unsafely.
+            plain = ValueError("it does not hold plain arrays, and nothing else is ever loaded")
+            raise unreadable(path, plain) from error
         raise unreadable(path, error) from error
     return arrays
 
@@ -61,7 +66,8 @@ def _load(path: Path) -> Arrays:
 def _load_torch(path: Path) -> Arrays:
     import torch
 
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    with warnings.catch_warnings(action="ignore"):  # about how foreign files are pickled
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     tensors = loaded if isinstance(loaded, dict) else {"": loaded}
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise ValueError("it holds something else than a tensor or a dict of tensors")

@@ -28,7 +28,7 @@ def bad_graph(dataset: str, problems: list[str]) -> UserError:
     listed = "".join(f"\n  - {problem}" for problem in problems)
     return UserError(
         f"the graph of data set {dataset!r} cannot be stored:{listed}",
-        "correct the data; nothing was written",
+        "Correct the data; nothing was written.",
     )
 
 

@@ -97,6 +97,8 @@ def _classes(
     codes, classes = pd.factorize(values[has_label], sort=True)
     labels = np.full(index.num_nodes, -1, np.int32)
     labels[rows.nodes[has_label]] = codes
+    if len(classes) < 2:
+        bad.settle()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
     if not column.is_text and (classes != np.arange(len(classes))).any():
         _logger.info("labels %s are classes 0 … %d", _first(classes), len(classes) - 1)
@@ -113,14 +115,16 @@ def _no_class(rows: NodeRows) -> BoolArray:
 
 
 def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
-    found = f"{rows.rows.source.path} has {num_classes} different labels"
+    few = {0: "no label", 1: "only one label"}
+    number = few.get(num_classes, f"{num_classes} different labels")
+    found = f"{rows.rows.source.path} has {number}"
     if config.task == "multilabel":
         raise UserError(
             f"dataset.task=multilabel: {rows.rows.source.path} has one column of labels.",
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     if num_classes < 2:
-        raise UserError(f"{found}; there is nothing to tell apart.", "Give two or more.")
+        raise UserError(f"{found}; there is nothing to tell apart.", "Give two labels or more.")
     if config.task == "binary" and num_classes != 2:
         raise UserError(f"dataset.task=binary: {found}.", "Set dataset.task=multiclass.")
     if config.task == "multiclass":

@@ -31,19 +31,19 @@ from gnntrain.data.array_files import (
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import Rows, column_of_array, finite_rows
 from gnntrain.data.file_targets import read_targets, split_nodes
-from gnntrain.data.graph import JSON, AnyArray, GraphData, Int64Array
+from gnntrain.data.graph import JSON, METRICS_OF_TASK, AnyArray, GraphData, Int64Array, Task
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import (
     REPEATED_NODE,
     SOURCE_NAMES,
     TARGET_NAMES,
-    UNKNOWN_HINT,
     UNKNOWN_NODE,
     NodeRows,
     open_user_table,
     place_of,
     read_features,
     repeated,
+    unknown_hint,
 )
 from gnntrain.data.targets import METRIC_OF_TASK, smallest_int
 from gnntrain.errors import UserError
@@ -121,7 +121,7 @@ class FilesBuilder:
             features=nodes.rows.matrix,
             edge_weight=weight,
             node_ids=index.node_ids(),
-            metric=METRIC_OF_TASK[targets.task] if config.metric == "auto" else config.metric,
+            metric=_metric(config.metric, targets.task),
         )
 
     def _path(self, role: str) -> Path:
@@ -129,6 +129,17 @@ class FilesBuilder:
         if path is None:
             raise UserError(f"dataset.{role} is not given.", _MISSING_HINTS[role])
         return path
+
+
+def _metric(asked: str, task: Task) -> str:
+    if asked == "auto":
+        return METRIC_OF_TASK[task]
+    if asked not in METRICS_OF_TASK[task]:
+        raise UserError(
+            f"dataset.metric={asked}: the labels make a {task} task.",
+            f"Choose one of {', '.join(METRICS_OF_TASK[task])}, or leave dataset.metric=auto.",
+        )
+    return asked
 
 
 _MISSING_HINTS = {
@@ -280,7 +291,7 @@ def _known_edges(
     src, dst = (index.find(column) for column in edges.rows.columns)
     known = (src >= 0) & (dst >= 0)
     rows = edges.rows.drop(
-        ~known, bad, lambda row: _unknown_end(row, edges.places, index), UNKNOWN_HINT
+        ~known, bad, lambda row: _unknown_end(row, edges.places, index), unknown_hint(index)
     )
     src, dst, weight = src[known], dst[known], rows.matrix
     if not weight.shape[1]:

@@ -37,6 +37,11 @@ class NodeIndex:
         encoded: AnyArray = np.char.encode(self._own.astype(str), "utf-8")
         return encoded
 
+    def shown(self) -> str:
+        """The first ids, for messages."""
+        first = range(self.num_nodes)[:3] if self._own is None else self._own[:3]
+        return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
+
     def find(self, column: Column) -> Int64Array:
         """Node numbers of ids, −1 for those that are missing or unknown."""
         distinct = self._find_values(column.values)

@@ -100,7 +100,7 @@ class NodeRows:
         known = self.drop(self.column("id").missing, bad, lambda _: "the node id is missing")
         nodes = index.find(known.column("id"))
         known = replace(known, nodes=nodes)
-        known = known.drop_by_field(nodes < 0, bad, "id", UNKNOWN_NODE, UNKNOWN_HINT)
+        known = known.drop_by_field(nodes < 0, bad, "id", UNKNOWN_NODE, unknown_hint(index))
         return known.drop_by_field(repeated(nodes[nodes >= 0]), bad, "id", REPEATED_NODE)
 
     def _located_by_order(self, index: NodeIndex) -> NodeRows:
@@ -116,8 +116,12 @@ class NodeRows:
 
 
 UNKNOWN_NODE = "node {} is not in the features file"
-UNKNOWN_HINT = "The features file defines the nodes; the others may only speak of those."
 REPEATED_NODE = "node {} is there already"
+
+
+def unknown_hint(index: NodeIndex) -> str:
+    """What to say of a node that is not there."""
+    return f"The features file defines the nodes ({index.shown()}); no other file may add any."
 
 
 def repeated(values: AnyArray) -> BoolArray:

@@ -15,6 +15,12 @@ from filelock import FileLock, Timeout
 from gnntrain.data.store_meta import ARRAYS, META_FILE, SEAL_FILE
 from gnntrain.errors import RunError, UserError
 
+# Where a folder cannot be made, some file systems say that it is not there.
+_REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT),
+)
+
 
 def refuse_foreign(path: Path) -> None:
     """Never touch a directory that was not made here."""
@@ -27,7 +33,7 @@ def refuse_foreign(path: Path) -> None:
         what = f"it holds {', '.join(foreign[:5])}" if foreign else f"it has no {META_FILE}"
         raise UserError(
             f"{path} is not a graph store ({what}), so it is not replaced",
-            "move it away, or set dataset.store_dir to another directory",
+            "Move it away, or set dataset.store_dir to another directory",
         )
 
 
@@ -52,10 +58,10 @@ def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise disk_full(path, needed) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in _REFUSED:
             raise UserError(
                 f"the graph store cannot be written to {path.parent} ({error.strerror})",
-                "set dataset.store_dir to a directory you may write to",
+                "Set dataset.store_dir to a directory you may write to",
             ) from error
         raise
 
@@ -64,7 +70,7 @@ def disk_full(path: Path, needed: int) -> RunError:
     return RunError(
         f"not enough disk space for the graph store {path}: "
         f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
-        "free some space there, or set dataset.store_dir to a directory on another disk",
+        "Free some space there, or set dataset.store_dir to a directory on another disk",
     )
 
 

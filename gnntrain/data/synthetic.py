@@ -153,7 +153,7 @@ def _rng(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
 def _num_pairs(num_nodes: int, avg_degree: float, num_edges: int | None) -> int:
     if num_nodes > MAX_NODES:
         raise UserError(
-            f"dataset.num_nodes is {num_nodes:,}", f"a synthetic graph has at most {MAX_NODES:,}"
+            f"dataset.num_nodes is {num_nodes:,}", f"A synthetic graph has at most {MAX_NODES:,}"
         )
     if num_edges is None:
         return round(num_nodes * avg_degree / 2)
@@ -177,7 +177,7 @@ def _splits(
         raise UserError(
             f"dataset.num_train, num_val and num_test are {num_train}, {num_val} and {num_test}, "
             f"together {total}, but there are {num_nodes} nodes",
-            "lower them, or raise dataset.num_nodes",
+            "Lower them, or raise dataset.num_nodes",
         )
     order = _rng(seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
     train_ids, val_ids, test_ids = np.split(order, [num_train, num_train + num_val])
@@ -235,6 +235,6 @@ def _check_room(labels: Int32Array, num_classes: int, num_within: int, num_betwe
             raise UserError(
                 f"the synthetic graph would need {asked:,} undirected edges {what} classes, "
                 f"but its {num:,} nodes that are not isolated make {room:,} such pairs",
-                "at most half of them can be used: raise dataset.num_nodes, lower "
+                "At most half of them can be used: raise dataset.num_nodes, lower "
                 "dataset.avg_degree or dataset.num_edges, or change dataset.homophily",
             )

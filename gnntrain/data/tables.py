@@ -69,6 +69,10 @@ def unreadable(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {brief}", "Is it a file of the kind its name says?")
 
 
+def _fields(row: Record) -> str:
+    return "1 field" if len(row) == 1 else f"{len(row)} fields"
+
+
 def _inspect(
     path: Path, header: Literal["auto"] | bool, known_names: Collection[str], bad: BadRows
 ) -> TextTable:
@@ -209,7 +213,7 @@ class TextTable:
         wrong: list[int] = []
         self._load([0], {0: pa.string()}, wrong=wrong)
         rows, expected = np.array(wrong, np.int64), len(self.names)
-        self.bad.add(self, rows, lambda fields: f"{len(fields)} fields instead of {expected}")
+        self.bad.add(self, rows, lambda row: f"{_fields(row)} instead of {expected}")
         right = np.ones(num_right + len(rows), bool)
         right[rows] = False
         return np.flatnonzero(right)

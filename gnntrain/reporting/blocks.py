@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 
@@ -109,9 +110,9 @@ def _course(
     width: int,
     symbols: Symbols,
 ) -> str:
-    """A sparkline with its first and last value; nothing where there are not two."""
+    """A sparkline with its first and last value; nothing where there are not two, or no number."""
     known = [value for value in values if value is not None]
-    if len(known) < 2:
+    if len(known) < 2 or not any(map(math.isfinite, known)):
         return ""
     ends = f"{to_text(known[0])} {symbols.arrow} {to_text(known[-1])}"
     line = sparkline(known, max(1, min(_SPARKLINE, width - len(ends) - 2)), symbols)

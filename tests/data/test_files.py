@@ -220,8 +220,34 @@ def test_task_and_metric_may_be_chosen(tmp_path: Path) -> None:
     assert "dataset.task=multilabel" in message_of(**paths, task="multilabel")
     three = write(tmp_path, labels="id,label\n10,a\n20,b\n30,c\n40,b\n")
     assert "3 different labels" in message_of(**three, task="binary")
+    message = message_of(**three, metric="roc_auc")
+    assert "dataset.metric=roc_auc: the labels make a multiclass task" in message
+    assert "accuracy, f1_micro, f1_macro" in message
     one = write(tmp_path, labels="id,label\n10,a\n20,a\n30,a\n40,a\n")
-    assert "nothing to tell apart" in message_of(**one)
+    assert "has only one label; there is nothing to tell apart" in message_of(**one)
+
+
+@pytest.mark.parametrize(
+    ("labels", "report"),
+    [
+        ("id,label\nx,0\ny,1\n", "line 2: node 'x' is not in the features file"),
+        ("id,label\n10,0.5\n20,1.5\n", "line 2: label '0.5' is not a whole number"),
+    ],
+)
+def test_bad_rows_are_told_before_that_no_label_is_left(
+    tmp_path: Path, labels: str, report: str
+) -> None:
+    message = message_of(**write(tmp_path, labels=labels))
+    assert "2 bad rows (labels.csv: 2)" in message
+    assert report in message
+
+
+def test_who_names_an_unknown_node_is_shown_what_ids_there_are(tmp_path: Path) -> None:
+    for features, ids in ((FEATURES, "10, 20, 30, …"), ("f0,f1\n0.5,1\n1.5,2\n", "0, 1")):
+        with pytest.raises(UserError) as caught:
+            build(**write(tmp_path, features=features, edges="a,b\nc,d\n"))
+        assert caught.value.hint is not None
+        assert f"defines the nodes ({ids})" in caught.value.hint
 
 
 def test_whole_number_labels_become_classes_in_order_and_minus_one_is_none(
@@ -234,7 +260,7 @@ def test_whole_number_labels_become_classes_in_order_and_minus_one_is_none(
 
 
 BAD_FILES = [
-    ("edges", "10,20\n10\n20,30\n10,20,30\n", ["line 2: 1 fields instead of 2", "line 4: 3 f"]),
+    ("edges", "10,20\n10\n20,30\n10,20,30\n", ["line 2: 1 field instead of 2", "line 4: 3 f"]),
     ("edges", "10,20\n\n10,99\n", ["line 3: node '99' is not in the features file"]),
     ("edges", "10,20\nabc,20\n", ["line 2: node 'abc' is not in the features file"]),
     ("edges", "source,target\n,20\n10,20\n", ["line 2: the source node is missing"]),
@@ -290,7 +316,7 @@ def test_lines_are_counted_right_behind_blank_and_wrong_ones_and_in_packed_files
 ) -> None:
     text = "# from somewhere\nsource,target\n10,20\n\n10\n\n\n20,77\n"
     message = message_of(**write(tmp_path, edges=text))
-    assert "line 5: 1 fields instead of 2" in message
+    assert "line 5: 1 field instead of 2" in message
     assert "line 8: node '77'" in message
     packed = tmp_path / "edges.csv.gz"
     packed.write_bytes(gzip.compress(text.encode()))
@@ -461,6 +487,8 @@ def test_no_file_may_run_code(tmp_path: Path) -> None:
     for name in ("x.npy", "x.npz", "x.pt", "y.pt", "y.npz", "y.npy"):
         message = message_of(**{**paths, "features": str(tmp_path / name)})
         assert "cannot be read" in message
+        assert "trust" not in message
+        assert "weights_only" not in message
 
 
 @pytest.mark.parametrize(

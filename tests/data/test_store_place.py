@@ -122,7 +122,12 @@ def test_too_little_disk_space_is_said_before_anything_is_written(
 
 @pytest.mark.parametrize(
     ("number", "kind"),
-    [(errno.ENOSPC, RunError), (errno.EDQUOT, RunError), (errno.EROFS, UserError)],
+    [
+        (errno.ENOSPC, RunError),
+        (errno.EDQUOT, RunError),
+        (errno.EROFS, UserError),
+        (errno.ENOENT, UserError),
+    ],
 )
 def test_a_disk_that_fails_in_the_middle_leaves_nothing_behind(
     tmp_path: Path, number: int, kind: type[Exception]

@@ -294,6 +294,18 @@ def test_losses_that_are_not_finite_are_shown() -> None:
     assert "nan" in file.getvalue()
 
 
+def test_a_metric_that_is_never_defined_has_no_course() -> None:
+    file = io.StringIO()
+    with Console(file) as console:
+        console.on_start(INFO)
+        for epoch in (1, 2):
+            console.on_epoch(record(epoch, metrics={"val": {"accuracy": float("nan")}}))
+        console.on_finish(summary())
+    end = file.getvalue().partition("completed")[2]
+    assert re.search("^  loss ", end, re.MULTILINE)
+    assert not re.search("^  accuracy ", end, re.MULTILINE)
+
+
 def test_the_next_command_survives_a_path_with_spaces() -> None:
     file = io.StringIO()
     with Console(file) as console:
