@@ -59,12 +59,9 @@ class AggregatedLinear:
         dtype = self.weight.dtype
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-        joined = self.weight
-        if self.root_weight is not None:
-            joined = torch.cat([self.weight, self.root_weight], dim=1)
         rows, table = (source, None) if isinstance(source, Tensor) else (None, source.table)
-        linear = joined.to(dtype), self.bias.to(dtype)
-        return _aggregated_linear(rows, *linear, table, self.aggregation, drop)
+        linear = self.weight, self.root_weight, self.bias
+        return _aggregated_linear(rows, *linear, dtype, table, self.aggregation, drop)
 
 
 class _AggregatedLinear(torch.autograd.Function):
@@ -72,17 +69,21 @@ class _AggregatedLinear(torch.autograd.Function):
     def forward(
         ctx: Any,
         rows: Tensor | None,
-        weight: Tensor,
+        neighbour_weight: Tensor,
+        root_weight: Tensor | None,
         bias: Tensor,
+        dtype: torch.dtype,
         table: Table | None,
         aggregation: Aggregation,
         drop: Drop | None,
     ) -> Tensor:
         table = table_of(rows) if table is None and rows is not None else table
         assert table is not None
+        has_root = root_weight is not None
+        parts = (neighbour_weight,) if root_weight is None else (neighbour_weight, root_weight)
+        weight, bias = torch.cat(parts, dim=1).to(dtype), bias.to(dtype)
         reduction = aggregation.on_cpu()
         num_dst, width, across = reduction.num_dst, table.width, weight.t()
-        has_root = weight.shape[1] == 2 * width
         is_kept = any(ctx.needs_input_grad)
         inputs = weight.new_empty(num_dst if is_kept else 0, weight.shape[1])
         out = weight.new_empty(num_dst, weight.shape[0])
@@ -100,6 +101,7 @@ class _AggregatedLinear(torch.autograd.Function):
         for_tasks(num_dst, aggregation.block.num_edges, task)
         ctx.save_for_backward(weight, inputs, None if drop is None else out)
         ctx.aggregation, ctx.has_root = aggregation, has_root
+        ctx.dtype = neighbour_weight.dtype
         ctx.factor = 1.0 if drop is None else drop.factor
         return out
 
@@ -134,8 +136,11 @@ class _AggregatedLinear(torch.autograd.Function):
         grad_rows = None
         if grad_inputs is not None:
             grad_rows = transposed_rows(ctx.aggregation, grad_inputs, ctx.has_root)
-        grad_weight, grad_bias = (sums.sum(0).to(weight.dtype) for sums in (weight_sums, bias_sums))
-        return grad_rows, grad_weight, grad_bias, None, None, None
+        grad_weight, grad_bias = weight_sums.sum(0).to(ctx.dtype), bias_sums.sum(0).to(ctx.dtype)
+        grads: list[Tensor | None] = [grad_weight, None]
+        if ctx.has_root:  # of memory of their own, as DDP wants them
+            grads = [part.contiguous() for part in grad_weight.chunk(2, dim=1)]
+        return grad_rows, *grads, grad_bias, None, None, None, None
 
 
 _aggregated_linear: Callable[..., Tensor] = _AggregatedLinear.apply
