@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m scripts.bench.<name>`."""
+"""The benchmark, `python -m scripts.bench`; of memory: `python -m scripts.bench.memory`."""

@@ -1,0 +1,198 @@
+"""gnntrain itself, configured, assembled and launched as the command does it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+import numba
+import torch
+
+import gnntrain
+from gnntrain.app import compose_config
+from gnntrain.assembly import Parts
+from gnntrain.config import Config
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import launch
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.run import launch_plan, prepare_store
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.training.trainer import Trainer
+from scripts.bench.peers.turns import Spec, Turns, compete
+
+_LEAD_IN = 2
+
+
+class _Finished(Exception):
+    """The benchmark has no more turns."""
+
+
+class StepTurns:
+    """A callback that cuts the trainer's steps into turns, and waits between two."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._batch_size = turns.spec.batch_size
+        self._number = self._left = 0
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Wait for the next turn. Its first steps are not timed: their batches lay ready."""
+        number = self._turns.wait()
+        if number is None:
+            raise _Finished
+        self._number, self._left = number, number + _LEAD_IN
+
+    def on_step(self, progress: StepProgress) -> None:
+        self._left -= 1
+        if self._left == self._number:
+            self._began = time.perf_counter()
+        elif self._left == 0:
+            seconds = time.perf_counter() - self._began
+            edges_a_seed = progress.edges_per_s / progress.seeds_per_s
+            edges = round(edges_a_seed * self._number * self._batch_size)
+            self._turns.report(self._number, seconds, edges)
+            self.begin()
+
+    def on_start(self, info: RunInfo) -> None: ...
+
+    def on_epoch(self, record: EpochRecord) -> None: ...
+
+    def on_message(self, text: str) -> None: ...
+
+    def on_finish(self, summary: Summary) -> None: ...
+
+
+def config_of(spec: Spec) -> Config:
+    """What a user would ask the command for."""
+    overrides = [
+        f"dataset={spec.dataset}",
+        *spec.overrides,
+        "model=sage",
+        f"model.hidden_channels={spec.hidden}",
+        f"model.num_layers={len(spec.fan_outs)}",
+        "model.dropout=0",
+        f"sampler.fan_outs={spec.fan_outs}",
+        f"trainer.batch_size={spec.batch_size}",
+        f"trainer.precision={spec.precision}",
+        "trainer.drop_last=true",
+        "trainer.epochs=1000000",
+        "trainer.eval_every=1000000",
+        "trainer.gpus=0",
+        f"distributed.threads={spec.threads}",
+    ]
+    if spec.stage == "gather":  # no step beside it: the threads are the loader's
+        overrides += [f"sampler.threads={spec.threads}", f"sampler.prefetch={spec.threads}"]
+    return compose_config(overrides).config
+
+
+def train(context: DistributedContext, turns: Turns) -> None:
+    """`step`: the trainer's own loop, from the loader to the optimiser."""
+    config = config_of(turns.spec)
+    store = prepare_store(config.dataset).store
+    with tempfile.TemporaryDirectory() as directory:
+        parts = Parts(config, store, context, Path(directory))
+        callback = StepTurns(turns)
+        trainer = Trainer(
+            parts.model,
+            parts.loader(),
+            parts.evaluator,
+            task=store.task,
+            metric=store.metric,
+            config=config.trainer,
+            context=context,
+            callbacks=[callback],
+        )
+        _ready(turns, f"Trainer, {parts.sampler_in_words()}, {config.trainer.precision}")
+        try:
+            callback.begin()
+            trainer.fit()
+        except _Finished:
+            pass
+
+
+def gather(context: DistributedContext, turns: Turns) -> None:
+    """`gather`: the loader alone, with all that it does to make a batch ready."""
+    config = config_of(turns.spec)
+    store = prepare_store(config.dataset).store
+    with tempfile.TemporaryDirectory() as directory:
+        parts = Parts(config, store, context, Path(directory))
+    loader = parts.loader()
+
+    def batches() -> Iterator[MiniBatch]:
+        for epoch in count(1):
+            loader.set_epoch(epoch)
+            yield from loader
+
+    endless = batches()
+    _ready(turns, f"loader with {config.sampler.threads} threads")
+    lead_in = _LEAD_IN * turns.spec.threads
+    turns.take(lambda: sum(block.num_edges for block in next(endless).blocks), lead_in)
+
+
+def sample(_: DistributedContext, turns: Turns) -> None:
+    """`sampling`: the sampler alone, one batch a thread."""
+    spec = turns.spec
+    store = prepare_store(config_of(spec).dataset).store
+    sampler = CPUNeighborSampler(store.indptr, store.indices, spec.fan_outs)
+    plan = SeedPlan(store.split("train"), spec.batch_size, drop_last=True)
+    order = plan.order(1)
+
+    def draw(step: int) -> int:
+        seeds = plan.global_batch(order, step % plan.num_steps)
+        return sum(hop.num_edges for hop in sampler.sample(seeds, key=SampleKey(0, 1, step)).hops)
+
+    _ready(turns, "CPUNeighborSampler, one batch a thread")
+    step = 0
+    with ThreadPoolExecutor(spec.threads) as pool:
+        for number in turns:
+            began = time.perf_counter()
+            edges = sum(pool.map(draw, range(step, step + number)))
+            turns.report(number, time.perf_counter() - began, edges)
+            step += number
+
+
+def infer(context: DistributedContext, turns: Turns) -> None:
+    """`inference`: exact outputs of all nodes; every batch is one whole pass."""
+    config = config_of(turns.spec)
+    store = prepare_store(config.dataset).store
+    with tempfile.TemporaryDirectory() as directory:
+        parts = Parts(config, store, context, Path(directory))
+        evaluator, model = parts.evaluator, parts.model
+        assert isinstance(evaluator, LayerwiseEvaluator)
+        _ready(turns, "LayerwiseEvaluator.logits, all nodes")
+        turns.take(lambda: _pass(evaluator, model, store))
+
+
+def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: GraphStore) -> int:
+    evaluator.logits(model)  # type: ignore[arg-type]  # SAGE is a GNN
+    return store.num_edges * len(model.convs)  # type: ignore[arg-type]
+
+
+def _ready(turns: Turns, note: str) -> None:
+    versions = {
+        "gnntrain": gnntrain.__version__,
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+    }
+    turns.ready(note, versions)
+
+
+STAGES = {"sampling": sample, "gather": gather, "step": train, "inference": infer}
+
+
+def _run(turns: Turns) -> None:
+    launch(STAGES[turns.spec.stage], turns, launch_plan(config_of(turns.spec)))
+
+
+if __name__ == "__main__":
+    compete(_run)

@@ -1,0 +1,57 @@
+"""What the contestants work out beside what is timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
+
+from gnntrain.sampling.base import SampledHop
+from gnntrain.sampling.pyg import PyGSampler
+from scripts.bench.peers.floor import Work, work_of
+from scripts.bench.peers.pyg import SAGE, hops_of
+
+
+def sampled(seed: int, num_hops: int) -> Data:
+    """A mini-batch as PyG's `NeighborLoader` gives it, of a graph with isolated nodes."""
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(0, 40, (2, 120), generator=generator)
+    graph = Data(edge_index=edge_index, num_nodes=50, x=torch.rand(50, 6, generator=generator))
+    sampler = PyGSampler.from_data(graph, [3] * num_hops)
+    seeds = torch.randperm(50, generator=generator)[:8]
+    out = sampler.sample_from_nodes(NodeSamplerInput(None, seeds))
+    return Data(
+        x=graph.x[out.node],
+        edge_index=torch.stack([out.row, out.col]),
+        batch_size=len(seeds),
+        true_nodes=out.num_sampled_nodes,
+        true_edges=out.num_sampled_edges,
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("num_hops", [1, 2, 3])
+def test_hops_are_found_in_the_order_of_nodes_and_edges(seed: int, num_hops: int) -> None:
+    batch = sampled(seed, num_hops)
+    assert hops_of(batch, num_hops) == (batch.true_nodes, batch.true_edges)
+
+
+def test_a_trimmed_forward_gives_the_seeds_what_the_whole_one_gives() -> None:
+    batch = sampled(0, 2)
+    model = SAGE(6, 4, 3, 2)
+    whole = model(batch.x, batch.edge_index, None)[: batch.batch_size]
+    trimmed = model(batch.x, batch.edge_index, hops_of(batch, 2))[: batch.batch_size]
+    torch.testing.assert_close(trimmed, whole)
+
+
+def test_the_floor_counts_products_of_destinations_and_reads_of_the_innermost_layer() -> None:
+    def hop(num_dst: int, num_edges: int) -> SampledHop:
+        indptr = np.linspace(0, num_edges, num_dst + 1).astype(np.int64)
+        return SampledHop(indptr, np.zeros(num_edges, np.int32), None, num_src=num_dst)
+
+    outer, inner = hop(2, 10), hop(5, 20)
+    work = work_of([outer, inner], widths=[7, 4, 3], row_bytes=28)
+    # Innermost: forward and the weights' gradients of two maps; then also the input's gradients.
+    assert work == Work(5, 2 * 2 * (2 * 5 * 7 * 4) + 3 * 2 * (2 * 2 * 4 * 3), (20 + 5) * 28)
