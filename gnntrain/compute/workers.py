@@ -22,10 +22,12 @@ def share_out(task: Callable[[int], None], num_tasks: int) -> None:
     their time. What they compute must not depend on who runs them: then neither does the answer
     on the number of threads.
 
-    Called by several threads at once, all but the first compute alone.
+    Any other thread than the main one, as those that make batches ahead, computes alone: the cores
+    are the main one's. So does a task that calls this itself.
     """
     num_threads = min(torch.get_num_threads(), num_tasks)
-    if num_threads <= 1 or not _lock.acquire(blocking=False):
+    is_main = threading.current_thread() is threading.main_thread()
+    if num_threads <= 1 or not is_main or not _lock.acquire(blocking=False):
         _work(task, range(num_tasks))
         return
     before = torch.get_num_threads()
@@ -40,7 +42,9 @@ def share_out(task: Callable[[int], None], num_tasks: int) -> None:
 def _run(task: Callable[[int], None], num_tasks: int, num_threads: int) -> None:
     numbers = iter(range(num_tasks))  # to take the next is atomic
     pool = _pool(num_threads)
-    others: list[Future[None]] = [pool.submit(_work, task, numbers) for _ in range(num_threads - 1)]
+    others: list[Future[None]] = [
+        pool.submit(_work_alone, task, numbers) for _ in range(num_threads - 1)
+    ]
     try:
         _work(task, numbers)
     finally:
@@ -55,6 +59,12 @@ def _work(task: Callable[[int], None], numbers: Iterable[int]) -> None:
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for number in numbers:
             task(number)
+
+
+def _work_alone(task: Callable[[int], None], numbers: Iterable[int]) -> None:
+    # How many threads a matrix product takes is a state of the thread that asks for it.
+    torch.set_num_threads(1)
+    _work(task, numbers)
 
 
 def _pool(num_threads: int) -> ThreadPoolExecutor:

@@ -113,21 +113,23 @@ class _AggregatedLinear(torch.autograd.Function):
         exact = torch.promote_types(weight.dtype, torch.float32)
         count = num_tasks(len(inputs), 0)
         # Each task has sums of its own, so that their order does not depend on the threads.
-        weight_sums = torch.zeros(count, *weight.shape, dtype=exact)
-        bias_sums = torch.zeros(count, weight.shape[0], dtype=exact)
+        weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
+        bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
         grad_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
 
         def task(number: int, start: int, stop: int) -> None:
-            for a, b in chunks(start, stop):
+            # A product in 16 bits cannot be summed up in place: there one for the whole task.
+            in_place = exact == weight.dtype
+            for a, b in chunks(start, stop) if in_place else [(start, stop)]:
                 part = grad[a:b]
                 if out is not None:
                     part = torch.empty_like(part)
                     args = words_of(grad), words_of(out), kind_of(out), ctx.factor, a, b
                     kernels.mask_rows(*args, words_of(part))
-                if exact == weight.dtype:
+                if in_place:
                     weight_sums[number].addmm_(part.t(), inputs[a:b])
                 else:
-                    weight_sums[number] += part.t() @ inputs[a:b]
+                    weight_sums[number] = part.t() @ inputs[a:b]
                 bias_sums[number] += part.sum(0, dtype=exact)
                 if grad_inputs is not None:
                     torch.mm(part, weight, out=grad_inputs[a:b])
@@ -136,11 +138,19 @@ class _AggregatedLinear(torch.autograd.Function):
         grad_rows = None
         if grad_inputs is not None:
             grad_rows = transposed_rows(ctx.aggregation, grad_inputs, ctx.has_root)
-        grad_weight, grad_bias = weight_sums.sum(0).to(ctx.dtype), bias_sums.sum(0).to(ctx.dtype)
+        grad_weight = _total(weight_sums, weight, ctx.dtype)
+        grad_bias = _total(bias_sums, weight[:, 0], ctx.dtype)
         grads: list[Tensor | None] = [grad_weight, None]
         if ctx.has_root:  # of memory of their own, as DDP wants them
             grads = [part.contiguous() for part in grad_weight.chunk(2, dim=1)]
         return grad_rows, *grads, grad_bias, None, None, None, None
+
+
+def _total(parts: list[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
+    total = parts[0] if parts else torch.zeros_like(like)
+    for part in parts[1:]:
+        total += part
+    return total.to(dtype)
 
 
 _aggregated_linear: Callable[..., Tensor] = _AggregatedLinear.apply

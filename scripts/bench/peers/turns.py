@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-
 _LEAD_IN_SECONDS = 4.0
 
 

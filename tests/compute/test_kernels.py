@@ -1,0 +1,142 @@
+"""The compiled loops against NumPy and torch, number by number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.compute import kernels
+from gnntrain.compute.rows import Transposed
+
+ALL_16_BITS = np.arange(1 << 16, dtype=np.uint16)
+
+
+def as_floats(bits: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(bits).view(dtype).float()
+
+
+def gathered(table: np.ndarray, kind: int, out: np.ndarray, out_kind: int) -> np.ndarray:
+    """All rows of `table`, converted."""
+    none = np.empty(0, np.int64)
+    kernels.gather_rows(table, kind, none, 0, 0, len(table), out, out_kind, 0)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(kernels.FLOAT16, torch.float16), (kernels.BFLOAT16, torch.bfloat16)]
+)
+def test_every_16_bit_float_widens_to_the_same_number(kind: int, dtype: torch.dtype) -> None:
+    table = ALL_16_BITS.reshape(256, 256)
+    out = gathered(table, kind, np.empty(table.shape, np.float32), kernels.PLAIN)
+    expected = as_floats(table, dtype).numpy()
+    np.testing.assert_array_equal(out, expected)  # not a number equals itself here
+
+
+def test_floats_round_to_bfloat16_as_torch_rounds_them() -> None:
+    rng = np.random.default_rng(0)
+    with np.errstate(invalid="ignore"):
+        ties = as_floats(ALL_16_BITS, torch.bfloat16).numpy() * np.float32(1 + 2.0**-8)
+    random = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    table = np.stack([ties, random])
+    out = gathered(table, kernels.PLAIN, np.empty(table.shape, np.uint16), kernels.BFLOAT16)
+    expected = torch.from_numpy(table).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(as_floats(out, torch.bfloat16).numpy(), expected)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 7])
+def test_rows_are_gathered_by_node_into_their_columns(num_rows: int) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.random((9, 3)).astype(np.float32)
+    nodes = rng.integers(0, 9, num_rows + 2)
+    out = np.zeros((num_rows, 5), np.float32)
+    kernels.gather_rows(table, kernels.PLAIN, nodes, 2, 0, num_rows, out, kernels.PLAIN, 2)
+    np.testing.assert_array_equal(out[:, 2:], table[nodes[2:]])
+    assert not out[:, :2].any()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 6), st.data())
+def test_transposing_lists_every_edge_by_its_source(num_src: int, data: st.DataObject) -> None:
+    degrees = data.draw(st.lists(st.integers(0, 4), max_size=6))
+    indptr = np.cumsum([0, *degrees])
+    size = int(indptr[-1])
+    node = st.integers(0, num_src - 1)
+    sources = data.draw(st.lists(node, min_size=size, max_size=size))
+    indices = np.array(sources, np.int32)
+    edges = Transposed.of(indptr, indices, num_src)
+    destinations = np.repeat(np.arange(len(degrees)), degrees)
+    for u in range(num_src):
+        part = slice(edges.indptr[u], edges.indptr[u + 1])
+        expected = np.flatnonzero(indices == u)
+        np.testing.assert_array_equal(edges.edges[part], expected)
+        np.testing.assert_array_equal(edges.indices[part], destinations[expected])
+
+
+def activated(rows: np.ndarray, *, relu: bool, threshold: int, key: int = 5) -> np.ndarray:
+    out = rows.copy()
+    factor = (1 << 16) / ((1 << 16) - threshold)
+    args = relu, threshold, factor, np.uint64(key), 0, len(rows)
+    kernels.activate_rows(out, kernels.PLAIN, *args)
+    return out
+
+
+def test_relu_keeps_what_is_not_a_number() -> None:
+    rows = np.array([[-1.0, 0.0, 2.0, np.nan, np.inf, -np.inf]], np.float32)
+    out = activated(rows, relu=True, threshold=0)
+    np.testing.assert_array_equal(out, [[0, 0, 2, np.nan, np.inf, 0]])
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 47, 256])
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_each_number_is_dropped_with_the_given_probability(width: int, probability: float) -> None:
+    num_rows = 400_000 // width
+    threshold = round(probability * (1 << 16))
+    out = activated(np.ones((num_rows, width), np.float32), relu=False, threshold=threshold)
+    kept = out > 0
+    spread = (probability * (1 - probability)) ** 0.5
+    # every column, every row parity: 5 standard deviations of a fair draw
+    for part in (kept, *kept.T, kept[::2], kept[1::2]):
+        assert abs(part.mean() - (1 - probability)) < 5 * spread / part.size**0.5
+    np.testing.assert_allclose(out[kept], 1 / (1 - threshold / (1 << 16)), rtol=1e-6)
+
+
+def test_drops_in_neighbouring_numbers_and_rows_do_not_depend_on_each_other() -> None:
+    out = activated(np.ones((4000, 64), np.float32), relu=False, threshold=1 << 15) > 0
+    for left, right in (
+        (out[:, :-1], out[:, 1:]),
+        (out[:-1], out[1:]),
+        (out[:, :16], out[:, 16:32]),
+    ):
+        both = (left & right).mean()
+        assert abs(both - 0.25) < 5 * (3 / 16) ** 0.5 / left.size**0.5
+
+
+def test_another_key_drops_others_and_the_same_key_the_same() -> None:
+    rows = np.ones((50, 64), np.float32)
+    first, again, other = (
+        activated(rows, relu=False, threshold=1 << 15, key=key) for key in (5, 5, 6)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert 0.4 < (first != other).mean() < 0.6
+
+
+def test_what_is_dropped_does_not_depend_on_how_rows_are_cut() -> None:
+    rows = np.random.default_rng(0).random((30, 20)).astype(np.float32)
+    whole, parts = activated(rows, relu=True, threshold=1 << 15), rows.copy()
+    for start, stop in ((0, 7), (7, 30)):
+        args = True, 1 << 15, 2.0, np.uint64(5), start, stop
+        kernels.activate_rows(parts, kernels.PLAIN, *args)
+    np.testing.assert_array_equal(parts, whole)
+
+
+@pytest.mark.parametrize("threshold", [0, 1 << 15])
+def test_bfloat16_rows_are_activated_as_float32_ones_are(threshold: int) -> None:
+    rows = torch.randn(20, 10).bfloat16()
+    bits = rows.view(torch.uint16).numpy().copy()
+    args = True, threshold, 2.0 if threshold else 1.0, np.uint64(5), 0, 20
+    kernels.activate_rows(bits, kernels.BFLOAT16, *args)
+    expected = activated(rows.float().numpy(), relu=True, threshold=threshold)
+    np.testing.assert_array_equal(as_floats(bits, torch.bfloat16).numpy(), expected)

@@ -1,0 +1,101 @@
+"""Work is shared out over threads: all of it, once, and errors come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gnntrain.compute.rows import by_rows, num_tasks
+from gnntrain.compute.workers import share_out
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("num_tasks", [0, 1, 2, 40])
+def test_each_task_is_done_once(threads: int, num_tasks: int) -> None:
+    done: list[int] = []
+    share_out(done.append, num_tasks)
+    assert sorted(done) == list(range(num_tasks))
+    assert torch.get_num_threads() == threads
+
+
+def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> None:
+    seen: dict[int, int] = {}
+    everyone = threading.Barrier(threads)
+
+    def task(_: int) -> None:
+        everyone.wait(timeout=30)  # ends only if all threads are at work at once
+        seen[threading.get_ident()] = torch.get_num_threads()
+
+    share_out(task, threads)
+    assert len(seen) == threads
+    assert set(seen.values()) == {1}
+
+
+def test_a_task_records_no_gradients(threads: int) -> None:
+    states: list[bool] = []
+    with torch.enable_grad():
+        share_out(lambda _: states.append(torch.is_grad_enabled()), 4 * threads)
+    assert not any(states)
+
+
+def test_an_error_in_a_task_is_raised_and_the_threads_are_given_back(threads: int) -> None:
+    def task(number: int) -> None:
+        time.sleep(0.001)
+        if number == 3:
+            raise ValueError("task 3")
+
+    with pytest.raises(ValueError, match="task 3"):
+        share_out(task, 8)
+    assert torch.get_num_threads() == threads
+    share_out(lambda _: None, 8)
+
+
+def test_who_comes_second_works_alone(threads: int) -> None:
+    inner: list[int] = []
+
+    def task(number: int) -> None:
+        share_out(lambda _: inner.append(number), 3)
+
+    share_out(task, threads)
+    assert sorted(inner) == sorted(3 * list(range(threads)))
+
+
+def test_a_thread_that_makes_batches_ahead_works_alone(threads: int) -> None:
+    seen: list[int] = []
+
+    def ahead() -> None:
+        share_out(lambda _: seen.append(threading.get_ident()), 4 * threads)
+
+    thread = threading.Thread(target=ahead)
+    thread.start()
+    thread.join()
+    assert set(seen) == {thread.ident}
+    assert len(seen) == 4 * threads
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 511, 5000, 200_000])
+def test_chunks_cover_all_rows_once(num_rows: int) -> None:
+    seen = torch.zeros(num_rows, dtype=torch.int64)
+
+    def task(start: int, stop: int) -> None:
+        seen[start:stop] += 1
+
+    by_rows(num_rows, 0, task)
+    assert (seen == 1).all()
+
+
+def test_few_rows_with_many_edges_are_shared_out_too() -> None:
+    assert num_tasks(1000, 0) == 1
+    assert num_tasks(1000, 1_000_000) > 8
+    assert num_tasks(3, 1_000_000_000) == 3
