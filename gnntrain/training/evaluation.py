@@ -25,8 +25,8 @@ SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, Metrics]
 
 # One chunk of layer-wise inference: bounds what is held beside the activations themselves.
-_MAX_CHUNK_NUMBERS = 1 << 22  # rows × width: 16 MiB of float32
-_MAX_CHUNK_EDGES = 1 << 22
+_MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
+_MAX_CHUNK_EDGES = 1 << 20
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
 _ROW_COST = 16
