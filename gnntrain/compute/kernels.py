@@ -159,7 +159,7 @@ def raise_to_row(row: Array, kind: int, total: Array) -> None:
             value = from_bfloat16(np.uint16(row[f]))
         else:
             value = from_float16(np.uint16(row[f]))
-        total[f] = total[f] if value <= total[f] else value
+        total[f] = value if value > total[f] or value != value else total[f]
 
 
 @jit

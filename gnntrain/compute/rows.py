@@ -201,6 +201,7 @@ class Reduction:
         """
         row_scale = self.row_scale
         if self.is_mean:
+            # float32, or the kernels would widen every row to float64
             share = (1 / np.maximum(np.diff(self.indptr), 1)).astype(np.float32)
             row_scale = share * row_scale if len(row_scale) else share
         return replace(
