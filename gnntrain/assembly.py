@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -21,6 +22,10 @@ from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
+
+if TYPE_CHECKING:
+    from gnntrain.loading.device import DeviceGraph
+    from gnntrain.sampling.gpu import TritonNeighborSampler
 
 # Sampled evaluation must not draw what training draws.
 _EVALUATION_STREAM = 0x45564131
@@ -44,6 +49,7 @@ class Parts:
         self.context = context
         self._features = MappedFeatures(store)
         self._samplers: dict[tuple[int, ...], NeighborSampler] = {}
+        self._device_samplers: dict[tuple[int, ...], TritonNeighborSampler] = {}
         self.model = self._build_model()
         self.evaluator = self._build_evaluator(scratch_dir)
 
@@ -147,6 +153,8 @@ class Parts:
                 replace=config.replace,
                 needs=needs,
             )
+        if config.backend == "triton":
+            return self._device_loader(plan, tuple(fan_outs))
         return NeighborLoader(
             self.store,
             self._features,
@@ -161,6 +169,35 @@ class Parts:
     def _stock_graph(self) -> StockGraph:
         """One for all stock loaders: it may hold a copy of the graph."""
         return StockGraph(self.store)
+
+    def _device_loader(self, plan: SeedPlan, fan_outs: tuple[int, ...]) -> Loader:
+        # Triton need not be installed where it is not asked for.
+        from gnntrain.loading.device import DeviceNeighborLoader
+        from gnntrain.sampling.gpu import TritonNeighborSampler
+
+        graph, needs = self._device_graph, needs_of(self.model)
+        if fan_outs not in self._device_samplers:
+            self._device_samplers[fan_outs] = TritonNeighborSampler(
+                graph.indptr,
+                graph.indices,
+                fan_outs,
+                replace=self.config.sampler.replace,
+                edge_ids=graph.weight is not None,
+            )
+        sampler = self._device_samplers[fan_outs]
+        return DeviceNeighborLoader(graph, self._features, sampler, plan, needs=needs)
+
+    @cached_property
+    def _device_graph(self) -> DeviceGraph:
+        """One for all loaders; it may take half of the device's free memory."""
+        from gnntrain.loading.device import DeviceGraph
+
+        device = self.context.device
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+        else:
+            free = psutil.virtual_memory().available
+        return DeviceGraph.of(self.store, needs_of(self.model), device, free // 2)
 
     def _num_loader_threads(self) -> int:
         threads = self.config.sampler.threads

@@ -225,11 +225,13 @@ def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
         return
     backend = config.sampler.backend
     gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
-    if backend == "triton":
-        # The key is promised, the GPU sampler itself comes with a later version.
-        why = "triton samples on a GPU" if gpus == 0 else "this version has no GPU sampler"
-        expects = f"numba, which samples on the CPU: {why}"
+    if backend == "triton" and gpus == 0:
+        expects = "numba, which samples on the CPU: triton samples on a GPU"
         yield Problem("sampler.backend", backend, expects, "leave it out: auto takes what fits")
+    elif backend == "triton" and not find_spec("triton"):
+        expects = "numba, which samples on the CPU: the package triton is not installed"
+        hint = "`pip install triton`, which comes with torch's CUDA builds for Linux"
+        yield Problem("sampler.backend", backend, expects, hint)
     if backend == "pyg" and not (find_spec("pyg_lib") or find_spec("torch_sparse")):
         yield Problem(
             "sampler.backend",

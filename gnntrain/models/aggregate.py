@@ -1,8 +1,8 @@
 """Sums, means and maxima over the in-edges of a block, without a tensor of edges × features.
 
-Everything is a product of a sparse matrix in CSR form (rows: destinations, columns: sources)
-with a dense one; the backward pass is the product with the transposed block. The CUDA branches
-are written to the same interface but have not been run on a GPU yet.
+The kernels of `gnntrain.compute` reduce the rows, on a CPU and on a GPU; the backward pass reduces
+over the transposed block. Where weights have gradients of their own (attention), the sum is the
+product of a sparse matrix in CSR form (rows: destinations, columns: sources) with a dense one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gnntrain.compute import device
 from gnntrain.compute.rows import Reduction, Table, array_of, by_rows, table_of
 from gnntrain.loading.batch import Block
 from gnntrain.loading.features import StoredRows
@@ -109,12 +110,27 @@ class Aggregation:
             own=self.block.dst_offset,
         )
 
+    def on_device(self) -> device.DeviceReduction:
+        """The same for the GPU's kernels."""
+        return device.DeviceReduction(
+            indptr=self.block.indptr,
+            indices=self.block.indices,
+            edge_weight=self.weight,
+            source_scale=self.source_scale,
+            row_scale=self.scale,
+            loop=self.loop,
+            is_mean=self.reduce == "mean",
+            is_max=self.reduce == "max",
+            skip_own=self.skip_loops,
+            own=self.block.dst_offset,
+        )
+
     def transposed(self) -> Reduction:
         """What takes the gradient of the result to the sources', on the CPU; not of a maximum."""
         return self.on_cpu().transposed(self.block.out_edges())
 
 
-def aggregate(source: Tensor | StoredRows, aggregation: Aggregation) -> Tensor:
+def aggregate(source: Tensor | StoredRows | device.DeviceTable, aggregation: Aggregation) -> Tensor:
     """Reduce the rows of the in-neighbours of every destination.
 
     Args:
@@ -126,13 +142,21 @@ def aggregate(source: Tensor | StoredRows, aggregation: Aggregation) -> Tensor:
     """
     if isinstance(source, StoredRows):
         return _reduced(torch.empty(0), source.table, aggregation)
-    if aggregation.reduce == "max" and (source.requires_grad or source.is_cuda):
+    if isinstance(source, device.DeviceTable) or source.is_cuda:
+        return aggregate_on_device(source, aggregation)
+    if aggregation.reduce == "max" and source.requires_grad:
         return _maximum(aggregation.block, source)
-    if source.is_cuda:
-        return by_products(source, aggregation)
     if source.dtype == torch.float16:  # the kernels read it, but do not write it
         return aggregate(source.float(), aggregation).half()
     return _reduced(source, table_of(source), aggregation)
+
+
+def aggregate_on_device(source: Tensor | device.DeviceTable, aggregation: Aggregation) -> Tensor:
+    """`aggregate` by the GPU's kernels."""
+    reduction, block = aggregation.on_device(), aggregation.block
+    if isinstance(source, device.DeviceTable):
+        return device.reduce_table(source, reduction, torch.float32)
+    return device.reduce_rows(source, reduction, lambda: _out_edges_on_device(block))
 
 
 class _Reduced(torch.autograd.Function):
@@ -184,27 +208,6 @@ def transposed_rows(aggregation: Aggregation, grad: Tensor, has_root: bool = Fal
     return out
 
 
-def by_products(source: Tensor, aggregation: Aggregation) -> Tensor:
-    """`aggregate` by sparse products, for devices without kernels of ours."""
-    block, weight, scale = aggregation.block, aggregation.weight, aggregation.scale
-    if aggregation.source_scale is not None:
-        factor = aggregation.source_scale[block.indices]
-        weight = factor if weight is None else weight * factor
-    if aggregation.skip_loops:
-        weight = torch.ones_like(block.indices, dtype=source.dtype) if weight is None else weight
-        weight = weight.masked_fill(self_loops(block), 0)
-    if aggregation.reduce == "mean":
-        share = 1.0 / num_sampled(block).clamp(min=1)
-        scale = share if scale is None else scale * share
-    if weight is not None:
-        weight = weight.to(source.dtype).unsqueeze(1)
-    out = weighted_sum(block, source, weight, scale)
-    if aggregation.loop is not None:
-        own = source[block.dst_offset : block.dst_offset + block.num_dst]
-        out = torch.addcmul(out, aggregation.loop.unsqueeze(1).to(own.dtype), own)
-    return out
-
-
 def weighted_sum(
     block: Block, x: Tensor, weight: Tensor | None = None, scale: Tensor | None = None
 ) -> Tensor:
@@ -220,7 +223,28 @@ def weighted_sum(
     Returns:
         `[num_dst, F]` in the type of `x`; 0 where a destination has no in-edge.
     """
+    if x.is_cuda:
+        return weighted_sum_on_device(block, x, weight, scale)
     return _weighted_sum(x, None if weight is None else weight.to(x.dtype), scale, block)
+
+
+def weighted_sum_on_device(
+    block: Block, x: Tensor, weight: Tensor | None = None, scale: Tensor | None = None
+) -> Tensor:
+    """`weighted_sum` by the GPU's kernels."""
+    reduction = device.DeviceReduction(
+        block.indptr, block.indices, edge_weight=weight, row_scale=scale
+    )
+    return device.reduce_rows(x, reduction, lambda: _out_edges_on_device(block))
+
+
+def _out_edges_on_device(block: Block) -> device.OutEdges:
+    """The edges by source, for the GPU's kernels; found once."""
+    if "device_out_edges" not in block.derived:
+        edges = device.transpose(block.indptr, block.indices, block.num_src)
+        block.derived["device_out_edges"] = edges
+    found: device.OutEdges = block.derived["device_out_edges"]
+    return found
 
 
 def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
@@ -309,7 +333,10 @@ def _product(indptr: Tensor, indices: Tensor, weight: Tensor | None, rows: Tenso
     flat = rows.reshape(num_rows * heads, width)
     indptr, indices = _widened(indptr, indices, num_rows * heads)
     outs = [
-        _matmul(_csr(indptr, indices * heads + head, weight[:, head], len(flat)), flat)
+        # Needs no MKL, and takes every floating type.
+        torch.sparse.mm(
+            _csr(indptr, indices * heads + head, weight[:, head], len(flat)), flat, "sum"
+        )
         for head in range(heads)
     ]
     return torch.stack(outs, dim=1) if heads > 1 else outs[0].unsqueeze(1)
@@ -350,61 +377,8 @@ def _csr(indptr: Tensor, indices: Tensor, values: Tensor, num_columns: int) -> T
     )
 
 
-def _matmul(matrix: Tensor, dense: Tensor) -> Tensor:
-    if not dense.is_cuda:
-        # Needs no MKL, and takes every floating type.
-        product: Tensor = torch.sparse.mm(matrix, dense, "sum")
-        return product
-    with torch.autocast("cuda", enabled=False):
-        return matrix @ dense
-
-
 def _maximum(block: Block, x: Tensor) -> Tensor:
-    if x.is_cuda:
-        return chunked_maximum(block, x)
     ones = x.new_ones(block.num_edges)
     matrix = _csr(block.indptr, block.indices, ones, block.num_src)
     result: Tensor = torch.sparse.mm(matrix, x, "amax")
     return result
-
-
-def chunked_maximum(block: Block, x: Tensor) -> Tensor:
-    """The maximum by bounded chunks of edges, for devices without a CSR product that has it.
-
-    Same arguments and result as `aggregate(block, x, "max")`; in-neighbours that share a
-    maximum share its gradient evenly.
-    """
-    return _chunked_maximum(x, block)
-
-
-class _ChunkedMaximum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
-        dst = edge_dst(block)
-        out = x.new_full((block.num_dst, x.shape[1]), -torch.inf)
-        for part in edge_chunks(block.num_edges, x.shape[1]):
-            rows = x[block.indices[part]]
-            out.scatter_reduce_(0, dst[part].unsqueeze(1).expand_as(rows), rows, "amax")
-        out.masked_fill_((num_sampled(block) == 0).unsqueeze(1), 0)
-        ctx.block = block
-        ctx.save_for_backward(x, out, dst)
-        return out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        x, out, dst = ctx.saved_tensors
-        block: Block = ctx.block
-        ties = torch.zeros_like(out)
-        for part in edge_chunks(block.num_edges, x.shape[1]):
-            is_max = x[block.indices[part]] == out[dst[part]]
-            ties.index_add_(0, dst[part], is_max.to(ties.dtype))
-        share = grad / ties.clamp_(min=1)
-        grad_x = torch.zeros_like(x)
-        for part in edge_chunks(block.num_edges, x.shape[1]):
-            is_max = x[block.indices[part]] == out[dst[part]]
-            grad_x.index_add_(0, block.indices[part], share[dst[part]] * is_max)
-        return grad_x, None
-
-
-_chunked_maximum: Callable[..., Tensor] = _ChunkedMaximum.apply

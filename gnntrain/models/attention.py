@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gnntrain.compute import device
 from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import (
     by_head,
@@ -58,7 +59,17 @@ def edge_softmax(block: Block, score: Tensor, loop_score: Tensor) -> tuple[Tenso
         Weights of the edges `[num_edges, H]` and of the loops `[num_dst, H]`.
     """
     exact = torch.promote_types(torch.promote_types(score.dtype, loop_score.dtype), torch.float32)
-    return _edge_softmax(score.to(exact), loop_score.to(exact), block)
+    score, loop_score = score.to(exact), loop_score.to(exact)
+    if score.is_cuda:
+        return edge_softmax_on_device(block, score, loop_score)
+    return _edge_softmax(score, loop_score, block)
+
+
+def edge_softmax_on_device(
+    block: Block, score: Tensor, loop_score: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`edge_softmax` by the GPU's kernels."""
+    return device.edge_softmax(score, loop_score, block.indptr, block.indices, block.dst_offset)
 
 
 def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float) -> Tensor:

@@ -108,7 +108,7 @@ class CPUNeighborSampler:
         oldest = 0
         for hop, fan_out in enumerate(self._fan_outs):
             num_dst = scratch.num_nodes
-            hops.append(self._draw_hop(scratch, oldest, fan_out, _numba_hop_key(key, hop)))
+            hops.append(self._draw_hop(scratch, oldest, fan_out, numba_hop_key(key, hop)))
             if self._frontier_only:
                 oldest = num_dst
         drawn = _cumulated(hops, len(seeds)) if self._frontier_only else tuple(hops)
@@ -229,7 +229,8 @@ def _roomy(length: int) -> int:
     return length + length // 4
 
 
-def _numba_hop_key(key: SampleKey, hop: int) -> np.uint64:
+def numba_hop_key(key: SampleKey, hop: int) -> np.uint64:
+    """See `kernels.hop_key`; the parts of `key` are taken modulo 2^64."""
     parts = (np.uint64(int(part) % 2**64) for part in (key.seed, key.epoch, key.step, hop))
     return np.uint64(hop_key(*parts))
 

@@ -68,12 +68,6 @@ def test_memory_stays_far_below_edges_times_features(
     assert largest(lambda x: model(x, blocks)) < NUM_EDGES * WIDTH // 8
 
 
-def test_the_chunked_maximum_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregation, "MAX_CHUNK_ELEMENTS", 2**16)
-    block = dense_block()
-    assert largest(lambda x: aggregation.chunked_maximum(block, x)) < NUM_EDGES * WIDTH // 8
-
-
 def test_the_measure_sees_message_passing_edge_by_edge() -> None:
     conv, block = SAGEConv(WIDTH, WIDTH), dense_block()
     dst = torch.arange(NUM_NODES).repeat_interleave(NUM_NODES)

@@ -1,0 +1,377 @@
+"""Neighbour sampling on the GPU, compiled by Triton."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+from torch import Tensor
+
+from gnntrain.errors import RunError, UserError
+from gnntrain.sampling import triton_kernels as kernels
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.cpu import MAX_DEGREE, checked_fan_outs, checked_seeds, numba_hop_key
+from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
+from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
+
+MAX_ROW_DRAWS = 64
+"""Up to this fan-out one destination's distinct draws are compared with each other in registers."""
+
+MAX_PADDED_EDGES = 2**24
+"""Buffers for a hop's edges are made of the largest size possible up to this one, half a GiB."""
+
+MAX_LOCAL = 2**31 - 2 * BLOCK
+"""Known nodes and edges of one hop, together: with a program more they stay below `UNKNOWN`."""
+
+_ROW_TILE = 1024
+
+
+class TritonNeighborSampler:
+    """Draws what `CPUNeighborSampler` draws, on a GPU: for one key, equal arrays.
+
+    A batch costs one wait of the host for the device, at its end, to learn the sizes of what was
+    drawn; until then buffers have the largest size that seeds and fan-outs allow. A hop that takes
+    all in-neighbours, or whose largest size is beyond `MAX_PADDED_EDGES`, waits once more, for its
+    number of edges.
+
+    `sample` may be called from several threads at once, on any streams; each call in flight holds
+    one int32 for every node of the graph on the device, kept for the next call.
+
+    Args:
+        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
+        indices: int32 or int64 `[num_edges]`, the source node of each edge; every value must be
+            a node. Both contiguous, on the device, or in pinned host memory, which the GPU then
+            reads over the bus. Neither is copied.
+        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
+        replace: Draw with replacement: every node that has in-edges takes exactly the fan-out.
+        edge_ids: Also return each edge's position in `indices`.
+        device: Where to sample; by default where `indptr` lies. "cpu" works only where Triton
+            interprets its kernels (`TRITON_INTERPRET=1`), very slowly.
+
+    Raises:
+        UserError: The tensors are no CSC or lie where the device cannot read them, or a fan-out is
+            neither −1 nor at least 1.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        fan_outs: Sequence[int],
+        *,
+        replace: bool = False,
+        edge_ids: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        # An empty tensor knows the number of the device that "cuda" means.
+        self._device = torch.empty(0, device=indptr.device if device is None else device).device
+        _check_place(self._device, indptr, indices)
+        self._max_degree = _checked_max_degree(indptr, indices)
+        self._indptr, self._indices = indptr, indices
+        self._fan_outs = checked_fan_outs(fan_outs)
+        self._replace = replace
+        self._edge_ids = edge_ids
+        self._idle: deque[Tensor] = deque()
+
+    @property
+    def num_nodes(self) -> int:
+        return self._indptr.numel() - 1
+
+    @property
+    def fan_outs(self) -> tuple[int, ...]:
+        """In-neighbours a node, the hop next to the seeds first; −1 takes all."""
+        return self._fan_outs
+
+    def sample(
+        self, seeds: Tensor | npt.NDArray[np.integer[Any]], *, key: SampleKey
+    ) -> DeviceSubgraph:
+        """Draw the neighbourhood of `seeds`, on the current stream.
+
+        Args:
+            seeds: Integers `[num_seeds]`, global node ids, in host or device memory. A repeated
+                seed keeps its positions, each with its own (equal) in-edges; edges from it start
+                at its first position.
+            key: Names the draw. Equal keys give equal in-neighbours, whatever the seeds.
+
+        Raises:
+            UserError: A seed is not a node of the graph.
+            RunError: A hop may grow beyond 2^31 nodes and edges.
+        """
+        with _current(self._device):
+            given = self._on_device(seeds)
+            try:
+                local = self._idle.pop()
+            except IndexError:
+                local = torch.full(
+                    (self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device
+                )
+            batch = _Batch(given, local, len(self._fan_outs), self.num_nodes)
+            hops = [self._draw_hop(batch, hop, key) for hop in range(len(self._fan_outs))]
+            return self._finished(batch, hops, given)
+
+    def _on_device(self, seeds: Tensor | npt.NDArray[np.integer[Any]]) -> Tensor:
+        """The seeds as int64 on the device; those that come from the host are checked there."""
+        if isinstance(seeds, Tensor) and seeds.device == self._device and self.num_nodes > 0:
+            if seeds.dim() != 1 or seeds.is_floating_point() or seeds.dtype == torch.bool:
+                raise UserError(
+                    f"seeds are {seeds.dtype} of shape {list(seeds.shape)}",
+                    "Give node ids as a one-dimensional tensor of integers.",
+                )
+            return seeds.long().contiguous()
+        array = seeds.cpu().numpy() if isinstance(seeds, Tensor) else seeds
+        checked = np.array(checked_seeds(array, self.num_nodes))  # torch wants a writable one
+        return torch.from_numpy(checked).to(self._device, non_blocking=True)
+
+    def _draw_hop(self, batch: _Batch, hop: int, key: SampleKey) -> _PaddedHop:
+        fan_out = self._fan_outs[hop]
+        offsets, num_edges = self._offsets(batch, hop, fan_out)
+        if batch.num_known + num_edges > MAX_LOCAL:
+            raise RunError(
+                f"one hop of a mini-batch may take {num_edges:,} edges, beyond the limit of 2^31",
+                "Lower the batch size or the fan-outs.",
+            )
+        high, low = np.array([numba_hop_key(key, hop)]).view(np.int32)[::-1].tolist()
+        positions = self._positions(batch, hop, offsets, num_edges, (high, low))
+        indices = batch.number(hop, self._indices, positions, offsets)
+        return _PaddedHop(offsets, indices, positions if self._edge_ids else None)
+
+    def _offsets(self, batch: _Batch, hop: int, fan_out: int) -> tuple[Tensor, int]:
+        """Where each destination's edges will lie, and a number that the edges do not exceed."""
+        num_dst = batch.num_known
+        counts = batch.empty(num_dst + 1, torch.int64)
+        kernels.count_edges[_grid(num_dst)](
+            self._indptr,
+            batch.nodes,
+            batch.sizes,
+            hop,
+            num_dst,
+            fan_out,
+            counts,
+            REPLACE=self._replace,
+            BLOCK=BLOCK,
+        )
+        offsets = counts.cumsum(0)
+        most = num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
+        if fan_out > 0 and most <= MAX_PADDED_EDGES:
+            return offsets, max(1, most)
+        batch.num_known, num_edges = _read(torch.stack([batch.sizes[hop], offsets[-1]]))
+        return offsets[: batch.num_known + 1], max(1, num_edges)
+
+    def _positions(
+        self, batch: _Batch, hop: int, offsets: Tensor, num_edges: int, key: tuple[int, int]
+    ) -> Tensor:
+        """Draw: the positions in `indices` of the edges taken, int64 `[num_edges]`."""
+        fan_out, num_dst = self._fan_outs[hop], offsets.numel() - 1
+        positions = batch.empty(num_edges, torch.int64)
+        graph = self._indptr, batch.nodes, offsets
+        # The halvings of a search, in eights: each number of them is compiled for itself.
+        steps = max(8, -(-num_dst.bit_length() // 8) * 8)
+        if fan_out < 0 or self._replace:
+            sizes = {"TAKE_ALL": fan_out < 0, "STEPS": steps, "BLOCK": BLOCK}
+            kernels.draw_by_edge[_grid(num_edges)](*graph, num_dst, *key, positions, **sizes)
+        elif fan_out <= MAX_ROW_DRAWS:
+            width = triton.next_power_of_2(fan_out)
+            sizes = {"FAN_OUT": fan_out, "WIDTH": width, "ROWS": _ROW_TILE // width}
+            grid = _grid(num_dst, _ROW_TILE // width)
+            kernels.draw_by_row[grid](*graph, batch.sizes, hop, *key, positions, **sizes)
+        else:
+            values, twins, fallbacks = (torch.empty_like(positions) for _ in range(3))
+            draws = values, twins, positions, fallbacks
+            kernels.draw_with_twins[_grid(num_edges)](
+                *graph, num_dst, num_edges, fan_out, *key, *draws, STEPS=steps, BLOCK=BLOCK
+            )
+            positions = settle(*draws, fan_out)
+        return positions
+
+    def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor) -> DeviceSubgraph:
+        batch.forget()
+        sizes = _read(batch.sizes)
+        # The device has finished the batch; after an error above `local` may hold half a batch's
+        # numbers: it is not kept then.
+        self._idle.append(batch.local)
+        if sizes[-1] > 0:
+            checked_seeds(seeds.cpu().numpy(), self.num_nodes)
+        known, num_edges = sizes[: len(hops) + 1], sizes[len(hops) + 1 : -1]
+        trimmed = [
+            hop.trimmed(known[i], known[i + 1], *num_edges[2 * i : 2 * i + 2])
+            for i, hop in enumerate(hops)
+        ]
+        return DeviceSubgraph(batch.nodes[: known[-1]], known[0], tuple(trimmed))
+
+
+@dataclass(frozen=True, slots=True)
+class _PaddedHop:
+    """A hop whose true size is not known yet."""
+
+    offsets: Tensor
+    indices: Tensor
+    positions: Tensor | None
+
+    def trimmed(self, num_dst: int, num_src: int, num_edges: int, num_old: int) -> DeviceHop:
+        return DeviceHop(
+            self.offsets[: num_dst + 1],
+            self.indices[:num_edges],
+            None if self.positions is None else self.positions[:num_edges],
+            num_src,
+            num_edges - num_old,
+        )
+
+
+class _Batch:
+    """The nodes of one call in flight and their numbers.
+
+    Attributes:
+        nodes: int64, room for `num_known` nodes at least.
+        local: int32 `[num_nodes]`, see `triton_kernels`.
+        sizes: int64, see `triton_kernels`.
+        num_known: A number that the known nodes do not exceed.
+    """
+
+    def __init__(self, seeds: Tensor, local: Tensor, num_hops: int, num_nodes: int) -> None:
+        self.local = local
+        self.num_known = num_seeds = seeds.numel()
+        self._num_hops = num_hops
+        self._most = num_nodes + num_seeds  # repeated seeds count as often as they are given
+        self.nodes = torch.empty_like(seeds)
+        self.sizes = seeds.new_zeros(3 * num_hops + 2)
+        kernels.register_seeds[_grid(num_seeds)](
+            seeds,
+            num_seeds,
+            num_nodes,
+            self.nodes,
+            local,
+            self.sizes,
+            3 * num_hops + 1,
+            BLOCK=BLOCK,
+        )
+
+    def empty(self, length: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(length, dtype=dtype, device=self.nodes.device)
+
+    def number(self, hop: int, graph: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
+        """Number the sources of a hop's edges: int32, the local numbers; new nodes are appended."""
+        num_edges, base = positions.numel(), self.num_known
+        num_dst, grid = offsets.numel() - 1, _grid(num_edges)
+        sources = torch.empty_like(positions)
+        codes, is_first, indices = (self.empty(num_edges, torch.int32) for _ in range(3))
+        kernels.claim[grid](
+            graph, positions, offsets, num_dst, base, sources, self.local, BLOCK=BLOCK
+        )
+        kernels.mark[grid](
+            sources, self.local, offsets, num_dst, num_edges, base, codes, is_first, BLOCK=BLOCK
+        )
+        self._make_room(num_edges)
+        kernels.number[grid](
+            sources,
+            codes,
+            is_first.cumsum(0, dtype=torch.int32),
+            offsets,
+            num_dst,
+            num_edges,
+            base,
+            hop,
+            self._num_hops,
+            self.sizes,
+            self.nodes,
+            self.local,
+            indices,
+            BLOCK=BLOCK,
+        )
+        return indices
+
+    def forget(self) -> None:
+        """Leave `local` as it was before the batch."""
+        kernels.forget[_grid(self.num_known)](
+            self.nodes, self.sizes, self._num_hops, self.local, BLOCK=BLOCK
+        )
+
+    def _make_room(self, num_new: int) -> None:
+        num_known = min(self.num_known + num_new, self._most)
+        nodes = self.empty(num_known, torch.int64)
+        nodes[: self.num_known] = self.nodes[: self.num_known]
+        self.nodes, self.num_known = nodes, num_known
+
+
+def settle(
+    values: Tensor, twins: Tensor, positions: Tensor, fallbacks: Tensor, fan_out: int
+) -> Tensor:
+    """Floyd's algorithm for all draws of a destination at once; see `draw_with_twins`.
+
+    Draw i takes the number t unless an earlier draw took it: one that drew t as well, or the one
+    that falls back to t, if it did fall back. Whether that one did depends on a yet earlier one;
+    such chains are followed by doubling, in log2(fan_out) steps.
+
+    Returns:
+        int64 `[num_edges]`, the positions of the edges.
+    """
+    in_order, order = torch.sort(values, stable=True)
+    falls_back = torch.zeros_like(values, dtype=torch.bool)
+    falls_back[order[1:]] = in_order[1:] == in_order[:-1]
+    for _ in range(fan_out.bit_length()):
+        falls_back = falls_back | falls_back[twins]
+        twins = twins[twins]
+    return torch.where(falls_back, fallbacks, positions)
+
+
+def _read(sizes: Tensor) -> list[int]:
+    """Numbers from the device: waits for all that was asked of it before."""
+    numbers: list[int] = sizes.tolist()
+    return numbers
+
+
+def _grid(length: int, block: int = BLOCK) -> tuple[int]:
+    return (max(1, -(-length // block)),)
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _check_place(device: torch.device, *tensors: Tensor) -> None:
+    if device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
+        raise UserError(
+            "the Triton sampler needs a GPU, and the graph lies in host memory",
+            "Move indptr and indices to the GPU, or pin them and name a device.",
+        )
+    for tensor in tensors:
+        if tensor.device != device and not (tensor.device.type == "cpu" and tensor.is_pinned()):
+            raise UserError(
+                f"the graph lies on {tensor.device}, where {device} cannot read it",
+                f"Move it to {device}, or pin it: tensor.pin_memory().",
+            )
+
+
+def _checked_max_degree(indptr: Tensor, indices: Tensor) -> int:
+    """The most in-edges of a node.
+
+    Raises:
+        UserError: Wrong dtype or shape, or `indptr` does not span `indices`.
+    """
+    is_csc = indptr.dim() == 1 == indices.dim() and indptr.dtype == torch.int64
+    if not is_csc or indices.dtype not in (torch.int32, torch.int64):
+        raise UserError(
+            f"the graph's indptr is {indptr.dtype} of shape {list(indptr.shape)}, "
+            f"its indices are {indices.dtype} of shape {list(indices.shape)}",
+            "Give indptr as int64 [num_nodes + 1] and indices as int32 or int64 [num_edges].",
+        )
+    if not (indptr.is_contiguous() and indices.is_contiguous()):
+        raise UserError("the graph's tensors have gaps", "Give tensor.contiguous().")
+    ends = indptr[[0, -1]].tolist() if len(indptr) else []
+    if ends != [0, len(indices)]:
+        runs = f"from {ends[0]} to {ends[1]}" if ends else "over nothing"
+        raise UserError(
+            f"the graph's indptr runs {runs}, but there are {len(indices)} edges",
+            "It must start at 0 and end at the number of edges.",
+        )
+    max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
+    if max_degree > MAX_DEGREE:
+        raise UserError("a node has 2^32 in-edges or more", "Split the node or drop edges.")
+    return max_degree

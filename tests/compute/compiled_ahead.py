@@ -1,0 +1,137 @@
+"""Compile every kernel that the GPU's reductions launch, without a GPU; prints which and for what.
+
+    python -m tests.compute.compiled_ahead
+
+A process of its own: here Triton compiles, elsewhere in the tests it interprets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gnntrain.compute import triton_kernels
+from gnntrain.compute.device import (
+    DeviceReduction,
+    DeviceTable,
+    edge_softmax,
+    reduce_rows,
+    reduce_table,
+    transpose,
+)
+
+ARCHITECTURES = [80, 90]
+_TYPES = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+class Compiled:
+    """Stands where a kernel is launched, and compiles it for the arguments that come."""
+
+    def __init__(self, name: str, kernel: Any, found: set[tuple[str, int]]) -> None:
+        self._name, self._kernel, self._found = name, kernel, found
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self._compile
+
+    def _compile(self, **arguments: Any) -> None:
+        constants = {parameter.name for parameter in self._kernel.params if parameter.is_constexpr}
+        constants |= {name for name, value in arguments.items() if value is None}
+        signature = {
+            name: "constexpr" if name in constants else _type_of(arguments[name])
+            for name in self._kernel.arg_names
+        }
+        values = {name: arguments[name] for name in constants}
+        for architecture in ARCHITECTURES:
+            source = ASTSource(self._kernel, signature=signature, constexprs=values)
+            binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+            assert binary.asm["cubin"]
+            self._found.add((self._name, architecture))
+
+
+def _type_of(value: Tensor | int) -> str:
+    return _TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
+
+
+def compile_all() -> set[tuple[str, int]]:
+    """(kernel, architecture) of all that was compiled, through the calls that launch them."""
+    found: set[tuple[str, int]] = set()
+    for name in launched():
+        setattr(triton_kernels, name, Compiled(name, getattr(triton_kernels, name), found))
+    for reduction in _reductions(torch.int32):
+        _reduce(reduction, torch.bfloat16)
+    for reduction in _reductions(torch.int64):
+        _reduce(reduction, torch.float32)
+    _read_stored()
+    _attend()
+    return found
+
+
+def launched() -> list[str]:
+    """The kernels that are launched, rather than called by another one."""
+    jitted = {
+        name: value
+        for name, value in vars(triton_kernels).items()
+        if isinstance(value, triton.runtime.JITFunction)
+    }
+    return [name for name, kernel in jitted.items() if "out" in kernel.arg_names]
+
+
+def _edges(index: torch.dtype = torch.int32) -> tuple[Tensor, Tensor]:
+    return torch.tensor([0, 1, 3], dtype=index), torch.tensor([0, 2, 1], dtype=index)
+
+
+def _reductions(index: torch.dtype) -> list[DeviceReduction]:
+    """As SAGE's mean and maximum, GCN's sum and GAT's heads."""
+    edges = _edges(index)
+    weight, heads = torch.ones(3).requires_grad_(), torch.ones(3, 2).requires_grad_()
+    return [
+        DeviceReduction(*edges, is_mean=True),
+        DeviceReduction(*edges, is_max=True),
+        DeviceReduction(
+            *edges,
+            edge_weight=weight,
+            source_scale=torch.ones(3),
+            row_scale=torch.ones(2),
+            loop=torch.ones(2),
+            skip_own=True,
+        ),
+        DeviceReduction(*edges, edge_weight=heads),
+    ]
+
+
+def _reduce(reduction: DeviceReduction, dtype: torch.dtype) -> None:
+    rows = torch.ones(3, 602, dtype=dtype, requires_grad=True)
+    indptr, indices = reduction.indptr, reduction.indices
+    out = reduce_rows(rows, reduction, lambda: transpose(indptr, indices, 3))
+    torch.autograd.backward(out.sum())
+
+
+def _read_stored() -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        table = DeviceTable(torch.ones(3, 602, dtype=dtype), torch.arange(3))
+        reduce_table(table, _reductions(torch.int32)[0], torch.bfloat16)
+        table.gather(0, 2, torch.empty(2, 602, dtype=torch.bfloat16))
+
+
+def _attend() -> None:
+    score = torch.ones(3, 2, requires_grad=True)
+    _, loop_alpha = edge_softmax(score, torch.ones(2, 2), *_edges(), 0)
+    torch.autograd.backward(loop_alpha.sum())
+
+
+if __name__ == "__main__":
+    print(json.dumps(sorted(compile_all())))

@@ -1,0 +1,358 @@
+"""The GPU's reductions against loops over edges; see `tests.compute.devices` for where they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnntrain.compute import device as on_device
+from gnntrain.compute.device import DeviceTable, OutEdges
+from gnntrain.compute.rows import Transposed
+from gnntrain.errors import UserError
+from gnntrain.loading.batch import Block
+from gnntrain.models.aggregate import (
+    Aggregation,
+    Reduce,
+    aggregate,
+    aggregate_on_device,
+    weighted_sum_on_device,
+)
+from gnntrain.models.attention import edge_softmax, edge_softmax_on_device
+from tests.compute.devices import on_each_device
+from tests.models.blocks import full_block, graph_of, rough_graph
+from tests.models.slow_aggregate import (
+    INDEX_TYPES,
+    aggregations,
+    blocks,
+    slow_aggregate,
+    slow_sum,
+)
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+"""How far results of a type may be off: they are rounded once, and were summed in float32."""
+DTYPES = list(RELATIVE)
+WIDTHS = [1, 3, 47]
+
+
+def assert_near(got: Tensor, expected: Tensor) -> None:
+    atol = 1e-9 if got.dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(got.cpu().double(), expected, atol=atol, rtol=RELATIVE[got.dtype])
+
+
+def moved(given: Aggregation, device: str, dtype: torch.dtype) -> Aggregation:
+    """On the device, with factors in the type in which sums of `dtype` are kept."""
+    exact = torch.promote_types(dtype, torch.float32)
+    names = ("weight", "source_scale", "scale", "loop")
+    factors = {
+        name: value.to(device, exact)
+        for name in names
+        if (value := getattr(given, name)) is not None
+    }
+    return replace(given, block=given.block.to(device), **factors)
+
+
+def check(given: Aggregation, width: int, dtype: torch.dtype, device: str) -> None:
+    """`given` on the device is the loop over edges, forward and backward."""
+    torch.manual_seed(0)
+    x = torch.randn(given.block.num_src, width).to(dtype)
+    mine, exact = x.to(device).requires_grad_(), x.double().requires_grad_()
+    got = aggregate_on_device(mine, moved(given, device, dtype))
+    expected = slow_aggregate(exact, given)
+    assert got.dtype == dtype
+    assert_near(got.detach(), expected.detach())
+    pull = torch.randn(got.shape).to(dtype)
+    (gradient,) = torch.autograd.grad(got, mine, pull.to(device))
+    assert gradient.dtype == dtype
+    wanted = torch.zeros_like(exact)
+    if expected.requires_grad:
+        (wanted,) = torch.autograd.grad(expected, exact, pull.double())
+    assert_near(gradient, wanted)
+
+
+@on_each_device
+@settings(max_examples=50, deadline=None)
+@given(given=aggregations(), width=st.sampled_from(WIDTHS), dtype=st.sampled_from(DTYPES))
+def test_an_aggregate_and_its_gradient_are_those_of_a_loop_over_edges(
+    given: Aggregation, width: int, dtype: torch.dtype, device: str
+) -> None:
+    check(given, width, dtype, device)
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_rows_may_be_wider_than_a_tile(reduce: Reduce, dtype: torch.dtype, device: str) -> None:
+    block = full_block(graph_of(5, [(0, 1), (3, 1), (1, 1), (0, 2), (4, 4)]), 1, 4)
+    check(Aggregation(block, reduce), 602, dtype, device)
+
+
+@on_each_device
+@settings(max_examples=30, deadline=None)
+@given(
+    given=aggregations(),
+    dtype=st.sampled_from(DTYPES),
+    made=st.sampled_from([torch.float32, torch.bfloat16]),
+    is_named=st.booleans(),
+)
+def test_stored_rows_are_reduced_where_they_lie(
+    given: Aggregation, dtype: torch.dtype, made: torch.dtype, is_named: bool, device: str
+) -> None:
+    torch.manual_seed(0)
+    num_src = given.block.num_src
+    rows = torch.randn(3 * num_src, 5).to(dtype)
+    nodes = torch.randint(0, 3 * num_src, (num_src,)) if is_named else None
+    table = DeviceTable(rows.to(device), None if nodes is None else nodes.to(device))
+    reduction = moved(given, device, made).on_device()
+    got = on_device.reduce_table(table, reduction, made)
+    assert got.dtype == made
+    sources = rows[:num_src] if nodes is None else rows[nodes]
+    assert_near(got, slow_aggregate(sources.double(), given))
+
+
+@on_each_device
+def test_an_aggregate_of_stored_rows_is_float32(device: str) -> None:
+    block = full_block(rough_graph(), 4, 8)
+    rows = torch.randn(40, 3).half()
+    given = Aggregation(block.to(device), "mean")
+    got = aggregate(DeviceTable(rows.to(device)), given)
+    assert got.dtype == torch.float32
+    assert_near(got, slow_aggregate(rows.double(), Aggregation(block, "mean")))
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("made", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_rows_are_gathered_and_converted(
+    is_named: bool, made: torch.dtype, dtype: torch.dtype, device: str
+) -> None:
+    rows = torch.randn(90, 47).to(dtype)
+    nodes = torch.randint(0, 90, (80,)) if is_named else None
+    table = DeviceTable(rows.to(device), None if nodes is None else nodes.to(device))
+    assert len(table) == (80 if is_named else 90)
+    out = torch.empty(71, 47, dtype=made, device=device)
+    table.gather(3, 74, out)
+    sources = rows if nodes is None else rows[nodes]
+    torch.testing.assert_close(out.cpu(), sources[3:74].float().to(made))
+
+
+@pytest.mark.parametrize("index", INDEX_TYPES)
+@settings(max_examples=50, deadline=None)
+@given(block=blocks())
+def test_a_block_is_transposed_as_on_the_cpu(block: Block, index: torch.dtype) -> None:
+    indptr, indices = block.indptr.to(index), block.indices.to(index)
+    got = on_device.transpose(indptr, indices, block.num_src)
+    expected = Transposed.of(indptr.numpy(), indices.numpy(), block.num_src)
+    for name in OutEdges._fields:
+        part: Tensor = getattr(got, name)
+        assert part.dtype == index
+        assert part.tolist() == getattr(expected, name).tolist()
+
+
+@on_each_device
+@settings(max_examples=40, deadline=None)
+@given(
+    block=blocks(),
+    heads=st.sampled_from([0, 1, 3]),
+    scaled=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_a_weighted_sum_is_a_loop_over_edges_forward_and_backward(
+    block: Block, heads: int, scaled: bool, dtype: torch.dtype, device: str
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(block.num_src, 21).to(dtype)
+    weight = torch.randn(block.num_edges, heads).to(dtype) if heads else None
+    scale = torch.rand(block.num_dst) if scaled else None
+    pull = torch.randn(block.num_dst, 21).to(dtype)
+
+    def compute(call: Any, device: str, kind: torch.dtype) -> list[Tensor]:
+        inputs = [
+            part.to(device, kind).requires_grad_() for part in (x, weight) if part is not None
+        ]
+        factor = None if scale is None else scale.to(device)
+        out = call(block.to(device), inputs[0], inputs[1] if heads else None, factor)
+        if not out.requires_grad:  # the loop, where there is no edge
+            return [out, *map(torch.zeros_like, inputs)]
+        options = {"allow_unused": True, "materialize_grads": True}
+        return [out.detach(), *torch.autograd.grad(out, inputs, pull.to(device, kind), **options)]
+
+    mine = compute(weighted_sum_on_device, device, dtype)
+    for got, expected in zip(mine, compute(slow_sum, "cpu", torch.float64), strict=True):
+        assert got.dtype == dtype
+        assert_near(got, expected)
+
+
+@on_each_device
+@settings(max_examples=30, deadline=None)
+@given(given=aggregations().filter(lambda given: given.reduce != "max"))
+def test_the_gradient_of_a_weight_counts_every_factor(given: Aggregation, device: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(given.block.num_src, 5, dtype=torch.float64)
+    weight = torch.rand(given.block.num_edges, dtype=torch.float64, requires_grad=True)
+    pull = torch.randn(given.block.num_dst, 5, dtype=torch.float64)
+    weighted = replace(given, weight=weight)
+    gradients = []
+    for out in (
+        aggregate_on_device(x.to(device), moved(weighted, device, torch.float64)),
+        slow_aggregate(x, weighted),
+    ):
+        gradient = torch.zeros_like(weight)
+        if out.requires_grad:
+            (gradient,) = torch.autograd.grad(out, weight, pull.to(out.device))
+        gradients.append(gradient)
+    assert_near(gradients[0], gradients[1])
+
+
+@on_each_device
+@settings(max_examples=40, deadline=None)
+@given(block=blocks(), heads=st.sampled_from([1, 3]), is_double=st.booleans())
+def test_the_edge_softmax_is_the_cpus_forward_and_backward(
+    block: Block, heads: int, is_double: bool, device: str
+) -> None:
+    torch.manual_seed(0)
+    dtype = torch.float64 if is_double else torch.float32
+    shapes = [(block.num_edges, heads), (block.num_dst, heads)]
+    scores = [torch.randn(shape, dtype=dtype) * 5 for shape in shapes]
+    pulls = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    results = []
+    for call, place, kind in (
+        (edge_softmax_on_device, device, dtype),
+        (edge_softmax, "cpu", torch.float64),
+    ):
+        inputs = [score.to(place, kind).requires_grad_() for score in scores]
+        out = call(block.to(place), *inputs)
+        grads = torch.autograd.grad(out, inputs, [pull.to(place, kind) for pull in pulls])
+        results.append([*(part.detach() for part in out), *grads])
+    for got, expected in zip(*results, strict=True):
+        assert got.dtype == dtype
+        assert_near(got, expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_edge_softmax_survives_huge_scores(sign: int, device: str) -> None:
+    block = full_block(graph_of(3, [(0, 2), (1, 2)]), 2, 3).to(device)
+    score = torch.full((2, 1), sign * 1e4, device=device)
+    alpha, loop_alpha = edge_softmax_on_device(block, score, torch.zeros(1, 1, device=device))
+    assert alpha.tolist() == ([[0.5], [0.5]] if sign > 0 else [[0], [0]])
+    assert loop_alpha.tolist() == [[0 if sign > 0 else 1]]
+
+
+@on_each_device
+def test_in_neighbours_that_share_a_maximum_share_its_gradient(device: str) -> None:
+    block = full_block(graph_of(4, [(0, 3), (1, 3), (2, 3)]), 3, 4).to(device)
+    x = torch.tensor([[2.0], [2.0], [1.0], [9.0]], device=device, requires_grad=True)
+    torch.autograd.backward(aggregate_on_device(x, Aggregation(block, "max")).sum())
+    assert x.grad is not None
+    assert x.grad.flatten().tolist() == [0.5, 0.5, 0, 0]
+
+
+@on_each_device
+def test_a_hubs_maximum_and_its_ties_are_found_among_all_its_edges(device: str) -> None:
+    torch.manual_seed(0)
+    block = Block(torch.tensor([0, 300]), torch.randint(0, 60, (300,)), 60)
+    x = torch.randint(0, 9, (60, 5)).double()
+    results = []
+    for call, place in ((aggregate_on_device, device), (slow_aggregate, "cpu")):
+        rows = x.to(place).requires_grad_()
+        out = call(rows, Aggregation(block.to(place), "max"))
+        results.append((out.detach(), *torch.autograd.grad(out.sum(), rows)))
+    for got, expected in zip(*results, strict=True):
+        assert_near(got, expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("place", [0, 30, 69])
+def test_not_a_number_is_the_maximum_wherever_it_stands(place: int, device: str) -> None:
+    x = torch.zeros(70, 1, device=device)
+    x[place] = torch.nan
+    indptr = torch.tensor([0, 70], device=device)
+    block = Block(indptr, torch.arange(70, device=device), 70)
+    assert aggregate_on_device(x, Aggregation(block, "max")).isnan().all()
+
+
+@on_each_device
+def test_a_maximum_of_nothing_but_minus_infinity_is_that(device: str) -> None:
+    block = full_block(graph_of(2, [(0, 1)])).to(device)
+    x = torch.full((2, 1), -torch.inf, device=device)
+    out = aggregate_on_device(x, Aggregation(block, "max"))
+    assert out.flatten().tolist() == [0, -torch.inf]
+
+
+@on_each_device
+def test_a_hub_is_summed_finer_than_bfloat16(device: str) -> None:
+    degree = 10_000
+    indptr, indices = torch.tensor([0, degree]), torch.arange(degree)
+    block = Block(indptr, indices, num_src=degree).to(device)
+    x = torch.full((degree, 2), 0.01, dtype=torch.bfloat16, device=device)
+    out = aggregate_on_device(x, Aggregation(block))
+    assert out[0, 0].item() == pytest.approx(100, rel=5e-3)
+
+
+@on_each_device
+@pytest.mark.parametrize(("num_src", "num_dst"), [(0, 0), (4, 0), (4, 3)])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_blocks_without_edges_give_zeros_and_zero_gradients(
+    reduce: Reduce, num_src: int, num_dst: int, device: str
+) -> None:
+    indptr, indices = torch.zeros(num_dst + 1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
+    block = Block(indptr, indices, num_src).to(device)
+    x = torch.randn(num_src, 4, device=device, requires_grad=True)
+    out = aggregate_on_device(x, Aggregation(block, reduce))
+    torch.autograd.backward(out.sum())
+    assert out.tolist() == [[0] * 4] * num_dst
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0] * 4] * num_src
+
+
+@on_each_device
+def test_rows_that_do_not_lie_one_after_the_other_are_reduced(device: str) -> None:
+    block, x = full_block(rough_graph(), 4, 8), torch.randn(40, 8)
+    every_other = aggregate_on_device(x.to(device)[:, ::2], Aggregation(block.to(device)))
+    assert_near(every_other, slow_aggregate(x[:, ::2].double(), Aggregation(block)))
+
+
+def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "gnntrain.compute.triton_kernels", raising=False)
+    monkeypatch.delattr("gnntrain.compute.triton_kernels", raising=False)
+    block = full_block(rough_graph())
+    with pytest.raises(UserError, match="needs triton"):
+        aggregate_on_device(torch.randn(40, 2), Aggregation(block))
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
+    from gnntrain.compute import triton_kernels
+
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.compute.compiled_ahead"],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    launched = {
+        name
+        for name, value in vars(triton_kernels).items()
+        if "out" in getattr(value, "arg_names", ())
+    }
+    found = {tuple(pair) for pair in json.loads(done.stdout)}
+    assert found == {(name, architecture) for name in launched for architecture in (80, 90)}

@@ -1,0 +1,95 @@
+"""Aggregation over a block's edges as loops in plain torch, and random blocks to try it on."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnntrain.loading.batch import Block
+from gnntrain.models.aggregate import Aggregation, Reduce
+from tests.models.blocks import full_block, graph_of
+
+INDEX_TYPES = [torch.int32, torch.int64]
+
+HUB = 70  # edges: more than any kernel takes at a time
+
+
+def edge_list(block: Block) -> list[tuple[int, int]]:
+    """(destination, source) of every edge in order."""
+    bounds = block.indptr.tolist()
+    return [
+        (dst, int(block.indices[edge]))
+        for dst in range(block.num_dst)
+        for edge in range(bounds[dst], bounds[dst + 1])
+    ]
+
+
+def slow_sum(block: Block, x: Tensor, weight: Tensor | None, scale: Tensor | None) -> Tensor:
+    """A loop over edges, with weights by head."""
+    heads = 1 if weight is None else weight.shape[1]
+    out = [x.new_zeros(x.shape[1]) for _ in range(block.num_dst)]
+    for edge, (dst, src) in enumerate(edge_list(block)):
+        factor = x.new_ones(1) if weight is None else weight[edge]
+        out[dst] = out[dst] + (x[src].view(heads, -1) * factor.view(heads, 1)).flatten()
+    if scale is not None:
+        out = [row * factor for row, factor in zip(out, scale, strict=True)]
+    return torch.stack(out) if out else x.new_zeros(0, x.shape[1])
+
+
+def slow_aggregate(x: Tensor, given: Aggregation) -> Tensor:
+    """`Aggregation`'s formula, one edge after the other."""
+    block, offset = given.block, given.block.dst_offset
+    rows: list[list[Tensor]] = [[] for _ in range(block.num_dst)]
+    for edge, (dst, src) in enumerate(edge_list(block)):
+        factor = x.new_ones(())
+        if given.weight is not None:
+            factor = factor * given.weight[edge]
+        if given.source_scale is not None:
+            factor = factor * given.source_scale[src]
+        if given.skip_loops and src == dst + offset:
+            factor = x.new_zeros(())
+        rows[dst].append(x[src] * factor)
+    out = []
+    for dst, found in enumerate(rows):
+        stack = torch.stack(found) if found else x.new_zeros(1, x.shape[1])
+        row = {"sum": stack.sum(0), "mean": stack.mean(0), "max": stack.amax(0)}[given.reduce]
+        row = row if given.scale is None else row * given.scale[dst]
+        out.append(row if given.loop is None else row + given.loop[dst] * x[dst + offset])
+    return torch.stack(out) if out else x.new_zeros(0, x.shape[1])
+
+
+@st.composite
+def blocks(draw: st.DrawFn, max_offset: int = 8) -> Block:
+    """Blocks with isolated nodes, self loops, duplicate edges, and perhaps a hub."""
+    num_src = draw(st.integers(1, 8))
+    offset = draw(st.integers(0, min(num_src, max_offset)))
+    num_dst = draw(st.integers(0, num_src - offset))
+    node = st.integers(0, num_src - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=30))
+    if draw(st.booleans()):
+        hub = draw(node)
+        edges += [(hub, i % num_src) for i in range(HUB)] + [(i % num_src, hub) for i in range(HUB)]
+    index = draw(st.sampled_from(INDEX_TYPES))
+    return full_block(graph_of(num_src, edges), offset, offset + num_dst, index)
+
+
+@st.composite
+def aggregations(draw: st.DrawFn, max_offset: int = 8) -> Aggregation:
+    block = draw(blocks(max_offset))
+    reduce: Reduce = draw(st.sampled_from(["sum", "mean", "max"]))
+    if reduce == "max":
+        return Aggregation(block, reduce)
+
+    def maybe(size: int) -> Tensor | None:
+        return torch.rand(size, dtype=torch.float64) if draw(st.booleans()) else None
+
+    return Aggregation(
+        block,
+        reduce,
+        weight=maybe(block.num_edges),
+        source_scale=maybe(block.num_src),
+        scale=maybe(block.num_dst),
+        loop=maybe(block.num_dst),
+        skip_loops=draw(st.booleans()),
+    )

@@ -1,0 +1,311 @@
+"""The Triton sampler draws exactly what the CPU sampler draws, in the same order."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.errors import RunError, UserError
+from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from gnntrain.sampling.cpu import CPUNeighborSampler
+from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
+from tests.sampling.graphs import CSC, csc, graphs, random_csc
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from gnntrain.sampling import gpu, triton_kernels
+from gnntrain.sampling.gpu import TritonNeighborSampler
+from tests.sampling.compiled_ahead import Launch, Recorded
+
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
+interpreted = pytest.mark.skipif(not INTERPRETS, reason="the kernels are compiled as it is")
+
+KEY = SampleKey(seed=1, epoch=2, step=3)
+
+
+def triton_sampler(
+    graph: CSC, fan_outs: list[int], device: str, **options: Any
+) -> TritonNeighborSampler:
+    indptr, indices = (torch.from_numpy(array).to(device) for array in graph)
+    return TritonNeighborSampler(indptr, indices, fan_outs, **options)
+
+
+def assert_equal(found: SampledSubgraph, expected: SampledSubgraph) -> None:
+    np.testing.assert_array_equal(found.nodes, expected.nodes)
+    assert found.num_seeds == expected.num_seeds
+    for ours, theirs in zip(found.hops, expected.hops, strict=True):
+        assert ours.num_src == theirs.num_src
+        for name in ("indptr", "indices", "edge_ids"):
+            left, right = getattr(ours, name), getattr(theirs, name)
+            assert (left is None) == (right is None)
+            if right is not None:
+                np.testing.assert_array_equal(left, right, err_msg=name)
+                assert left.dtype == right.dtype
+
+
+def assert_same_draws(
+    graph: CSC,
+    fan_outs: list[int],
+    seeds: list[int],
+    device: str,
+    key: SampleKey = KEY,
+    **options: Any,
+) -> None:
+    expected = CPUNeighborSampler(*graph, fan_outs, edge_ids=True, **options)
+    sampler = triton_sampler(graph, fan_outs, device, edge_ids=True, **options)
+    batch = np.array(seeds, np.int64)
+    assert_equal(sampler.sample(batch, key=key).to_host(), expected.sample(batch, key=key))
+
+
+@on_each_device
+@settings(max_examples=40, deadline=None)
+@given(
+    graph=graphs(),
+    fan_outs=st.lists(st.sampled_from([-1, 1, 2, 5, 16, 65, 1000]), min_size=1, max_size=3),
+    key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
+    replace=st.booleans(),
+    data=st.data(),
+)
+def test_one_key_gives_equal_arrays_on_both_devices(
+    device: str,
+    graph: CSC,
+    fan_outs: list[int],
+    key: SampleKey,
+    replace: bool,
+    data: st.DataObject,
+) -> None:
+    seeds = data.draw(st.lists(st.integers(0, len(graph[0]) - 2), max_size=8))
+    fan_outs = [min(fan_out, 20) for fan_out in fan_outs] if replace else fan_outs
+    assert_same_draws(graph, fan_outs, seeds, device, key, replace=replace)
+
+
+@on_each_device
+@pytest.mark.parametrize("fan_out", [1, 31, 63, 64, 65, 400, 4999, 5000, 5001, -1])
+def test_hubs_are_drawn_from_alike(device: str, fan_out: int) -> None:
+    """A fan-out near the degree makes most of Floyd's draws fall back on a chain of others."""
+    hub = csc(100, np.arange(5000) % 100, np.zeros(5000, int))
+    assert_same_draws(hub, [fan_out, 2], [0, 5], device)
+
+
+@on_each_device
+def test_a_hub_of_a_million_in_edges_is_drawn_from_alike(device: str) -> None:
+    hub = csc(50, np.arange(10**6) % 50, np.arange(10**6) // (10**6 - 1))
+    for fan_outs in ([30, 3], [3000]):
+        assert_same_draws(hub, fan_outs, [0, 1], device)
+    assert_same_draws(hub, [100], [0, 1], device, replace=True)
+
+
+@on_each_device
+def test_a_batch_may_have_more_nodes_than_the_graph(device: str) -> None:
+    """Repeated seeds count as often as they are given."""
+    ring = csc(4, [1, 2, 3, 0], [0, 1, 2, 3])
+    assert_same_draws(ring, [2, 1, -1], [0, 0, 0, 1, 0], device)
+
+
+@on_each_device
+def test_several_programs_share_a_hop(device: str) -> None:
+    """More edges and nodes than one program of any kernel takes."""
+    graph = random_csc(3000, 40_000)
+    seeds = [*range(0, 3000, 2), 0, 2]
+    for fan_outs in ([4, 2], [-1]):
+        assert_same_draws(graph, fan_outs, seeds, device)
+
+
+@on_each_device
+def test_a_hop_too_large_to_pad_is_measured_first(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "MAX_PADDED_EDGES", 100)
+    assert_same_draws(random_csc(300, 4000), [4, 3, 2], [5, 5, 200, 0, 299], device)
+
+
+@on_each_device
+@pytest.mark.parametrize(("fan_outs", "num_waits"), [([4, 3, 2], 1), ([4, -1, 2, -1], 3), ([], 1)])
+def test_the_host_waits_once_a_batch_and_once_a_hop_of_all_in_neighbours(
+    device: str, fan_outs: list[int], num_waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = triton_sampler(random_csc(300, 1000), fan_outs, device)
+    with monkeypatch.context() as patch:
+        read = Mock(side_effect=gpu._read)
+        patch.setattr(gpu, "_read", read)
+        sampler.sample(np.arange(20), key=KEY)
+    assert read.call_count == num_waits
+
+
+@on_a_gpu
+def test_cuda_sees_no_other_wait(device: str) -> None:
+    sampler = triton_sampler(random_csc(3000, 40_000), [5, 4, 70], device, edge_ids=True)
+    sampler.sample(np.arange(100), key=KEY)  # compiles
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sampler.sample(np.arange(100), key=KEY)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([w for w in caught if "synchroniz" in str(w.message)]) == 1
+
+
+@on_a_gpu
+def test_pinned_host_memory_is_read_over_the_bus(device: str) -> None:
+    graph = random_csc(3000, 40_000)
+    indptr, indices = (torch.from_numpy(array).pin_memory() for array in graph)
+    sampler = TritonNeighborSampler(indptr, indices, [5, 4], edge_ids=True, device=device)
+    expected = CPUNeighborSampler(*graph, [5, 4], edge_ids=True).sample(np.arange(99), key=KEY)
+    assert_equal(sampler.sample(np.arange(99), key=KEY).to_host(), expected)
+
+
+@on_each_device
+def test_a_used_sampler_gives_what_a_fresh_one_gives(device: str) -> None:
+    graph = random_csc(300, 4000)
+    used = triton_sampler(graph, [5, 4], device, edge_ids=True)
+    expected = CPUNeighborSampler(*graph, [5, 4], edge_ids=True)
+    rng = np.random.default_rng(0)
+    for step in range(5):
+        seeds, key = rng.integers(0, 300, rng.integers(0, 60)), SampleKey(0, 0, step)
+        assert_equal(used.sample(seeds, key=key).to_host(), expected.sample(seeds, key=key))
+
+
+@on_each_device
+def test_an_error_in_the_middle_of_a_batch_leaves_the_next_one_right(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = random_csc(300, 4000)
+    sampler = triton_sampler(graph, [5, 4], device)
+    sampler.sample(np.arange(9), key=KEY)
+    monkeypatch.setattr(gpu, "MAX_LOCAL", 200)
+    with pytest.raises(RunError, match="one hop of a mini-batch may take"):
+        sampler.sample(np.arange(9, 39), key=KEY)
+    monkeypatch.undo()
+    expected = CPUNeighborSampler(*graph, [5, 4]).sample(np.arange(50), key=KEY)
+    assert_equal(sampler.sample(np.arange(50), key=KEY).to_host(), expected)
+
+
+@on_a_gpu
+def test_threads_on_streams_of_their_own_share_a_sampler(device: str) -> None:
+    graph = random_csc(3000, 40_000)
+    sampler = triton_sampler(graph, [5, 4], device, edge_ids=True)
+    torch.cuda.synchronize()
+
+    def drawn(step: int) -> SampledSubgraph:
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            return sampler.sample(np.arange(step, 3000, 7), key=SampleKey(0, 0, step)).to_host()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(drawn, range(40)))
+    expected = CPUNeighborSampler(*graph, [5, 4], edge_ids=True)
+    for step, subgraph in enumerate(found):
+        seeds, key = np.arange(step, 3000, 7), SampleKey(0, 0, step)
+        assert_equal(subgraph, expected.sample(seeds, key=key))
+
+
+@on_each_device
+def test_edge_ids_are_left_out_unless_asked_for(device: str) -> None:
+    subgraph = triton_sampler(random_csc(50, 300), [3, 3], device).sample(np.arange(5), key=KEY)
+    assert all(hop.edge_ids is None for hop in subgraph.hops)
+
+
+@on_each_device
+@pytest.mark.parametrize("on_device", [False, True])
+def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: bool) -> None:
+    sampler = triton_sampler(random_csc(50, 300), [3], device)
+    bad, good = np.array([-1, 0, 50, 99]), np.array([3, 49])
+    seeds = torch.from_numpy(bad).to(device) if on_device else bad
+    with pytest.raises(UserError, match=r"3 of 4 seeds are not nodes of the graph: -1, 50, 99"):
+        sampler.sample(seeds, key=KEY)
+    seeds = torch.from_numpy(good).to(device) if on_device else good
+    expected = CPUNeighborSampler(*random_csc(50, 300), [3]).sample(good, key=KEY)
+    assert_equal(sampler.sample(seeds, key=KEY).to_host(), expected)
+    with pytest.raises(UserError, match="float64"):
+        sampler.sample(torch.tensor([0.5], dtype=torch.float64, device=device), key=KEY)
+
+
+@on_each_device
+def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
+    sampler = triton_sampler(csc(0, [], []), [3, -1], device)
+    assert sampler.sample(np.empty(0, np.int64), key=KEY).nodes.numel() == 0
+    with pytest.raises(UserError, match="1 of 1 seeds are not nodes"):
+        sampler.sample(torch.zeros(1, dtype=torch.int64, device=device), key=KEY)
+
+
+@on_each_device
+@pytest.mark.parametrize("fan_outs", [[5, 0], [-2], [3, -5]])
+def test_a_fan_out_is_positive_or_minus_one(device: str, fan_outs: list[int]) -> None:
+    with pytest.raises(UserError, match=str(fan_outs[-1])):
+        triton_sampler(random_csc(50, 300), fan_outs, device)
+
+
+@on_each_device
+def test_tensors_that_are_no_csc_are_refused(device: str) -> None:
+    indptr, indices = (torch.from_numpy(array).to(device) for array in random_csc(50, 300))
+    with pytest.raises(UserError, match="from 0 to 300, but there are 299 edges"):
+        TritonNeighborSampler(indptr, indices[:-1], [3])
+    with pytest.raises(UserError, match="over nothing"):
+        TritonNeighborSampler(indptr[:0], indices, [3])
+    with pytest.raises(UserError, match="float32"):
+        TritonNeighborSampler(indptr, indices.float(), [3])
+    with pytest.raises(UserError, match="have gaps"):
+        TritonNeighborSampler(indptr, indices[::2], [3])
+
+
+KERNELS = {
+    "register_seeds",
+    "count_edges",
+    "draw_by_row",
+    "draw_by_edge",
+    "draw_with_twins",
+    "claim",
+    "mark",
+    "number",
+    "forget",
+}
+
+
+@interpreted
+def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[Launch] = []
+    for name in KERNELS:
+        kernel = getattr(triton_kernels, name)
+        monkeypatch.setattr(triton_kernels, name, Recorded(name, kernel, launches))
+    indptr, indices = random_csc(50, 300)
+    for graph in ((indptr, indices), (indptr, indices.astype(np.int64))):
+        for fan_outs, replace in (([1, 10, 64, 65, -1], False), ([3], True)):
+            sampler = triton_sampler(graph, fan_outs, "cpu", replace=replace)
+            sampler.sample(np.arange(3), key=KEY)
+    distinct = {json.dumps(launch): launch for launch in launches}
+    assert {name for name, _, _ in distinct.values()} == KERNELS
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sampling.compiled_ahead"],
+        input=json.dumps(list(distinct.values())),
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
+    code = (
+        "import torch; from gnntrain.sampling.gpu import TritonNeighborSampler as Sampler;"
+        "Sampler(torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), [1])"
+    )
+    variables = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
+    )
+    assert "UserError: the Triton sampler needs a GPU" in done.stderr

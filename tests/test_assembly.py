@@ -1,0 +1,69 @@
+"""A configuration's parts work together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.nn import GraphSAGE
+
+from gnntrain import assembly
+from gnntrain.config import from_dict
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.models import PlainModel
+from gnntrain.training.records import FitResult
+from gnntrain.training.trainer import Trainer
+from tests.compute.devices import on_each_device
+from tests.graphs import random_graph, stored
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GraphStore:
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    return stored(tmp_path / "store", random_graph(edge_weight=weights))
+
+
+def plain_model(_: Any, in_channels: int, out_channels: int) -> PlainModel:
+    return PlainModel(GraphSAGE(in_channels, 8, 2, out_channels))
+
+
+def trained(store: GraphStore, device: str, model: str, backend: str, scratch: Path) -> FitResult:
+    config = from_dict(
+        {
+            "model": {"name": model, "hidden_channels": 8, "num_layers": 2},
+            "sampler": {"fan_outs": [3, 2], "backend": backend},
+            "evaluation": {"name": "sampled"},
+            "trainer": {"batch_size": 7, "epochs": 2},
+        }
+    )
+    context = DistributedContext(device=torch.device(device))
+    parts = assembly.Parts(config, store, context, scratch)
+    trainer = Trainer(
+        parts.model,
+        parts.loader(),
+        parts.evaluator,
+        task=store.task,
+        metric=store.metric,
+        config=config.trainer,
+        context=context,
+    )
+    return trainer.fit()
+
+
+@on_each_device
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "mlp", "plain"])
+def test_training_is_the_same_whichever_backend_draws(
+    store: GraphStore, device: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    if model == "plain":
+        monkeypatch.setattr(assembly, "build_model", plain_model)
+        model = "sage"
+    results = [trained(store, device, model, b, tmp_path) for b in ("numba", "triton")]
+    for ours, theirs in zip(results[0].records, results[1].records, strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-4)
+        assert ours.metrics == theirs.metrics
