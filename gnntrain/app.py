@@ -22,12 +22,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gnntrain.config import Config, ConfigError, Problem, machine_problems, needs_gpu_count, read
-from gnntrain.config.problems import did_you_mean, shown
-from gnntrain.config.reading import plugin_names
+from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.config.reading import from_dict, plugin_names, read
 from gnntrain.groups import conf_dir, config_groups
 
-__all__ = ["Composed", "compose_config", "config_groups", "expand_sweep"]
+__all__ = ["Composed", "compose_config", "config_groups", "expand_sweep", "recompose_config"]
 
 _KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
 _DEEPEST = 20
@@ -79,9 +79,52 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     return Composed(config, list(overrides), text)
 
 
-def _checked(raw: Mapping[str, Any], problems: Sequence[Problem]) -> Config:
+def recompose_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    """The configuration of a run that goes on, with the keys that `overrides` change.
+
+    Args:
+        saved: The run's configuration, plain data.
+        overrides: As for `compose_config`.
+
+    Raises:
+        ConfigError: With every mistake, or every change that would make another run of it.
+    """
+    begun = from_dict(saved, saved=True)
+    problems: list[Problem] = []
+    groups = config_groups()
+    node = OmegaConf.create(begun.to_dict())
+    for override in _parse(overrides, groups, problems):
+        choose = _choose_again if _is_choice(override, groups) else _set
+        _add(problems, choose(node, override, groups))
+    config = _checked(_resolve(node, "", problems), problems, saved=True)
+    changed = changed_meaning(begun, config)
+    if changed:
+        raise ConfigError(changed)
+    return config
+
+
+def _choose_again(
+    node: DictConfig, override: Override, groups: Mapping[str, Sequence[str]]
+) -> Problem | None:
+    """Choose other loggers; of other groups only the option there was."""
+    group, value = override.key_or_group, override.value()
+    problem = _choice_problem(override, groups)
+    if problem is not None:
+        return problem
+    if group == "logger":
+        names = value if isinstance(value, list) else [] if value is None else [value]
+        node[group] = {str(name): node[group].get(str(name), {}) for name in names}
+        return None
+    begun = OmegaConf.select(node, f"{group}.name")
+    if value == begun:
+        return None
+    expects = f"{begun}, with which the run was begun" if begun else "set by its keys here"
+    return Problem(group, shown(value), expects, "train a new run with it")
+
+
+def _checked(raw: Mapping[str, Any], problems: Sequence[Problem], *, saved: bool = False) -> Config:
     """The configuration, if neither the schema nor this machine finds a mistake."""
-    reading = read(raw, found=problems)
+    reading = read(raw, saved=saved, found=problems)
     num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
     lacking = machine_problems(reading.config, num_gpus)
     found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]

@@ -10,17 +10,17 @@ import difflib
 import math
 import os
 import sys
-import textwrap
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnntrain import __version__
-from gnntrain.errors import GnntrainError, UserError
-from gnntrain.failures import Terminated, keep_traceback, sentence, sigterm_raised
+from gnntrain.errors import GnntrainError, Terminated, UserError
+from gnntrain.failures import keep_traceback, sentence, sigterm_raised, way_on
 from gnntrain.groups import config_groups
+from gnntrain.verbs import Verb, general_help, verb_help
 
 _INTERRUPTED = 130
 _TERMINATED = 143
@@ -46,27 +46,6 @@ class Arguments:
     version: bool = False
 
 
-@dataclass(frozen=True)
-class Verb:
-    """One verb of the command line.
-
-    Attributes:
-        usage: What follows the verb.
-        summary: What it does, in a line.
-        details: More about it.
-        examples: Command lines that run as they are.
-        run: Does it, and returns the exit code.
-        takes_run: Whether it is about a run directory instead of a configuration.
-    """
-
-    usage: str
-    summary: str
-    details: str
-    examples: Sequence[str]
-    run: Callable[[Arguments], int]
-    takes_run: bool = False
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
@@ -77,11 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with sigterm_raised():
             return _main(sys.argv[1:] if argv is None else list(argv))
-    except Terminated:
+    except Terminated as error:
         _complain("terminated")
+        _tell_way_on(error)
         return _TERMINATED
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         _complain("interrupted")
+        _tell_way_on(error)
         return _INTERRUPTED
     except Exception as error:
         return _fail(error)
@@ -93,15 +74,16 @@ def _main(argv: Sequence[str]) -> int:
         _print(f"gnntrain {__version__}")
         return 0
     if arguments.help:
-        _print(general_help() if arguments.verb is None else verb_help(arguments.verb))
+        name = arguments.verb
+        _print(general_help(VERBS) if name is None else verb_help(name, VERBS[name]))
         return 0
     name = arguments.verb or "train"
     verb = VERBS[name]
     if not verb.takes_run:
         # A bare word among the overrides is judged with them.
         arguments.overrides[:0] = arguments.words
-    elif len(arguments.words) != 1 or arguments.overrides:
-        given = [*arguments.words, *arguments.overrides]
+    elif len(arguments.words) != 1 or (arguments.overrides and not verb.changes_keys):
+        given = [*arguments.words, *([] if verb.changes_keys else arguments.overrides)]
         raise UserError(
             f"{name} takes one run directory, not {' '.join(given)}"
             if given
@@ -198,7 +180,20 @@ def _train(arguments: Arguments) -> int:
         if not hasattr(error, "run_dir"):
             error.run_dir = composed.config.run.dir  # type: ignore[attr-defined]  # for _fail
         raise
+    return _exit_code(summary)
+
+
+def _exit_code(summary: Mapping[str, Any]) -> int:
     return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
+
+
+def _resume(arguments: Arguments) -> int:
+    from gnntrain.app import recompose_config
+    from gnntrain.run import resume, saved_config
+
+    run = arguments.words[0]
+    config = recompose_config(saved_config(run), arguments.overrides)
+    return _exit_code(resume(run, config, arguments.overrides))
 
 
 def _sweep(arguments: Arguments) -> int:
@@ -274,6 +269,19 @@ VERBS: dict[str, Verb] = {
         ],
         _train,
     ),
+    "resume": Verb(
+        "RUN [group.key=value] ...",
+        "go on with a run from its last checkpoint, exactly",
+        "RUN is a run directory, a name under runs/, or `latest`. It goes on in the same "
+        "directory, or with run.name=NAME or run.dir=DIR in a new one. Keys that say how long, "
+        "how fast and where may be changed (trainer.epochs, logger, distributed, ...), on another "
+        "number of ranks with the same seeds a step over all of them; those that would make "
+        "another run of it are refused.",
+        ["gnntrain resume latest", "gnntrain resume latest trainer.epochs=50"],
+        _resume,
+        takes_run=True,
+        changes_keys=True,
+    ),
     "evaluate": Verb(
         "RUN",
         "exact metrics of a run's best checkpoint, on all splits",
@@ -291,63 +299,6 @@ VERBS: dict[str, Verb] = {
     ),
 }
 
-_SWEEP_OPTION = "  -m, --multirun    sweep: key=a,b  key=range(1,4)  group=glob(*)\n"
-_CONFIG_OPTIONS = """\
-  --cfg job         print the whole configuration and stop
-  --config-dir DIR  choose from your own YAML files too, laid out as conf/: DIR/model/mine.yaml
-"""
-_GENERAL_OPTIONS = """\
-  --version         print the version
-  -h, --help        print this; after a verb, more about it
-"""
-
-
-def general_help() -> str:
-    """What `gnntrain --help` prints."""
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {name:{width}}  {verb.summary}" for name, verb in VERBS.items())
-    examples = "\n".join(f"  {line}" for line in _all_examples())
-    groups = "\n".join(_group_lines())
-    return (
-        "usage: gnntrain [verb] [options] [group=option] [group.key=value] ...\n\n"
-        "Train graph neural networks on graphs of any size, on any number of GPUs.\n\n"
-        f"verbs:\n{verbs}\n\n"
-        f"options:\n{_SWEEP_OPTION}{_CONFIG_OPTIONS}{_GENERAL_OPTIONS}\nexamples:\n{examples}\n\n"
-        f"groups and their options:\n{groups}\n\n"
-        "`gnntrain --cfg job` prints every key with its value; conf/ explains each."
-    )
-
-
-def _all_examples() -> list[str]:
-    return [line for verb in VERBS.values() for line in verb.examples]
-
-
-def _group_lines() -> list[str]:
-    width = 14
-    return [
-        textwrap.fill(
-            ", ".join(options),
-            width=98,
-            initial_indent=f"  {group:{width - 2}}",
-            subsequent_indent=" " * width,
-            break_on_hyphens=False,
-        )
-        for group, options in config_groups().items()
-    ]
-
-
-def verb_help(name: str) -> str:
-    """What `gnntrain NAME --help` prints."""
-    verb = VERBS[name]
-    examples = "\n".join(f"  {line}" for line in verb.examples)
-    details = textwrap.fill(verb.details, width=98)
-    sweep = _SWEEP_OPTION if name == "train" else ""
-    options = "" if verb.takes_run else f"\n\noptions:\n{sweep}{_CONFIG_OPTIONS}".rstrip()
-    return (
-        f"usage: gnntrain {name} {verb.usage}\n\n{verb.summary}\n\n{details}\n\n"
-        f"examples:\n{examples}{options}"
-    )
-
 
 def _fail(error: Exception) -> int:
     """Tell a failure on stderr and return its exit code."""
@@ -364,7 +315,15 @@ def _fail(error: Exception) -> int:
             _complain(f"Traceback: in {kept}.", prefix="")
         elif not isinstance(error, GnntrainError):
             _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.", prefix="")
+    if exit_code == 1:
+        _tell_way_on(error)
     return exit_code
+
+
+def _tell_way_on(error: BaseException) -> None:
+    command = way_on(error)
+    if command is not None:
+        _complain(f"Go on with `{command}`.", prefix="")
 
 
 def _complain(text: str, prefix: str = "gnntrain: ") -> None:

@@ -30,3 +30,7 @@ class UserError(GnntrainError):
 
 class RunError(GnntrainError):
     """Something failed at run time: what was reached is saved, exit code 1."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a run ends as after Ctrl-C, with what it reached; exit code 143."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 import traceback
@@ -9,11 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gnntrain.errors import GnntrainError
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: a run ends as after Ctrl-C, with what it reached."""
+from gnntrain.errors import GnntrainError, Terminated
 
 
 @contextmanager
@@ -58,3 +55,20 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
     except OSError:
         return None
     return path
+
+
+def way_on(error: BaseException) -> str | None:
+    """The command that goes on with the run of a failure; None where nothing was saved.
+
+    Args:
+        error: Its attribute `run_dir` says where the run is.
+    """
+    run_dir = getattr(error, "run_dir", None)
+    if run_dir is None:
+        return None
+    checkpoints = Path(run_dir) / "checkpoints"
+    if not any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt")):
+        return None
+    from gnntrain.reporting.text import shown_path  # not before there is something to tell
+
+    return f"gnntrain resume {shlex.quote(shown_path(run_dir))}"

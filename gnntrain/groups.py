@@ -10,6 +10,7 @@ GROUPS = (
     "model",
     "sampler",
     "trainer",
+    "checkpoint",
     "distributed",
     "evaluation",
     "logger",

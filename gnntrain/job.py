@@ -24,7 +24,8 @@ class Job:
         store_reason: How it was opened.
         store_seconds: How long that took.
         run: The run directory.
-        started: When the run began, seconds since the epoch.
+        started: When the run began, or went on, seconds since the epoch.
+        checkpoint: What to go on from; None: from the beginning.
     """
 
     config: dict[str, Any]
@@ -33,6 +34,7 @@ class Job:
     store_seconds: float
     run: Path
     started: float
+    checkpoint: Path | None = None
 
 
 def summarize(
@@ -50,7 +52,7 @@ def summarize(
     records = result.records
     config = job.config
     return Summary(
-        status=_status(error),
+        status=status_of(error),
         dataset=store.dataset,
         model=config["model"]["name"],
         num_parameters=num_parameters,
@@ -63,23 +65,25 @@ def summarize(
         val=result.best.get("val", {}),
         test=result.best.get("test", {}),
         train_loss=[record.train_loss for record in records],
-        seconds_total=time.time() - job.started,
+        seconds_total=result.seconds_before + time.time() - job.started,
         seconds_per_epoch=_median([record.seconds for record in records]),
         edges_per_s=_median([record.edges_per_s for record in records]),
         seeds_per_s=_median([record.seeds_per_s for record in records]),
         peak_rss_bytes=peak_rss,
         peak_gpu_bytes=peak_gpu,
-        error=_in_words(error),
+        error=in_words(error),
     )
 
 
-def _status(error: BaseException | None) -> Status:
+def status_of(error: BaseException | None) -> Status:
+    """How a run ended that `error` ended."""
     if error is None:
         return "completed"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
-def _in_words(error: BaseException | None) -> str | None:
+def in_words(error: BaseException | None) -> str | None:
+    """What a summary says of `error`; None where nothing failed."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
     return str(error) if isinstance(error, GnntrainError) else f"{type(error).__name__}: {error}"

@@ -6,28 +6,42 @@ configuration and builds its own loader, model and evaluator over the shared sto
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
-from gnntrain.config import Config, DatasetConfig, from_dict
+from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.cores import available_cores
-from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build
-from gnntrain.data.datasets import builder_for
+from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import UserError
-from gnntrain.job import Job, summarize
+from gnntrain.errors import RunError, UserError
+from gnntrain.job import Job, in_words, status_of, summarize
 from gnntrain.reporting.console import restore_terminal
+from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.records import FitResult
+from gnntrain.run_store import open_run_store, prepare_store, record_of
+from gnntrain.training.checkpoint import State, load_checkpoint, load_last, load_weights
+from gnntrain.training.records import Summary
+
+__all__ = [
+    "evaluate",
+    "launch_plan",
+    "prepare",
+    "prepare_store",
+    "resume",
+    "saved_config",
+    "train",
+]
+
+_log = logging.getLogger("gnntrain")
 
 
 def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,7 +54,55 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     opened = prepare_store(config.dataset)
     plan = launch_plan(config)
     _refuse_untrainable(config, opened.store, plan.world_size)
-    run = RunDirectory.create(
+    run = _create(config, overrides)
+    run.write_store_record(record_of(opened.store))
+    return _train(config, run, _job(config, run, opened, started), opened.store, plan)
+
+
+def saved_config(run_dir: str | Path) -> dict[str, Any]:
+    """The resolved configuration of a run, plain data."""
+    return RunDirectory.open(run_dir).config()
+
+
+def resume(
+    run_dir: str | Path, config: Config | None = None, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Go on with a run from its last checkpoint and return the summary.
+
+    Args:
+        run_dir: The run.
+        config: What to go on with; None: what it was begun with. Where its `run` keys name another
+            directory than the run's own, the run goes on there, and this one stays as it is.
+        overrides: What was typed, for the record.
+
+    Raises:
+        GnntrainError: What went wrong; what was reached is in the run directory.
+    """
+    started = time.time()
+    run = RunDirectory.open(run_dir)
+    begun = from_dict(run.config(), saved=True)
+    config = config or begun
+    plan = launch_plan(config)
+    with run.held():
+        state, checkpoint, damaged = load_last(run.checkpoints)
+        for problem in damaged:
+            _log.warning("%s Going on from %s.", problem.message, checkpoint.name)
+        _refuse_other_batches(config, plan.world_size, state)
+        opened = open_run_store(run, config.dataset)
+        if config.run != begun.run:
+            source, run = run, _create(config, overrides)
+            _copy_progress(source, run)
+            checkpoint = run.checkpoints / checkpoint.name
+        elif config != begun:
+            run.note_changes(config.to_dict(), overrides)
+    run.write_store_record(record_of(opened.store))
+    run.forget_summary()
+    job = replace(_job(config, run, opened, started), checkpoint=checkpoint)
+    return _train(config, run, job, opened.store, plan)
+
+
+def _create(config: Config, overrides: Sequence[str]) -> RunDirectory:
+    return RunDirectory.create(
         directory=config.run.dir,
         name=config.run.name,
         default_name=f"{config.dataset.name}-{config.model.name}",
@@ -48,35 +110,137 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
         overrides=overrides,
         seed=config.trainer.seed,
     )
-    job = Job(config.to_dict(), opened.store.path, opened.reason, opened.seconds, run.path, started)
-    try:
-        launch("gnntrain.worker:train_rank", job, replace(plan, report_dir=run.logs))
-    except BaseException as error:
-        restore_terminal()  # a rank that was killed could not
-        error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
-        if run.summary() is None:  # rank 0 had no time to say how it ended
-            run.write_summary(summarize(job, opened.store, FitResult(), error=error))
-        raise
+
+
+def _job(config: Config, run: RunDirectory, opened: OpenedStore, started: float) -> Job:
+    store = opened.store.path
+    return Job(config.to_dict(), store, opened.reason, opened.seconds, run.path, started)
+
+
+def _train(
+    config: Config, run: RunDirectory, job: Job, store: GraphStore, plan: LaunchPlan
+) -> dict[str, Any]:
+    """Start the ranks, again where they fail and may be, and see that the run has a summary."""
+    plan = replace(plan, report_dir=run.logs)
+    with run.held():
+        try:
+            _launch(config.trainer.max_restarts, run, job, plan)
+        except BaseException as error:
+            restore_terminal()  # a rank that was killed could not
+            error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
+            _close(run, job, store, plan.world_size, error)
+            raise
     return run.summary() or {}
 
 
+def _launch(restarts_left: int, run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
+    while True:
+        try:
+            return launch("gnntrain.worker:train_rank", job, plan)
+        except UserError:
+            raise
+        except Exception as error:
+            if restarts_left == 0:
+                raise
+            restarts_left -= 1
+            job = _restarted(job, run, error, restarts_left)
+
+
+def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int) -> Job:
+    """The job from its last checkpoint, or from the beginning where there is none yet."""
+    try:
+        _, checkpoint, _ = load_last(run.checkpoints)
+    except UserError:
+        checkpoint = None
+    since = "the beginning" if checkpoint is None else "the last checkpoint"
+    _log.warning(
+        "%s Starting again from %s (%d more restarts).", in_words(error), since, restarts_left
+    )
+    run.forget_summary()
+    return replace(job, checkpoint=checkpoint)
+
+
+def _close(
+    run: RunDirectory, job: Job, store: GraphStore, world_size: int, error: BaseException
+) -> None:
+    """Have the summary say what the parent knows: rank 0 may not have had the time, or may have
+    taken another rank's end for its own failure."""
+    told = run.summary() or _reached(run, job, store, world_size, error).to_dict()
+    told = {key: value for key, value in told.items() if key != "error"}
+    words = in_words(error)
+    told |= {"status": status_of(error)} | ({} if words is None else {"error": words})
+    try:
+        run.rewrite_summary(told)
+    except RunError as failure:  # a full disk is not what ended the run
+        _log.warning("%s", failure.message)
+
+
+def _reached(
+    run: RunDirectory, job: Job, store: GraphStore, world_size: int, error: BaseException
+) -> Summary:
+    """How far a run came whose rank 0 cannot say it any more."""
+    try:
+        state: State = load_last(run.checkpoints)[0]
+    except UserError:
+        state = {}
+    return summarize(
+        job,
+        store,
+        reached(run, store.metric),
+        error=error,
+        num_parameters=state.get("num_parameters", 0),
+        world_size=world_size,
+    )
+
+
+def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
+    """Another number of seeds a step would be another training."""
+    begun = state.get("global_batch_size")
+    asked = config.trainer.batch_size * world_size
+    if config.sampler.name == "full" or begun in (None, asked):
+        return
+    hint = None
+    if isinstance(begun, int) and begun % world_size == 0:
+        hint = f"write trainer.batch_size={begun // world_size}"
+    ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
+    expects = f"{begun} seeds a step over all ranks, as the run was begun; {ranks} take {asked}"
+    raise ConfigError(
+        [Problem("trainer.batch_size", str(config.trainer.batch_size), expects, hint)]
+    )
+
+
+def _copy_progress(source: RunDirectory, target: RunDirectory) -> None:
+    """What a run that goes on in a new directory takes with it."""
+    try:
+        for path in source.checkpoints.glob("*.pt"):
+            shutil.copyfile(path, target.checkpoints / path.name)
+        for path in source.path.glob("metrics.*"):
+            shutil.copyfile(path, target.path / path.name)
+    except OSError as error:
+        raise RunError(f"{target.shown} cannot be written: {error.strerror or error}") from error
+
+
 def evaluate(run_dir: str | Path) -> dict[str, Any]:
-    """Metrics of a run's best checkpoint on all splits.
+    """Metrics of a run's best checkpoint on all splits, on the graph it was trained on.
 
     Returns:
         `run`, `epoch`, `metric` and `metrics` (by split, by name).
+
+    Raises:
+        UserError: The graph, the checkpoint or the configuration are not the run's any more.
     """
     from gnntrain.assembly import Parts  # what only a process that computes needs
 
     run = RunDirectory.open(run_dir)
     config = from_dict(run.config(), saved=True)
-    state = load_checkpoint(run.best_checkpoint())
-    store = prepare_store(config.dataset).store
+    checkpoint = run.best_checkpoint()
+    state = load_checkpoint(checkpoint)
+    store = open_run_store(run, config.dataset).store
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
     context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
     torch.set_num_threads(config.distributed.threads or available_cores())
     parts = Parts(config, store, context, run.path)
-    parts.model.load_state_dict(state["model"])
+    load_weights(parts.model, state, checkpoint)
     metrics = parts.evaluator.evaluate(parts.model)
     return {
         "run": run.shown,
@@ -103,19 +267,6 @@ def prepare(config: Config) -> dict[str, Any]:
         "num_classes": store.num_classes,
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
     }
-
-
-def prepare_store(dataset: DatasetConfig) -> OpenedStore:
-    """Open the data set's graph store, building it first where that is needed."""
-    builder = builder_for(dataset)
-    options = PrepareOptions(
-        to_undirected=dataset.to_undirected,
-        add_self_loops=dataset.add_self_loops,
-        normalize_features=dataset.normalize_features,
-        feature_dtype=dataset.feature_dtype,
-    )
-    directory = Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
-    return open_or_build(directory, builder.identity(), options, builder.build)
 
 
 def launch_plan(config: Config) -> LaunchPlan:

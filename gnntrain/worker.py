@@ -15,9 +15,11 @@ from gnntrain.distributed.launch import first_report
 from gnntrain.job import Job, summarize
 from gnntrain.loading.loader import Loader
 from gnntrain.reporting.console import Console
+from gnntrain.reporting.logfiles import restore_tables
 from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Callback, RunInfo
 from gnntrain.training.trainer import Trainer
@@ -36,8 +38,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             callbacks = [console, *build_loggers(job.config["logger"], run, job.config)]
         parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
         loader = parts.loader()
-        for callback in callbacks:
-            callback.on_start(_info(job, parts, loader))
         trainer = Trainer(
             parts.model,
             loader,
@@ -48,8 +48,16 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             context=context,
             callbacks=callbacks,
             checkpoints=run.checkpoints if context.is_main else None,
-            identity={"config": job.config},
+            saving=config.checkpoint,
+            identity={"config": job.config, "num_parameters": parts.num_parameters},
         )
+        if job.checkpoint is not None:
+            trainer.load_state(load_checkpoint(job.checkpoint), job.checkpoint)
+        records = trainer.result.records
+        if context.is_main:
+            restore_tables(run, records)
+        for callback in callbacks:
+            callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
         _fit(trainer, callbacks, run, job, parts)
 
 
@@ -64,7 +72,9 @@ def _fit(
         peak = sum(parts.context.gather(peak_resident_bytes()))
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
-        error = first_report(run.logs) or caught
+        error = caught
+        if not isinstance(caught, KeyboardInterrupt):
+            error = first_report(run.logs) or caught
         raise
     finally:
         if parts.context.is_main:
@@ -83,7 +93,7 @@ def _fit(
                 callback.on_finish(summary)
 
 
-def _info(job: Job, parts: Parts, loader: Loader) -> RunInfo:
+def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInfo:
     config, store, context = parts.config, parts.store, parts.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = _counted(context.world_size, f"{kind} rank")
@@ -107,6 +117,7 @@ def _info(job: Job, parts: Parts, loader: Loader) -> RunInfo:
         global_batch_size=min(loader.plan.global_batch_size, len(loader.plan.seeds)),
         seed=config.trainer.seed,
         run_dir=RunDirectory(job.run).shown,
+        first_epoch=first_epoch,
     )
 
 

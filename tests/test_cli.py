@@ -41,6 +41,14 @@ class FakeRun(types.ModuleType):
             raise self.error
         return self.summary
 
+    def saved_config(self, run: str) -> dict[str, Any]:
+        assert run == "latest"
+        return Config().to_dict()
+
+    def resume(self, run: str, config: Config, overrides: Sequence[str]) -> dict[str, Any]:
+        assert run == "latest"
+        return self.train(config, overrides)
+
     def evaluate(self, run: str) -> dict[str, Any]:
         self.asked.append(run)
         metrics = {"train": {"accuracy": 0.9}, "val": {}, "test": {"accuracy": 0.75}}
@@ -166,6 +174,10 @@ def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> 
         (["evaluate"], "gnntrain evaluate latest"),
         (["evaluate", "a", "b"], "one run directory"),
         (["evaluate", "a", "x=1"], "one run directory"),
+        (["resume", "trainer.epochs=3"], "gnntrain resume latest"),
+        (["resume", "a", "b", "trainer.epochs=3"], "one run directory"),
+        (["resume", "latest", "trainer.epochs=x"], "an integer >= 1"),
+        (["resume", "latest", "experiment=cora_gcn"], "train a new run with it"),
         (["--cgf", "job"], "Did you mean --cfg?"),
         (["--cfg"], "--cfg needs a value"),
         (["--cfg", "all"], "--cfg job"),

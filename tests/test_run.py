@@ -70,7 +70,9 @@ def test_a_run_leaves_a_whole_run_directory(cache: Path, tmp_path: Path) -> None
     assert (run / "overrides.txt").read_text().splitlines()[0] == TINY[0]
     assert json.loads((run / "env.json").read_text())["seed"] == 0
     assert "epoch 3" in (run / "logs" / "rank_0.log").read_text()
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.pt", "last.pt"}
+    checkpoints = {path.name for path in (run / "checkpoints").iterdir()}
+    assert checkpoints - {"last.prev.pt"} == {"best.pt", "last.pt"}
+    assert json.loads((run / "store.json").read_text())["digest"]
     assert list((run / "tensorboard").iterdir())
     assert (run / "metrics.csv").is_file()
 

@@ -12,8 +12,10 @@ from gnntrain.config.loggers import (
 from gnntrain.config.names import DATASET_NAMES, MODEL_NAMES, PLUGIN_GROUP
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.reading import Reading, from_dict, read
+from gnntrain.config.resuming import changed_meaning
 from gnntrain.config.schema import (
     BuiltinConfig,
+    CheckpointConfig,
     Config,
     DatasetConfig,
     DistributedConfig,
@@ -38,6 +40,7 @@ __all__ = [
     "PLUGIN_GROUP",
     "BuiltinConfig",
     "CSVConfig",
+    "CheckpointConfig",
     "Config",
     "ConfigError",
     "DatasetConfig",
@@ -62,6 +65,7 @@ __all__ = [
     "TensorBoardConfig",
     "TrainerConfig",
     "WandBConfig",
+    "changed_meaning",
     "from_dict",
     "machine_problems",
     "needs_gpu_count",

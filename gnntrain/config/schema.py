@@ -303,6 +303,19 @@ class TrainerConfig(Section):
     """GPUs of this machine, one rank each; 0: CPU; auto: all, or the CPU if there is none."""
     log_every: OneOrMore = 10
     """Steps from one progress line to the next."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """Where loss or gradient are not finite: end the run, or leave such steps out."""
+    max_restarts: ZeroOrMore = 0
+    """Times a run that fails starts again by itself, from its last checkpoint."""
+
+
+class CheckpointConfig(Section):
+    """When the state of a run is saved inside an epoch; after each epoch it always is."""
+
+    every_steps: OneOrMore | None = None
+    """Steps from one checkpoint to the next; null: steps are not counted."""
+    every_minutes: Positive | None = 10.0
+    """Minutes from one checkpoint to the next; null: time is not looked at."""
 
 
 class DistributedConfig(Section):
@@ -357,6 +370,8 @@ class Config(Section):
     """How mini-batches are drawn."""
     trainer: TrainerConfig = TrainerConfig()
     """How the model is trained."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the state of a run is saved."""
     distributed: DistributedConfig = DistributedConfig()
     """How the ranks run together."""
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from gnntrain.errors import RunError
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import (
     SPLIT_ORDER,
     EpochRecord,
+    FitResult,
     RunInfo,
     StepProgress,
     Summary,
@@ -51,9 +55,72 @@ class JsonlLogger(Logger):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Appends one line."""
-        line = json.dumps(json_safe(record.flat()), ensure_ascii=False, allow_nan=False)
         with (self.run.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(_json_line(record))
+
+
+def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
+    """Makes the run's tables hold exactly ``records``, before its loggers go on with the next one.
+
+    A run that was killed may have told epochs that its checkpoint does not know, or not told one
+    that it does, or only half a line of it. A table that is not there is not made, but for
+    ``metrics.jsonl`` where there are records.
+
+    Raises:
+        RunError: a file cannot be written.
+    """
+    path = run.path / "metrics.jsonl"
+    try:
+        if records or path.is_file():
+            _replace(path, "".join(map(_json_line, records)))
+        path = run.path / "metrics.csv"
+        if path.is_file():
+            _replace(path, _csv_text(records))
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f"{path.name}.draft")
+    with draft.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    draft.replace(path)  # a full disk must not cost the rows there are
+
+
+def _json_line(record: EpochRecord) -> str:
+    return json.dumps(json_safe(record.flat()), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _csv_text(records: Sequence[EpochRecord]) -> str:
+    """The table of ``records``; nothing for none, so that the logger begins it."""
+    rows = [json_safe(record.flat()) for record in records]
+    columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def reached(run: RunDirectory, metric: str) -> FitResult:
+    """What ``metrics.jsonl`` tells of a run that could not tell it itself.
+
+    Args:
+        metric: The metric that decides which epoch is the best.
+    """
+    result = FitResult()
+    try:
+        text = (run.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return result
+    for line in text.splitlines():
+        try:
+            record = EpochRecord.from_flat(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            break  # killed in the middle of a line
+        result.add(record, metric)
+    return result
 
 
 class CsvLogger(Logger):

@@ -1,32 +1,44 @@
 """The run directory: what was asked, on what it ran, what came out. Made once, found again.
 
-Layout: ``config.yaml  overrides.txt  env.json  metrics.jsonl  checkpoints/{last,best}.pt
-logs/rank_N.log  summary.json``.
+Layout: ``config.yaml  overrides.txt  env.json  store.json  metrics.jsonl
+checkpoints/{last,last.prev,best}.pt  logs/rank_N.log  summary.json``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from filelock import FileLock, Timeout
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.environment import describe_environment
+from gnntrain.reporting.finding import LATEST, RUNS, find_run, known_runs
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
-RUNS = Path("runs")
-LATEST = "latest"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """Which graph a run is about.
+
+    Attributes:
+        path: Directory of the graph store.
+        digest: Digest of its content.
+    """
+
+    path: str
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -95,10 +107,10 @@ class RunDirectory:
         Raises:
             UserError: there is none, with the names nearest to it; or it is not a run.
         """
-        path = _latest(root) if str(run) == LATEST else _existing(Path(run), root)
+        path = find_run(run, root)
         if not (path / "config.yaml").is_file():
             raise UserError(
-                f"{path} is not a run directory: it has no config.yaml", _known_runs(run, root)
+                f"{path} is not a run directory: it has no config.yaml", known_runs(run, root)
             )
         return cls(path.resolve())
 
@@ -162,15 +174,89 @@ class RunDirectory:
             raise UserError(f"{path} holds no configuration, but a {type(config).__name__}")
         return config
 
+    def note_changes(self, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+        """Replaces the configuration by that of a run that goes on with changed keys.
+
+        Args:
+            config: The resolved configuration, plain values.
+            overrides: What was typed, added to ``overrides.txt``.
+
+        Raises:
+            RunError: a file cannot be written.
+        """
+        self._write(
+            "config.yaml", yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+        )
+        path = self.path / "overrides.txt"
+        typed = path.read_text(encoding="utf-8") if path.is_file() else ""
+        self._write("overrides.txt", typed + "".join(f"{item}\n" for item in overrides))
+
+    def write_store_record(self, record: StoreRecord) -> None:
+        """Keeps which graph the run is about in ``store.json``.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        self._write("store.json", _to_json(asdict(record)))
+
+    def store_record(self) -> StoreRecord | None:
+        """Which graph the run is about; ``None`` where the run does not say.
+
+        Raises:
+            UserError: ``store.json`` cannot be read.
+        """
+        path = self.path / "store.json"
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return StoreRecord(str(found["path"]), str(found["digest"]))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
+
     def write_summary(self, summary: Summary) -> None:
         """Writes ``summary.json`` in one step: a reader sees the old one, none, or this one.
 
         Raises:
             RunError: it cannot be written.
         """
-        path = self.path / "summary.json"
+        self.rewrite_summary(summary.to_dict())
+
+    def rewrite_summary(self, content: Mapping[str, Any]) -> None:
+        """Writes ``summary.json`` from plain values, as :meth:`write_summary` does."""
+        self._write("summary.json", _to_json(content))
+
+    def forget_summary(self) -> None:
+        """Removes ``summary.json``: the run goes on, and has not ended yet."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training in this directory meanwhile.
+
+        Raises:
+            UserError: another one does.
+        """
+        lock = FileLock(self.path / ".lock")
         try:
-            _write_atomically(path, _to_json(summary.to_dict()))
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(
+                f"the run {self.shown} is still going on in another process",
+                "Wait for its end, or end it first.",
+            ) from None
+        except (OSError, NotImplementedError):
+            yield  # a file system without locks
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.path / name
+        try:
+            _write_atomically(path, text)
         except OSError as error:
             raise RunError(
                 f"{path} cannot be written: {error.strerror or error}", _hint(error)
@@ -277,41 +363,6 @@ def _hint(error: OSError) -> str:
     if error.errno in _NO_SPACE:
         return "Free some space, or choose another disk with run.dir=DIR."
     return "Choose a place you may write to with run.dir=DIR."
-
-
-def _existing(run: Path, root: Path) -> Path:
-    for path in (run.expanduser(), root / run):
-        if path.is_dir():
-            return path
-    raise UserError(f"there is no run {str(run)!r}", _known_runs(run, root))
-
-
-def _latest(root: Path) -> Path:
-    """Where ``latest`` points; the newest run on a file system that knows no symbolic links."""
-    link = root / LATEST
-    if link.is_dir():
-        return link
-    runs = _runs(root)
-    if not runs:
-        raise UserError(
-            f"there is no run under {root.absolute()} yet",
-            "Train one with `gnntrain`, or give the path of a run directory.",
-        )
-    return max(runs, key=lambda path: (path / "config.yaml").stat().st_mtime)
-
-
-def _runs(root: Path) -> list[Path]:
-    return [path.parent for path in root.glob("*/config.yaml") if path.parent.name != LATEST]
-
-
-def _known_runs(run: str | Path, root: Path) -> str:
-    names = sorted(path.name for path in _runs(root))
-    if not names:
-        return f"There are no runs under {root.absolute()}; give the path of a run directory."
-    near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.5)
-    if near:
-        return f"Did you mean {' or '.join(near)}?"
-    return f"Runs under {root}: {', '.join(names[-5:])}; or give the path of a run directory."
 
 
 def _plain(value: Any) -> Any:

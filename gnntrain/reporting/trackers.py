@@ -30,7 +30,9 @@ class TensorBoardLogger(Logger):
         """Opens the event file."""
         from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-        self._writer = SummaryWriter(str(self.run.path / "tensorboard"))
+        # Epochs that an earlier part of the run told after the checkpoint are hidden.
+        purge_step = info.first_epoch if info.first_epoch > 1 else None
+        self._writer = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=purge_step)
         self._add_text("config", self.config)
         self._add_text("run", dataclasses.asdict(info))
 

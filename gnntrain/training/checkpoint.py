@@ -1,32 +1,44 @@
-"""Checkpoints: written whole or not at all, read without running code."""
+"""Checkpoints: written whole or not at all, verified, read without running code."""
 
 from __future__ import annotations
 
-import math
 import os
-import time
+import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from gnntrain.errors import RunError, UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, 2)  # the weights of version 1 can be evaluated, but not gone on from
+
+LAST, PREVIOUS, BEST = "last.pt", "last.prev.pt", "best.pt"
 
 State = dict[str, Any]
 
-# An epoch of a small graph takes milliseconds, flushing a file to disk too.
-_SECONDS_BETWEEN_WRITES = 5.0
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used; `reason` says why, in a few words."""
+
+    def __init__(self, path: Path, reason: str, hint: str | None = None) -> None:
+        super().__init__(f"The checkpoint {path} cannot be used: {reason}.", hint)
+        self.reason = reason
 
 
-def save_checkpoint(path: Path, state: State) -> None:
+def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -> None:
     """Write `state` (tensors and plain data) to `path`, atomically.
 
     A reader sees the old file or the new one, never a part of it.
 
+    Args:
+        previous: What was at `path` is kept there, once the new file is written and verified.
+
     Raises:
-        RunError: The file cannot be written; the previous one is as it was.
+        RunError: The file cannot be written; what was there is as it was.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -34,58 +46,132 @@ def save_checkpoint(path: Path, state: State) -> None:
             torch.save({"format_version": FORMAT_VERSION, **state}, file)
             file.flush()
             os.fsync(file.fileno())
+        verify_checkpoint(temporary)
+        if previous is not None and path.exists():
+            path.replace(previous)
         temporary.replace(path)
-    except OSError as error:
+        _fsync_directory(path.parent)
+    except (OSError, RuntimeError, CheckpointError) as error:
+        # torch's writer tells a full disk as a RuntimeError.
         temporary.unlink(missing_ok=True)
-        raise RunError(f"The checkpoint {path} could not be written: {error}.") from error
+        reason = error.reason if isinstance(error, CheckpointError) else _first_line(error)
+        raise RunError(
+            f"The checkpoint {path} could not be written: {reason}.",
+            "Free some space there; the checkpoint before it is as it was.",
+        ) from error
+
+
+def _fsync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # the new name must outlive a crash too
+    finally:
+        os.close(handle)
+
+
+def verify_checkpoint(path: Path) -> None:
+    """Compare every record of the file with its checksum (CRC-32), without reading objects.
+
+    Raises:
+        CheckpointError: A record differs, or the file is cut off or no checkpoint at all.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except FileNotFoundError:
+        raise CheckpointError(path, "there is no such file") from None
+    except OSError as error:
+        raise CheckpointError(path, error.strerror or str(error)) from error
+    except Exception as error:  # zipfile stumbles over damage in many ways
+        raise CheckpointError(path, "it is cut off, damaged or no checkpoint") from error
+    if damaged is not None:
+        raise CheckpointError(path, f"it is damaged: {damaged} does not match its checksum")
 
 
 def load_checkpoint(path: Path) -> State:
-    """Read a checkpoint onto the CPU.
+    """Read a checkpoint onto the CPU, after its checksums were compared.
 
     Raises:
-        UserError: There is none, it is damaged, or it is of another format version.
+        CheckpointError: There is none, it is damaged, of another format version, or not ours.
     """
+    verify_checkpoint(path)
     try:
         # weights_only: tensors and plain containers; a pickle that would run code is refused.
         state: State = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"There is no checkpoint {path}.") from None
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            path,
+            "it holds more than tensors and plain data, which could run code when it is read",
+            "gnntrain writes no such file; do not open it with other programs unless you trust it.",
+        ) from error
     except Exception as error:  # torch raises whatever its reader stumbles over
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"The checkpoint {path} cannot be read: {reason}") from error
+        raise CheckpointError(path, "it is no checkpoint that torch can read") from error
     version = state.get("format_version") if isinstance(state, dict) else None
-    if version != FORMAT_VERSION:
-        raise UserError(
-            f"The checkpoint {path} has format version {version}; "
-            f"this gnntrain reads version {FORMAT_VERSION}."
+    if version is None:
+        raise CheckpointError(path, "gnntrain did not write it")
+    if version not in _READABLE:
+        raise CheckpointError(
+            path, f"it has format version {version}, this gnntrain reads {FORMAT_VERSION}"
         )
     return state
 
 
-class CheckpointWriter:
-    """Keeps `last.pt` and `best.pt` of a run.
+def load_last(directory: Path) -> tuple[State, Path, list[CheckpointError]]:
+    """The newest checkpoint of a run that is whole.
 
-    The first state offered is written at once; of those that follow in quick succession the newest
-    is written every few seconds, and `flush` writes what is held.
+    Returns:
+        Its state, its path, and what was wrong with a newer one that had to be passed over.
+
+    Raises:
+        UserError: There is none, with what is wrong with each that is there.
     """
+    problems: list[CheckpointError] = []
+    for path in (directory / LAST, directory / PREVIOUS):
+        if not path.exists():
+            continue
+        try:
+            return load_checkpoint(path), path, problems
+        except CheckpointError as error:
+            problems.append(error)
+    if problems:
+        raise UserError("\n".join(p.message for p in problems), "Train the run anew.")
+    raise UserError(
+        f"There is no checkpoint in {directory} to go on from.",
+        "The run ended before its first one; train it anew.",
+    )
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._held: dict[str, State] = {}
-        self._written = -math.inf
 
-    def offer(self, state: State, *, best: bool) -> None:
-        """Take `state`, which nobody may change any more, as the last, and as the best if so."""
-        self._held["last.pt"] = state
-        if best:
-            self._held["best.pt"] = state
-        if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
-            self.flush()
+def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
+    """Give `model` the weights of a checkpoint's state.
 
-    def flush(self) -> None:
-        """Write what has been offered and not written yet."""
-        for name in list(self._held):
-            save_checkpoint(self._directory / name, self._held[name])
-            del self._held[name]
-        self._written = time.monotonic()
+    Raises:
+        CheckpointError: They are another model's: the first names and shapes that differ are told.
+    """
+    weights = state.get("model")
+    if not isinstance(weights, dict):
+        raise CheckpointError(Path(path), "it holds no weights")
+    wanted = model.state_dict()
+    differing = [
+        f"{name} is {_shape(weights.get(name))} there and {_shape(wanted.get(name))} in the model"
+        for name in dict.fromkeys([*wanted, *weights])
+        if _shape(weights.get(name)) != _shape(wanted.get(name))
+    ]
+    if differing:
+        more = f", and {len(differing) - 3} more differ" if len(differing) > 3 else ""
+        raise CheckpointError(
+            Path(path),
+            "it is another model's: " + "; ".join(differing[:3]) + more,
+            "The run's config.yaml or its checkpoint was exchanged.",
+        )
+    model.load_state_dict(weights)
+
+
+def _shape(weight: object) -> str:
+    return str(list(weight.shape)) if isinstance(weight, Tensor) else "absent"
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

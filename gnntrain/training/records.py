@@ -57,6 +57,7 @@ class RunInfo:
         global_batch_size: Seed nodes a step over all ranks.
         seed: Seed of the run.
         run_dir: The run directory.
+        first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
     """
 
     dataset: str
@@ -78,6 +79,7 @@ class RunInfo:
     global_batch_size: int
     seed: int
     run_dir: str
+    first_epoch: int = 1
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,36 @@ class EpochRecord:
             row["gpu_memory"] = self.gpu_memory_bytes
         return row
 
+    @classmethod
+    def from_flat(cls, row: Mapping[str, Any]) -> EpochRecord:
+        """The record whose :meth:`flat`, or its line in ``metrics.jsonl``, is ``row``.
+
+        Raises:
+            KeyError: a field is missing.
+        """
+        metrics: dict[str, dict[str, float]] = {}
+        for key, value in row.items():
+            split, slash, name = key.partition("/")
+            if slash and key != "train/loss":
+                metrics.setdefault(split, {})[name] = _number(value)
+        return cls(
+            epoch=int(row["epoch"]),
+            step=int(row["step"]),
+            train_loss=_number(row["train/loss"]),
+            metrics=metrics,
+            lr=_number(row["lr"]),
+            seconds=_number(row["seconds"]),
+            eval_seconds=_number(row["eval_seconds"]),
+            seeds_per_s=_number(row["seeds_per_s"]),
+            edges_per_s=_number(row["edges_per_s"]),
+            memory_bytes=int(row["memory"]),
+            gpu_memory_bytes=row.get("gpu_memory"),
+        )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)  # see json_safe
+
 
 @dataclass
 class FitResult:
@@ -174,11 +206,32 @@ class FitResult:
         best_epoch: Epoch (from 1) with the best validation metric; the last evaluated one where
             there is no validation split; None before any evaluation.
         best: Metrics by split at `best_epoch`.
+        seconds_before: Seconds of the run before it was resumed.
     """
 
     records: list[EpochRecord] = field(default_factory=list)
     best_epoch: int | None = None
     best: Metrics = field(default_factory=dict)
+    seconds_before: float = 0.0
+
+    def add(self, record: EpochRecord, metric: str) -> bool:
+        """Take in the next epoch; whether it is the best so far by ``metric`` on val."""
+        self.records.append(record)
+        if not record.metrics:
+            return False
+        value, best = record.metric("val", metric), self.best.get("val", {}).get(metric)
+        is_better = best is None or math.isnan(best) or (value is not None and value > best)
+        if not is_better:
+            return False
+        self.best_epoch, self.best = record.epoch, record.metrics
+        return True
+
+    def has_stalled(self, patience: int) -> bool:
+        """Whether the last ``patience`` evaluations were no better; never where it is 0."""
+        if patience == 0 or self.best_epoch is None:
+            return False
+        evaluated = [record.epoch for record in self.records if record.metrics]
+        return sum(self.best_epoch < epoch for epoch in evaluated) >= patience
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +14,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gnntrain.config import TrainerConfig
+from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.build import Task
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
-from gnntrain.training.checkpoint import CheckpointWriter, State
+from gnntrain.training.checkpoint import CheckpointError, State, load_weights
+from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import Callback, EpochRecord, FitResult, StepProgress
+from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
 
 _log = logging.getLogger("gnntrain")
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass
-class _EpochTotals:
-    """Sums over an epoch's steps; the loss stays on the device until it is printed."""
-
-    loss: Tensor
-    num_seeds: int = 0
-    num_edges: int = 0
-    num_steps: int = 0
-    lr: float = 0.0
+_SHOWN_SEEDS = 5
 
 
 class Trainer:
@@ -58,6 +49,7 @@ class Trainer:
         config: The `trainer` keys.
         callbacks: Told what happens; on rank 0 only.
         checkpoints: Directory for `last.pt` and `best.pt`; None writes none.
+        saving: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
     """
 
@@ -73,6 +65,7 @@ class Trainer:
         context: DistributedContext | None = None,
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
+        saving: CheckpointConfig | None = None,
         identity: dict[str, Any] | None = None,
     ) -> None:
         self.result = FitResult()
@@ -84,9 +77,12 @@ class Trainer:
         self._context = context or DistributedContext()
         self._callbacks = callbacks if self._context.is_main else ()
         self._writer = CheckpointWriter(checkpoints) if checkpoints is not None else None
+        self._clock = CheckpointClock(saving or CheckpointConfig(), self._context)
         self._identity = identity or {}
         self._loss = build_loss(task, config.label_smoothing)
-        self._history: list[dict[str, int | float]] = []
+        self._history: list[dict[str, Any]] = []
+        self._broken_off: EpochTotals | None = None
+        self._began = time.monotonic()
         self._step = 0
         self._num_steps = config.epochs * len(loader)
         if config.max_steps is not None:
@@ -111,67 +107,123 @@ class Trainer:
             module = DistributedDataParallel(module, find_unused_parameters=unused)
         return module
 
+    def load_state(self, state: State, path: Path | str = "") -> None:
+        """Go on from a checkpoint, on any number of ranks with the same global batch.
+
+        With as many ranks as before, on the CPU, all that follows is bit for bit what it would
+        have been. Called on all ranks, before `fit`.
+
+        Args:
+            state: As `load_checkpoint` gives it.
+            path: Where it came from, for messages.
+
+        Raises:
+            CheckpointError: It is another model's, or does not hold what is needed.
+        """
+        load_weights(self._model, state, path)
+        try:
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._schedule.load_state_dict(state["schedule"])
+            self._scaler.load_state_dict(state["scaler"])
+            self._loader.load_state_dict(state["loader"])
+            self._step = int(state["step"])
+            self._history = list(state["history"])
+            self.result.records[:] = [EpochRecord(**row) for row in self._history]
+            self.result.best_epoch, self.result.best = state["best_epoch"], state["best"]
+            self.result.seconds_before = float(state["seconds"])
+            self._broken_off = restored_totals(state["ranks"], self._context)
+            restore_rng(state["ranks"], self._context, seed=self._config.seed, step=self._step)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"it does not hold what going on needs ({type(error).__name__}: {error})"
+            raise CheckpointError(Path(path), reason) from error
+
     def fit(self) -> FitResult:
         """Train to the end, or until the validation metric has stalled for `patience` evaluations.
 
         `result` is up to date at any time, and the checkpoints of what was reached are written
         also when an exception (or Ctrl-C) ends it.
+
+        Raises:
+            RunError: The loss is not finite; or the last checkpoint could not be written.
         """
+        self._began = time.monotonic()
+        self._clock.restart(self._step)
         try:
-            for epoch in range(1, self._config.epochs + 1):
-                self._run_epoch(epoch)
-                if self._step >= self._num_steps or self._stalled(epoch):
-                    break
+            while not self._is_over():
+                self._run_epoch(len(self.result.records) + 1)
         finally:
             if self._writer is not None:
-                self._writer.flush()
+                self._writer.close()
+        if self._writer is not None:
+            self._writer.raise_failure()
         return self.result
 
+    def _is_over(self) -> bool:
+        if self._broken_off is not None:
+            return False
+        num_done = len(self.result.records)
+        enough = num_done >= self._config.epochs or self._step >= self._num_steps
+        return enough or self.result.has_stalled(self._config.patience)
+
     def _run_epoch(self, epoch: int) -> None:
-        start = time.perf_counter()
         totals = self._train(epoch)
         loss, num_seeds, num_edges = self._reduced(totals)
-        trained = time.perf_counter()
-        _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, trained - start)
-        self._refuse_nonfinite(loss, epoch)
+        seconds = totals.seconds
+        _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, seconds)
+        evaluated = time.perf_counter()
         metrics = self._evaluate(epoch)
-        seconds = trained - start
         memory = sum(self._context.gather(resident_bytes()))
-        self.result.records.append(
-            EpochRecord(
-                epoch=epoch,
-                step=self._step,
-                train_loss=loss,
-                metrics=metrics,
-                lr=totals.lr,
-                seconds=seconds,
-                eval_seconds=time.perf_counter() - trained,
-                seeds_per_s=num_seeds / seconds,
-                edges_per_s=num_edges / seconds,
-                memory_bytes=memory,
-                gpu_memory_bytes=peak_gpu_bytes(self._context.device) or None,
-            )
+        record = EpochRecord(
+            epoch=epoch,
+            step=self._step,
+            train_loss=loss,
+            metrics=metrics,
+            lr=totals.lr,
+            seconds=seconds,
+            eval_seconds=time.perf_counter() - evaluated,
+            seeds_per_s=num_seeds / seconds,
+            edges_per_s=num_edges / seconds,
+            memory_bytes=memory,
+            gpu_memory_bytes=peak_gpu_bytes(self._context.device) or None,
         )
-        self._history.append(self.result.records[-1].flat())
-        improved = self._note_best(epoch, metrics)
-        self._checkpoint(improved)
+        improved = self.result.add(record, self._metric)
+        self._history.append(dataclasses.asdict(record))
+        self._checkpoint(None, improved=improved)
         for callback in self._callbacks:
-            callback.on_epoch(self.result.records[-1])
+            callback.on_epoch(record)
 
-    def _train(self, epoch: int) -> _EpochTotals:
+    def _train(self, epoch: int) -> EpochTotals:
         self._module.train()
-        self._loader.set_epoch(epoch)
-        totals = _EpochTotals(torch.zeros((), device=self._context.device))
-        start = time.perf_counter()
-        for batch in self._loader:
-            self._train_step(batch, totals)
-            self._report_step(epoch, totals, time.perf_counter() - start)
-            del batch  # or it would live on while the next is waited for
-            if self._step >= self._num_steps:
-                break
+        totals, self._broken_off = self._broken_off, None
+        if totals is None:
+            totals = EpochTotals.start(self._context.device)
+            self._loader.set_epoch(epoch)
+        begin = time.perf_counter() - totals.seconds
+        if self._step < self._num_steps:
+            for batch in self._loader:
+                self._train_step(batch, totals)
+                totals.seconds = time.perf_counter() - begin
+                self._after_step(epoch, totals)
+                del batch  # or it would live on while the next is waited for
+                if self._step >= self._num_steps:
+                    break
+        self._refuse_nonfinite(epoch, totals)
+        self._tell_skipped(epoch, totals)
+        totals.seconds = time.perf_counter() - begin
         return totals
 
-    def _train_step(self, batch: MiniBatch, totals: _EpochTotals) -> None:
+    def _after_step(self, epoch: int, totals: EpochTotals) -> None:
+        # To read the loss waits for a GPU: not at every step.
+        is_due = totals.num_steps % self._config.log_every == 0
+        if is_due or self._context.device.type == "cpu":
+            self._refuse_nonfinite(epoch, totals)
+        if self._callbacks:
+            self._report_step(epoch, totals, with_loss=is_due)
+        if self._clock.is_due(self._step):
+            self._refuse_nonfinite(epoch, totals)
+            self._checkpoint(totals, improved=False)
+
+    def _train_step(self, batch: MiniBatch, totals: EpochTotals) -> None:
         batch = batch.to(self._context.device, non_blocking=True)
         self._optimizer.zero_grad(set_to_none=True)
         device = self._context.device.type
@@ -181,38 +233,54 @@ class Trainer:
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
         torch.autograd.backward(self._scaler.scale(loss_sum * scale))
+        totals.lr = self._optimizer.param_groups[0]["lr"]
+        totals.num_steps += 1
+        self._step += 1
+        if self._take_step():
+            self._count(totals, loss_sum.detach(), batch)
+        else:
+            totals.num_skipped += 1
+        self._schedule.after_step()
+
+    def _take_step(self) -> bool:
+        """Move the weights along the gradient; False where it is not finite and may be skipped."""
+        skips = self._config.on_nonfinite == "skip" and not self._scaler.is_enabled()
         if self._config.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
-        totals.lr = self._optimizer.param_groups[0]["lr"]
+            norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
+        elif skips:
+            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
+        # DDP has given all ranks the same gradient: they all skip, or none does.
+        if skips and not bool(norm.isfinite()):
+            return False
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        self._schedule.after_step()
-        self._step += 1
-        totals.loss += loss_sum.detach()
+        return True
+
+    def _count(self, totals: EpochTotals, loss_sum: Tensor, batch: MiniBatch) -> None:
+        is_bad = ~loss_sum.isfinite()
+        first_bad = totals.first_bad.where(totals.first_bad > 0, is_bad * totals.num_steps)
+        totals.first_bad = first_bad
+        totals.loss += loss_sum
         totals.num_seeds += batch.num_counted
         totals.num_edges += sum(block.num_edges for block in batch.blocks)
-        totals.num_steps += 1
 
-    def _report_step(self, epoch: int, totals: _EpochTotals, seconds: float) -> None:
-        if not self._callbacks:
-            return
-        # To read the loss waits for the device: not at every step.
-        is_due = totals.num_steps % self._config.log_every == 0
+    def _report_step(self, epoch: int, totals: EpochTotals, *, with_loss: bool) -> None:
         ranks = self._context.world_size  # rank 0 speaks for all: their shares are even
         progress = StepProgress(
             epoch=epoch,
             step=totals.num_steps,
             num_steps=len(self._loader),
-            loss=float(totals.loss) / max(1, totals.num_seeds) if is_due else None,
-            seeds_per_s=ranks * totals.num_seeds / seconds,
-            edges_per_s=ranks * totals.num_edges / seconds,
+            loss=float(totals.loss) / max(1, totals.num_seeds) if with_loss else None,
+            seeds_per_s=ranks * totals.num_seeds / totals.seconds,
+            edges_per_s=ranks * totals.num_edges / totals.seconds,
             memory_bytes=resident_bytes() * ranks,
         )
         for callback in self._callbacks:
             callback.on_step(progress)
 
-    def _reduced(self, totals: _EpochTotals) -> tuple[float, int, int]:
+    def _reduced(self, totals: EpochTotals) -> tuple[float, int, int]:
         """The epoch's mean loss, seeds and edges over all ranks."""
         values = [float(totals.loss), totals.num_seeds, totals.num_edges]
         sums = self._context.sum(
@@ -221,13 +289,44 @@ class Trainer:
         loss, num_seeds, num_edges = sums.tolist()
         return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges)
 
-    def _refuse_nonfinite(self, loss: float, epoch: int) -> None:
-        if not math.isfinite(loss):
+    def _refuse_nonfinite(self, epoch: int, totals: EpochTotals) -> None:
+        step = int(totals.first_bad)
+        if step > 0:
             raise RunError(
-                f"The training loss is {loss} in epoch {epoch} (step {self._step}).",
-                f"Lower trainer.lr (now {self._config.lr}), set trainer.clip_norm=1, or look for "
-                "extreme features; checkpoints of earlier epochs are kept.",
+                f"The training loss is {float(totals.loss)} in epoch {epoch}, step {step} of "
+                f"{len(self._loader)} ({self._seeds_in_words(epoch, step)}).",
+                f"Lower trainer.lr (now {self._config.lr}), set trainer.clip_norm=1 or "
+                "trainer.on_nonfinite=skip, or look for extreme features; the checkpoints of what "
+                "was before are kept.",
             )
+
+    def _refuse_spoilt_weights(self) -> None:
+        """A checkpoint must be worth going on from, and all ranks have the same weights."""
+        finite = torch.stack([weight.isfinite().all() for weight in self._model.parameters()])
+        if not bool(finite.all()):
+            raise RunError(
+                f"After step {self._step} weights are not finite, though the loss still was.",
+                f"Lower trainer.lr (now {self._config.lr}), or set trainer.clip_norm=1 or "
+                "trainer.on_nonfinite=skip; the checkpoints of what was before are kept.",
+            )
+
+    def _tell_skipped(self, epoch: int, totals: EpochTotals) -> None:
+        if totals.num_skipped == 0:
+            return
+        message = f"{totals.num_skipped} of {totals.num_steps} steps of epoch {epoch}"
+        if totals.num_skipped == totals.num_steps:
+            raise RunError(
+                f"The gradient was not finite in any of the {message}.",
+                f"Lower trainer.lr (now {self._config.lr}), or look for extreme features.",
+            )
+        _log.warning("%s were skipped: their gradient was not finite.", message)
+
+    def _seeds_in_words(self, epoch: int, step: int) -> str:
+        """The first seeds of this rank in a step (from 1) of an epoch."""
+        plan = self._loader.plan
+        seeds = plan.share(plan.order(epoch), step - 1).seeds
+        shown = ", ".join(map(str, seeds[:_SHOWN_SEEDS].tolist()))
+        return f"seed nodes {shown}{', ...' if len(seeds) > _SHOWN_SEEDS else ''}"
 
     def _evaluate(self, epoch: int) -> SplitMetrics:
         last = epoch == self._config.epochs or self._step >= self._num_steps
@@ -241,29 +340,15 @@ class Trainer:
             self._schedule.after_evaluation(value)
         return metrics
 
-    def _note_best(self, epoch: int, metrics: SplitMetrics) -> bool:
-        """Whether `epoch` is the best so far; without a validation metric the latest is."""
-        if not metrics:
-            return False
-        value, best = (m.get("val", {}).get(self._metric) for m in (metrics, self.result.best))
-        if best is not None and not math.isnan(best) and not (value or -math.inf) > best:
-            return False
-        self.result.best_epoch, self.result.best = epoch, metrics
-        return True
-
-    def _stalled(self, epoch: int) -> bool:
-        patience, best = self._config.patience, self.result.best_epoch
-        if patience == 0 or best is None:
-            return False
-        evaluated = [record.epoch for record in self.result.records if record.metrics]
-        return sum(best < e <= epoch for e in evaluated) >= patience
-
-    def _checkpoint(self, improved: bool) -> None:
-        rng = self._context.gather(_rng_state(self._context.device))
+    def _checkpoint(self, totals: EpochTotals | None, *, improved: bool) -> None:
+        """Save where training stands, inside an epoch with its totals so far. Collective."""
+        self._refuse_spoilt_weights()
+        ranks = self._context.gather_to_main(rank_state(totals, self._context.device))
         if self._writer is not None and self._context.is_main:
-            self._writer.offer(self._state(rng), best=improved)
+            self._writer.offer(self._state(ranks), best=improved)
+        self._clock.restart(self._step)
 
-    def _state(self, rng: list[dict[str, Tensor]]) -> State:
+    def _state(self, ranks: list[dict[str, Any]]) -> State:
         return {
             # copies, since the weights go on changing before the state is written
             "model": copy.deepcopy(self._model.state_dict()),
@@ -271,20 +356,14 @@ class Trainer:
             "schedule": copy.deepcopy(self._schedule.state_dict()),
             "scaler": self._scaler.state_dict(),
             "loader": self._loader.state_dict(),
-            "rng": rng,
-            "epoch": self.result.records[-1].epoch,
+            "ranks": ranks,
+            "epoch": len(self._history),
             "step": self._step,
             "best_epoch": self.result.best_epoch,
             "best": self.result.best,
             "history": list(self._history),
             "world_size": self._context.world_size,
+            "global_batch_size": self._loader.plan.global_batch_size,
+            "seconds": self.result.seconds_before + time.monotonic() - self._began,
             **self._identity,
         }
-
-
-def _rng_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of the generators that dropout draws from."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states

@@ -42,6 +42,8 @@ def fail_on_rank_1(context: DistributedContext, payload: str) -> None:
     if context.rank == 1:
         if payload == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if payload == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
         if payload == "user":
             raise UserError("the value 7 is wrong", "take 8")
         raise ZeroDivisionError("it broke")
@@ -67,6 +69,7 @@ def test_ranks_talk_to_each_other(tmp_path: Path) -> None:
         ("raise", RunError, ["Rank 1", "ZeroDivisionError", "it broke"]),
         ("user", UserError, ["the value 7 is wrong"]),
         ("kill", RunError, ["Rank 1", "SIGKILL"]),
+        ("term", RunError, ["Rank 1", "SIGTERM"]),
     ],
 )
 def test_a_failing_rank_ends_all_and_its_own_error_is_told(
@@ -109,18 +112,24 @@ def wait_for_interrupt(context: DistributedContext, payload: str) -> None:
         (directory / f"{context.rank}.saved").touch()
 
 
-def test_ctrl_c_lets_every_rank_save_what_it_reached(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_every_rank_save_what_it_reached(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "import sys\n"
         "from pathlib import Path\n"
         "from gnntrain.distributed.launch import launch\n"
+        "from gnntrain.errors import Terminated\n"
+        "from gnntrain.failures import sigterm_raised\n"
         "from tests.distributed.test_launch import plan, wait_for_interrupt\n"
         "if __name__ == '__main__':\n"
         "    try:\n"
-        "        launch(wait_for_interrupt, sys.argv[1], plan(2, Path(sys.argv[1])))\n"
-        "    except KeyboardInterrupt:\n"
-        "        sys.exit(130)\n"
+        "        with sigterm_raised():\n"
+        "            launch(wait_for_interrupt, sys.argv[1], plan(2, Path(sys.argv[1])))\n"
+        "    except KeyboardInterrupt as error:\n"
+        "        sys.exit(143 if isinstance(error, Terminated) else 130)\n"
     )
     root = Path(__file__).parents[2]
     job = subprocess.Popen(
@@ -132,8 +141,8 @@ def test_ctrl_c_lets_every_rank_save_what_it_reached(tmp_path: Path) -> None:
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("*.ready"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
-    job.send_signal(signal.SIGINT)
+    job.send_signal(number)
     _, errors = job.communicate(timeout=60)
-    assert job.returncode == 130
+    assert job.returncode == code
     assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["0.saved", "1.saved"]
     assert "Traceback" not in errors

@@ -2,14 +2,20 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gnntrain.errors import RunError, UserError
-from gnntrain.training import checkpoint
-from gnntrain.training.checkpoint import CheckpointWriter, load_checkpoint, save_checkpoint
+from gnntrain.training.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    load_last,
+    save_checkpoint,
+)
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -20,6 +26,14 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert state["epoch"] == 4
     assert state["config"] == {"a": [1, "b"]}
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_the_previous_checkpoint_is_kept_beside_the_new_one(tmp_path: Path) -> None:
+    last, previous = tmp_path / "last.pt", tmp_path / "last.prev.pt"
+    for epoch in (1, 2, 3):
+        save_checkpoint(last, {"epoch": epoch}, previous=previous)
+    assert (load_checkpoint(previous)["epoch"], load_checkpoint(last)["epoch"]) == (2, 3)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_failed_write_leaves_the_previous_checkpoint(
@@ -38,53 +52,117 @@ def test_a_failed_write_leaves_the_previous_checkpoint(
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
+def test_what_was_written_is_read_again_before_it_takes_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, {"w": torch.ones(100)})
+    save = torch.save
+
+    def bad_disk(state: object, file: Any) -> None:
+        save(state, file)
+        file.seek(700)
+        file.write(b"\0" * 64)
+
+    monkeypatch.setattr(torch, "save", bad_disk)
+    with pytest.raises(RunError, match="could not be written"):
+        save_checkpoint(path, {"w": torch.ones(100)}, previous=tmp_path / "last.prev.pt")
+    assert load_checkpoint(path)["w"].sum() == 100
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
 class _Malicious:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("code ran",)
 
 
-def test_what_is_no_checkpoint_is_refused_with_a_sentence(
+def test_a_pickle_with_code_in_it_is_refused_in_our_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "last.pt"
-    with pytest.raises(UserError, match="no checkpoint"):
+    torch.save({"format_version": 2, "model": _Malicious()}, path)
+    with pytest.raises(CheckpointError, match="could run code") as caught:
         load_checkpoint(path)
-    torch.save({"model": _Malicious()}, path)
-    with pytest.raises(UserError, match="cannot be read"):
-        load_checkpoint(path)
-    path.write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(UserError):
-        load_checkpoint(path)
+    assert "weights_only" not in str(caught.value)
     assert "code ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pickle.dumps({"a": 1}), "no checkpoint"),
+        (pickle.dumps(_Malicious()), "no checkpoint"),
+        (b"", "no checkpoint"),
+        (b"PK\x03\x04" + b"x" * 100, "no checkpoint"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_with_a_sentence(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "last.pt"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=said):
+        load_checkpoint(path)
+
+
+def test_checkpoints_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    with pytest.raises(CheckpointError, match="no such file"):
+        load_checkpoint(path)
+    for foreign in ({"state_dict": {"w": torch.ones(1)}}, [1, 2], torch.ones(2)):
+        torch.save(foreign, path)
+        with pytest.raises(CheckpointError, match="gnntrain did not write it"):
+            load_checkpoint(path)
     torch.save({"format_version": 99}, path)
-    with pytest.raises(UserError, match="version 99"):
+    with pytest.raises(CheckpointError, match="version 99"):
         load_checkpoint(path)
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     save_checkpoint(path, {"w": torch.zeros(1000)})
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match="cannot be read"):
-        load_checkpoint(path)
+    whole = path.read_bytes()
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError):
+            load_checkpoint(path)
 
 
-def test_the_writer_writes_the_first_state_at_once_and_then_the_newest(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path)
-    for epoch in (1, 2, 3):
-        writer.offer({"epoch": epoch}, best=epoch == 2)
-        assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
-    assert not (tmp_path / "best.pt").exists()
-    writer.flush()
-    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 2
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 3
+def test_a_flipped_bit_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    weights = torch.arange(500.0)
+    save_checkpoint(path, {"w": weights, "epoch": 3, "names": ["a", "b"]})
+    whole = path.read_bytes()
+    rng = random.Random(0)
+    num_noticed = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            state = load_checkpoint(path)
+        except CheckpointError:
+            num_noticed += 1
+            continue
+        assert torch.equal(state["w"], weights)
+        assert (state["epoch"], state["names"]) == (3, ["a", "b"])
+    assert num_noticed > 150
 
 
-def test_the_writer_writes_by_itself_once_in_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.0)
-    writer = CheckpointWriter(tmp_path)
+def test_the_last_whole_checkpoint_is_found(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint in"):
+        load_last(tmp_path)
+    last, previous = tmp_path / "last.pt", tmp_path / "last.prev.pt"
     for epoch in (1, 2):
-        writer.offer({"epoch": epoch}, best=False)
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 2
+        save_checkpoint(last, {"epoch": epoch}, previous=previous)
+    state, path, damaged = load_last(tmp_path)
+    assert (state["epoch"], path, damaged) == (2, last, [])
+    last.write_bytes(last.read_bytes()[:-50])
+    state, path, damaged = load_last(tmp_path)
+    assert (state["epoch"], path) == (1, previous)
+    assert "last.pt" in damaged[0].message
+    last.unlink()  # between two renames
+    assert load_last(tmp_path)[0]["epoch"] == 1
+    previous.write_bytes(b"")
+    with pytest.raises(UserError, match=r"last\.prev\.pt cannot be used"):
+        load_last(tmp_path)

@@ -221,7 +221,7 @@ def test_checkpoints_hold_what_going_on_will_need(tmp_path: Path) -> None:
     last, best = (load_checkpoint(checkpoints / f"{name}.pt") for name in ("last", "best"))
     assert (last["epoch"], best["epoch"], last["best_epoch"]) == (3, 2, 2)
     assert last["loader"] == {"epoch": 3, "step": 4}
-    assert set(last) >= {"model", "optimizer", "schedule", "scaler", "rng", "history", "step"}
+    assert set(last) >= {"model", "optimizer", "schedule", "scaler", "ranks", "history", "step"}
     weight = "convs.0.lin_l.weight"
     assert not torch.equal(last["model"][weight], best["model"][weight])
 
@@ -250,8 +250,11 @@ def test_a_loss_that_is_no_number_stops_training_with_a_sentence(tmp_path: Path)
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
-    with pytest.raises(RunError, match="loss is nan in epoch 1"):
+    with pytest.raises(RunError, match="loss is nan in epoch 1, step 1 of 4") as caught:
         make_trainer(store, model=model, epochs=2).fit()
+    seeds = make_loader(store, DistributedContext(), 8).plan
+    first = seeds.share(seeds.order(1), 0).seeds[:5].tolist()
+    assert f"seed nodes {', '.join(map(str, first))}, ..." in caught.value.message
 
 
 def test_bfloat16_autocast_stays_near_float32(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""A run's graph store: opened or built when the run begins, and found again as it was."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import platformdirs
+
+from gnntrain.config import DatasetConfig
+from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build
+from gnntrain.data.datasets import builder_for
+from gnntrain.data.store import GraphStore, StoreError
+from gnntrain.data.store_meta import digest_of
+from gnntrain.errors import UserError
+from gnntrain.reporting.rundir import RunDirectory, StoreRecord
+
+
+def prepare_store(dataset: DatasetConfig) -> OpenedStore:
+    """Open the data set's graph store, building it first where that is needed."""
+    builder = builder_for(dataset)
+    options = PrepareOptions(
+        to_undirected=dataset.to_undirected,
+        add_self_loops=dataset.add_self_loops,
+        normalize_features=dataset.normalize_features,
+        feature_dtype=dataset.feature_dtype,
+    )
+    directory = Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
+    return open_or_build(directory, builder.identity(), options, builder.build)
+
+
+def record_of(store: GraphStore) -> StoreRecord:
+    """What a run directory keeps of its graph: where it lies, and a digest of what it holds.
+
+    The digest is taken over the checksums of all arrays and what they mean, not over where they
+    came from: raw files may be moved or touched.
+    """
+    meta = store.meta
+    content = {
+        "arrays": {name: array.checksum for name, array in meta.arrays.items()},
+        "dtypes": {name: array.dtype for name, array in meta.arrays.items()},
+        "task": meta.task,
+        "metric": meta.metric,
+        "num_classes": meta.num_classes,
+    }
+    return StoreRecord(str(store.path), digest_of(content))
+
+
+def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
+    """The graph that the run was trained on, byte for byte.
+
+    Opened where it lay; where it has gone, or holds something else now, built again from the
+    configuration and compared.
+
+    Raises:
+        UserError: It is gone, and the data set gives another graph today, or none.
+    """
+    begin = time.perf_counter()
+    wanted = run.store_record()
+    if wanted is None:  # from before stores were recorded
+        return prepare_store(dataset)
+    store = _opened(wanted)
+    if store is not None:
+        return OpenedStore(store, False, "opened", time.perf_counter() - begin)
+    gone = f"the graph of the run {run.shown} is no longer at {wanted.path}"
+    try:
+        opened = prepare_store(dataset)
+    except UserError as error:
+        raise UserError(
+            f"{gone}, and it cannot be built again: {error.message}", error.hint
+        ) from error
+    if record_of(opened.store).digest != wanted.digest:
+        raise UserError(
+            f"{gone}, and dataset={dataset.name} gives another graph today "
+            f"({opened.store.path} holds other bytes)",
+            "Bring the raw files back as they were, or train a new run on the new graph.",
+        )
+    return opened
+
+
+def _opened(wanted: StoreRecord) -> GraphStore | None:
+    """The store where it was recorded; None where it is not there, or another one is."""
+    try:
+        store = GraphStore.open(Path(wanted.path))
+    except StoreError:
+        return None
+    return store if record_of(store).digest == wanted.digest else None

@@ -1,0 +1,103 @@
+"""What one rank alone knows in the middle of an epoch: its sums and its random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.distributed.context import DistributedContext
+
+RankState = dict[str, Any]
+
+
+@dataclass
+class EpochTotals:
+    """Sums over an epoch's steps.
+
+    Attributes:
+        loss: Sum of the seeds' losses; stays on the device until it is printed.
+        first_bad: Step (from 1) of the epoch whose loss was the first that is not finite, 0 before;
+            on the device too.
+        num_seeds: Seeds in the loss.
+        num_edges: Sampled edges.
+        num_steps: Steps that are done.
+        num_skipped: Steps whose gradient was not finite and was not used.
+        lr: Learning rate of the last step.
+        seconds: Since the epoch began, without what an interruption took.
+    """
+
+    loss: Tensor
+    first_bad: Tensor
+    num_seeds: int = 0
+    num_edges: int = 0
+    num_steps: int = 0
+    num_skipped: int = 0
+    lr: float = 0.0
+    seconds: float = 0.0
+
+    @classmethod
+    def start(cls, device: torch.device) -> EpochTotals:
+        """Nothing yet."""
+        first_bad = torch.zeros((), dtype=torch.int64, device=device)
+        return cls(torch.zeros((), device=device), first_bad)
+
+
+def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
+    """A rank's part of a checkpoint: the states of the generators that dropout draws from, and
+    its sums of the epoch, where that has not ended."""
+    state: RankState = {"rng": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda_rng"] = torch.cuda.get_rng_state(device)
+    if totals is not None:
+        state["totals"] = {
+            "loss": totals.loss.cpu().clone(),
+            "num_seeds": totals.num_seeds,
+            "num_edges": totals.num_edges,
+            "num_steps": totals.num_steps,
+            "num_skipped": totals.num_skipped,
+            "lr": totals.lr,
+            "seconds": totals.seconds,
+        }
+    return state
+
+
+def restored_totals(states: Sequence[RankState], context: DistributedContext) -> EpochTotals | None:
+    """This rank's sums of the epoch that was broken off; None where a whole epoch was done.
+
+    On another number of ranks than before, rank 0 takes over the sums of all.
+    """
+    saved = [state["totals"] for state in states if "totals" in state]
+    if not saved:
+        return None
+    totals = EpochTotals.start(context.device)
+    totals.num_steps, totals.num_skipped = saved[0]["num_steps"], saved[0]["num_skipped"]
+    totals.lr, totals.seconds = saved[0]["lr"], saved[0]["seconds"]
+    if len(saved) == context.world_size:
+        saved = [saved[context.rank]]
+    elif not context.is_main:
+        saved = []
+    for one in saved:
+        totals.loss += one["loss"].to(context.device)
+        totals.num_seeds += one["num_seeds"]
+        totals.num_edges += one["num_edges"]
+    return totals
+
+
+def restore_rng(
+    states: Sequence[RankState], context: DistributedContext, *, seed: int, step: int
+) -> None:
+    """Let dropout draw on where this rank stopped; on another number of ranks, anew."""
+    if len(states) != context.world_size:
+        # Each rank its own stream, and none that an earlier step has drawn from.
+        key = np.random.SeedSequence([seed, step, context.rank]).generate_state(1, np.uint64)
+        torch.manual_seed(int(key[0]))
+        return
+    own = states[context.rank]
+    torch.set_rng_state(own["rng"])
+    if context.device.type == "cuda" and "cuda_rng" in own:
+        torch.cuda.set_rng_state(own["cuda_rng"], context.device)

@@ -1,0 +1,85 @@
+"""What a verb of the command line is, and the help about it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnntrain.groups import config_groups
+
+_SWEEP_OPTION = "  -m, --multirun    sweep: key=a,b  key=range(1,4)  group=glob(*)\n"
+_CONFIG_OPTIONS = """\
+  --cfg job         print the whole configuration and stop
+  --config-dir DIR  choose from your own YAML files too, laid out as conf/: DIR/model/mine.yaml
+"""
+_GENERAL_OPTIONS = """\
+  --version         print the version
+  -h, --help        print this; after a verb, more about it
+"""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of the command line.
+
+    Attributes:
+        usage: What follows the verb.
+        summary: What it does, in a line.
+        details: More about it.
+        examples: Command lines that run as they are.
+        run: Does it with the sorted command line, and returns the exit code.
+        takes_run: Whether it is about a run directory instead of a configuration.
+        changes_keys: Whether it takes keys besides the run directory.
+    """
+
+    usage: str
+    summary: str
+    details: str
+    examples: Sequence[str]
+    run: Callable[[Any], int]
+    takes_run: bool = False
+    changes_keys: bool = False
+
+
+def general_help(verbs: Mapping[str, Verb]) -> str:
+    """What `gnntrain --help` prints."""
+    width = max(map(len, verbs))
+    lines = "\n".join(f"  {name:{width}}  {verb.summary}" for name, verb in verbs.items())
+    examples = "\n".join(f"  {line}" for verb in verbs.values() for line in verb.examples)
+    groups = "\n".join(_group_lines())
+    return (
+        "usage: gnntrain [verb] [options] [group=option] [group.key=value] ...\n\n"
+        "Train graph neural networks on graphs of any size, on any number of GPUs.\n\n"
+        f"verbs:\n{lines}\n\n"
+        f"options:\n{_SWEEP_OPTION}{_CONFIG_OPTIONS}{_GENERAL_OPTIONS}\nexamples:\n{examples}\n\n"
+        f"groups and their options:\n{groups}\n\n"
+        "`gnntrain --cfg job` prints every key with its value; conf/ explains each."
+    )
+
+
+def _group_lines() -> list[str]:
+    width = 14
+    return [
+        textwrap.fill(
+            ", ".join(options),
+            width=98,
+            initial_indent=f"  {group:{width - 2}}",
+            subsequent_indent=" " * width,
+            break_on_hyphens=False,
+        )
+        for group, options in config_groups().items()
+    ]
+
+
+def verb_help(name: str, verb: Verb) -> str:
+    """What `gnntrain NAME --help` prints."""
+    examples = "\n".join(f"  {line}" for line in verb.examples)
+    details = textwrap.fill(verb.details, width=98)
+    sweep = _SWEEP_OPTION if name == "train" else ""
+    options = "" if verb.takes_run else f"\n\noptions:\n{sweep}{_CONFIG_OPTIONS}".rstrip()
+    return (
+        f"usage: gnntrain {name} {verb.usage}\n\n{verb.summary}\n\n{details}\n\n"
+        f"examples:\n{examples}{options}"
+    )

@@ -1,0 +1,409 @@
+"""Runs that are interrupted, killed or damaged, and go on; and runs whose graph has changed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from gnntrain.app import compose_config, recompose_config
+from gnntrain.config import ConfigError
+from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.run import evaluate, resume, saved_config, train
+from gnntrain.training import losses, trainer
+from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
+
+ROOT = Path(__file__).parents[1]
+KEYS = [
+    *("dataset.num_nodes=600", "model.hidden_channels=16", "trainer.batch_size=16"),
+    *("trainer.epochs=6", "trainer.gpus=0", "logger=[csv]", "checkpoint.every_steps=1"),
+]
+TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def begin(run: Path, cache: Path, *keys: str) -> dict[str, Any]:
+    stores = f"dataset.store_dir={cache / 'stores'}"
+    return train(compose_config([*KEYS, stores, f"run.dir={run}", *keys]).config)
+
+
+def go_on(run: Path, *changes: str) -> dict[str, Any]:
+    return resume(run, recompose_config(saved_config(run), changes), changes)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """What `metrics.jsonl` tells, without what depends on the clock."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def assert_same_run(run: Path, whole: Path) -> None:
+    """Weights and metrics bit for bit, and every epoch once."""
+    assert rows(run) == rows(whole)
+    with (run / "metrics.csv").open(newline="") as file:
+        told = [int(row["epoch"]) for row in csv.DictReader(file)]
+    assert told == [row["epoch"] for row in rows(whole)]
+    for name in ("last", "best"):
+        weights = load_checkpoint(whole / "checkpoints" / f"{name}.pt")["model"]
+        found = load_checkpoint(run / "checkpoints" / f"{name}.pt")["model"]
+        assert all(torch.equal(found[key], weights[key]) for key in weights)
+    summaries = [RunDirectory(path).summary() or {} for path in (run, whole)]
+    for key in ("status", "epochs", "best_epoch", "train_loss", "train", "val", "test"):
+        assert summaries[0][key] == summaries[1][key]
+
+
+@pytest.fixture(scope="module")
+def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    begin(run, cache)
+    return run
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) -> None:
+    """The loss fails at its n-th call, once."""
+    build, num_calls = losses.build_loss, 0
+
+    def build_failing(*arguments: Any) -> Callable[..., torch.Tensor]:
+        loss = build(*arguments)
+
+        def failing(*tensors: torch.Tensor) -> torch.Tensor:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == call:
+                raise error
+            return loss(*tensors)
+
+        return failing
+
+    monkeypatch.setattr(trainer, "build_loss", build_failing)
+
+
+def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
+    """The command in a process of its own, which answers Ctrl-C even where the tests do not."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from gnntrain.cli import main\n"
+        "if __name__ == '__main__': sys.exit(main())\n"
+    )
+    script = run.with_suffix(".py")
+    script.write_text(code)
+    stores = f"dataset.store_dir={cache / 'stores'}"
+    return subprocess.Popen(
+        [sys.executable, str(script), *KEYS, stores, f"run.dir={run}", *keys],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_epochs(run: Path, job: subprocess.Popen[str], num_epochs: int) -> None:
+    path = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and job.poll() is None:
+        if path.is_file() and len(path.read_text().splitlines()) >= num_epochs:
+            return
+        time.sleep(0.02)
+    raise AssertionError(job.communicate())
+
+
+def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
+    keys = ["trainer.epochs=60", "trainer.scheduler=cosine"]
+    begin(tmp_path / "whole", cache, *keys)
+    run = tmp_path / "run"
+    job = start(run, cache, *keys)
+    wait_for_epochs(run, job, 3)
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130, errors
+    assert f"Go on with `gnntrain resume {run}`." in errors
+    assert (RunDirectory(run).summary() or {})["status"] == "interrupted"
+    before = len(rows(run))
+    again = subprocess.Popen(
+        [sys.executable, "-m", "gnntrain", "resume", str(run)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_epochs(run, again, before + 3)
+    again.kill()
+    again.communicate()
+    assert (run / "summary.json").exists() is False
+    go_on(run)
+    assert_same_run(run, tmp_path / "whole")
+
+
+def test_a_killed_rank_is_named_with_what_was_reached_and_the_way_on(
+    cache: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    job = start(run, cache, "trainer.epochs=5000", "distributed.num_processes=2")
+    wait_for_epochs(run, job, 3)
+    children = psutil.Process(job.pid).children()
+    ranks = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    assert len(ranks) == 2
+    ranks[0].kill()
+    killed = time.monotonic()
+    _, errors = job.communicate(timeout=120)
+    assert time.monotonic() - killed < 30
+    assert job.returncode == 1
+    number = "0" if "Rank 0" in errors else "1"
+    assert f"Rank {number} was ended by SIGKILL." in errors
+    assert f"Go on with `gnntrain resume {run}`." in errors
+    summary = RunDirectory(run).summary() or {}
+    assert summary["status"] == "failed"
+    assert "was ended by SIGKILL" in summary["error"]
+    assert (summary["epochs"], summary["world_size"]) == (len(rows(run)), 2)
+    assert summary["train_loss"] == [row["train/loss"] for row in rows(run)]
+    assert summary["val"]["accuracy"] == max(row["val/accuracy"] for row in rows(run))
+    assert summary["num_parameters"] > 0
+    assert not any(child.is_running() for child in ranks)
+
+
+def test_a_run_goes_on_after_an_error_inside_an_epoch(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        fail_at(patch, 21, ValueError("boom"))
+        with pytest.raises(ValueError, match="boom"):
+            begin(run, cache)
+    assert "boom" in (RunDirectory(run).summary() or {})["error"]
+    summary = go_on(run)
+    assert "error" not in summary
+    assert_same_run(run, whole)
+
+
+def test_a_run_that_may_starts_again_by_itself(
+    cache: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fail_at(monkeypatch, 21, ValueError("boom"))
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        begin(tmp_path / "run", cache, "trainer.max_restarts=1")
+    assert "boom Starting again from the last checkpoint (0 more restarts)." in caplog.text
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_starts_again_from_the_beginning(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(monkeypatch, 1, ValueError("boom"))
+    begin(tmp_path / "run", cache, "trainer.max_restarts=1")
+    assert_same_run(tmp_path / "run", whole)
+
+
+def interrupted(run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
+    with monkeypatch.context() as patch:
+        fail_at(patch, 21, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            begin(run, cache, *keys)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
+    cache: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+) -> None:
+    run = tmp_path / "run"
+    interrupted(run, cache, monkeypatch)
+    last = run / "checkpoints" / "last.pt"
+    content = bytearray(last.read_bytes())
+    if damage == "truncated":
+        last.write_bytes(content[:-200])
+    elif damage == "flipped":
+        content[content.index(b"history")] ^= 4
+        last.write_bytes(content)
+    else:
+        torch.save({"weights": torch.ones(3)}, last)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        go_on(run)
+    assert "last.pt cannot be used" in caplog.text
+    assert "Going on from last.prev.pt" in caplog.text
+    assert_same_run(run, whole)
+
+
+def test_harmless_keys_may_change_and_the_run_remembers_them(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    interrupted(run, cache, monkeypatch, "trainer.epochs=4")
+    go_on(run, "trainer.epochs=6", "logger=[csv,tensorboard]", "sampler.prefetch=2")
+    assert_same_run(run, whole)
+    assert saved_config(run)["trainer"]["epochs"] == 6
+    assert (run / "overrides.txt").read_text().splitlines()[-1] == "sampler.prefetch=2"
+    assert (run / "tensorboard").is_dir()
+
+
+def test_a_run_can_go_on_in_a_new_directory(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    interrupted(run, cache, monkeypatch)
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
+    go_on(run, f"run.dir={tmp_path / 'branch'}")
+    assert_same_run(tmp_path / "branch", whole)
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_other_global_batches_are_refused_with_the_size_that_fits(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    interrupted(run, cache, monkeypatch)
+    with pytest.raises(ConfigError, match="16 seeds a step over all ranks") as caught:
+        go_on(run, "distributed.num_processes=2")
+    assert "write trainer.batch_size=8" in str(caught.value)
+
+
+def test_a_run_that_is_still_going_on_is_left_alone(whole: Path) -> None:
+    with RunDirectory(whole).held(), pytest.raises(UserError, match="is still going on"):
+        go_on(whole)
+
+
+def test_a_run_without_a_checkpoint_cannot_go_on(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match="no checkpoint"):
+        go_on(tmp_path / "run")
+
+
+def test_evaluate_refuses_the_weights_of_another_model(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    best = tmp_path / "run" / "checkpoints" / "best.pt"
+    state = load_checkpoint(best)
+    state["model"] = {name: weight[:1] for name, weight in state["model"].items()}
+    save_checkpoint(best, state)
+    with pytest.raises(UserError, match=r"another model's: .* is \[1, 64\] there and \[16, 64\]"):
+        evaluate(tmp_path / "run")
+
+
+@pytest.fixture
+def own_graph(tmp_path: Path) -> list[str]:
+    """Keys of a graph from files of the user's."""
+    num_nodes = 40
+    edges = [f"{v},{(v * 7 + k) % num_nodes}" for v in range(num_nodes) for k in range(3)]
+    (tmp_path / "edges.csv").write_text("source,target\n" + "\n".join(edges) + "\n")
+    nodes = [f"{v},{v % 5},{v % 3},{v % 2}" for v in range(num_nodes)]
+    (tmp_path / "nodes.csv").write_text("id,a,b,label\n" + "\n".join(nodes) + "\n")
+    return [
+        *("dataset=files", f"dataset.edges={tmp_path}/edges.csv"),
+        *(f"dataset.features={tmp_path}/nodes.csv", f"dataset.store_dir={tmp_path}/stores"),
+        *("trainer.epochs=2", "trainer.gpus=0", f"run.dir={tmp_path}/run"),
+    ]
+
+
+def test_evaluate_stays_on_the_runs_graph_whatever_becomes_of_its_files(
+    tmp_path: Path, own_graph: list[str]
+) -> None:
+    summary = train(compose_config(own_graph).config)
+    edges = tmp_path / "edges.csv"
+    whole = edges.read_text()
+    edges.write_text("source,target\n0,1\n")
+    changed = evaluate(tmp_path / "run")
+    edges.unlink()
+    gone = evaluate(tmp_path / "run")
+    for result in (changed, gone):
+        assert {name: dict(m) for name, m in result["metrics"].items()} == {
+            name: summary[name] for name in ("train", "val", "test")
+        }
+    # Without the store the files must give the same graph again.
+    shutil.rmtree(tmp_path / "stores")
+    with pytest.raises(UserError, match="cannot be built again"):
+        evaluate(tmp_path / "run")
+    edges.write_text("source,target\n0,1\n")
+    with pytest.raises(UserError, match="gives another graph today"):
+        evaluate(tmp_path / "run")
+    edges.write_text(whole)
+    again = evaluate(tmp_path / "run")
+    assert dict(again["metrics"]["test"]) == summary["test"]
+
+
+def test_a_store_that_has_gone_is_built_again_to_go_on(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    interrupted(run, cache, monkeypatch, f"dataset.store_dir={tmp_path / 'stores'}")
+    shutil.rmtree(tmp_path / "stores")
+    go_on(run, f"dataset.store_dir={tmp_path / 'elsewhere'}")
+    assert_same_run(run, whole)
+    record = RunDirectory(run).store_record()
+    assert record is not None
+    assert Path(record.path).parent == tmp_path / "elsewhere"
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    spoil_steps(monkeypatch, {20})
+    with pytest.raises(RunError, match=r"loss is nan in epoch 3, step 4 of 8 \(seed nodes \d+, "):
+        begin(run, cache)
+    state = load_checkpoint(run / "checkpoints" / "last.pt")
+    assert state["step"] == 19
+    assert all(weight.isfinite().all() for weight in state["model"].values())
+
+
+def test_steps_whose_gradient_is_not_finite_may_be_skipped(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    spoil_steps(monkeypatch, {20, 22})
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        summary = begin(run, cache, "trainer.on_nonfinite=skip")
+    assert summary["status"] == "completed"
+    assert "2 of 8 steps of epoch 3 were skipped" in caplog.text
+    assert all(isinstance(loss, float) for loss in summary["train_loss"])
+
+
+def test_an_epoch_of_skipped_steps_ends_the_run(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_steps(monkeypatch, set(range(9, 17)))
+    with pytest.raises(RunError, match="in any of the 8 of 8 steps of epoch 2"):
+        begin(tmp_path / "run", cache, "trainer.on_nonfinite=skip")
+
+
+def spoil_steps(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
+    """The loss is not a number in these steps of the run."""
+    build, num_calls = losses.build_loss, 0
+
+    def build_spoilt(*arguments: Any) -> Callable[..., torch.Tensor]:
+        loss = build(*arguments)
+
+        def spoilt(*tensors: torch.Tensor) -> torch.Tensor:
+            nonlocal num_calls
+            num_calls += 1
+            return loss(*tensors) * (float("nan") if num_calls in steps else 1.0)
+
+        return spoilt
+
+    monkeypatch.setattr(trainer, "build_loss", build_spoilt)
