@@ -99,7 +99,8 @@ def end_block(
 
 
 def _next_command(summary: Summary, run: str) -> str:
-    if not run or summary.best_epoch is None:
+    # How to go on with what did not complete, the command says at its very end.
+    if not run or summary.best_epoch is None or summary.status != "completed":
         return ""
     return f"gnntrain evaluate {shlex.quote(run)}"
 

@@ -282,6 +282,7 @@ def test_a_run_that_ends_before_it_began_is_shown_too() -> None:
         console.on_epoch(RECORD)
         console.on_finish(summary(status="interrupted", error=None))
     assert "interrupted after 3 of 3 epochs" in file.getvalue()
+    assert "gnntrain evaluate" not in file.getvalue()  # the command itself says how to go on
 
 
 def test_losses_that_are_not_finite_are_shown() -> None:
