@@ -3,8 +3,8 @@
 Without a GPU, Triton's kernels run in its interpreter, which is chosen, for the whole process, when
 Triton is imported; and PyG imports it.
 
-A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests start
-in order to interrupt them.
+A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests
+start in order to interrupt them.
 """
 
 from __future__ import annotations
