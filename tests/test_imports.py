@@ -23,10 +23,11 @@ FLOORS = [
     ["training"],
     ["reporting"],
     ["assembly", "job", "run_store"],
-    ["worker", "failures", "verbs"],
+    ["worker", "failures"],
     ["run"],
     ["app"],
     ["sweep"],
+    ["verbs"],
     ["cli"],
     ["__main__"],
 ]
@@ -67,4 +68,4 @@ def test_imports_go_downward_only(path: Path) -> None:
 def test_the_core_never_prints(path: Path) -> None:
     calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
     names = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-    assert not names & {"print", "eval", "exec"} or room_of(path) in ("reporting", "cli", "sweep")
+    assert not names & {"print", "eval", "exec"} or room_of(path) in ("reporting", "cli", "verbs")

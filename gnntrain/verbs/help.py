@@ -1,13 +1,12 @@
-"""What a verb of the command line is, and the help about it."""
+"""What `gnntrain --help` prints."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 from gnntrain.groups import config_groups
+from gnntrain.verbs.base import Verb
 
 _SWEEP_OPTION = "  -m, --multirun    sweep: key=a,b  key=range(1,4)  group=glob(*)\n"
 _CONFIG_OPTIONS = """\
@@ -18,29 +17,6 @@ _GENERAL_OPTIONS = """\
   --version         print the version
   -h, --help        print this; after a verb, more about it
 """
-
-
-@dataclass(frozen=True)
-class Verb:
-    """One verb of the command line.
-
-    Attributes:
-        usage: What follows the verb.
-        summary: What it does, in a line.
-        details: More about it.
-        examples: Command lines that run as they are.
-        run: Does it with the sorted command line, and returns the exit code.
-        takes_run: Whether it is about a run directory instead of a configuration.
-        changes_keys: Whether it takes keys besides the run directory.
-    """
-
-    usage: str
-    summary: str
-    details: str
-    examples: Sequence[str]
-    run: Callable[[Any], int]
-    takes_run: bool = False
-    changes_keys: bool = False
 
 
 def general_help(verbs: Mapping[str, Verb]) -> str:
@@ -77,9 +53,10 @@ def verb_help(name: str, verb: Verb) -> str:
     """What `gnntrain NAME --help` prints."""
     examples = "\n".join(f"  {line}" for line in verb.examples)
     details = textwrap.fill(verb.details, width=98)
+    own = "".join(f"  {f'{option} {value}'}\n" for option, value in verb.options.items())
     sweep = _SWEEP_OPTION if name == "train" else ""
-    options = "" if verb.takes_run else f"\n\noptions:\n{sweep}{_CONFIG_OPTIONS}".rstrip()
+    options = own + ("" if verb.words else sweep + _CONFIG_OPTIONS)
     return (
         f"usage: gnntrain {name} {verb.usage}\n\n{verb.summary}\n\n{details}\n\n"
-        f"examples:\n{examples}{options}"
+        f"examples:\n{examples}" + (f"\n\noptions:\n{options}".rstrip() if options else "")
     )

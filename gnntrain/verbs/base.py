@@ -1,0 +1,91 @@
+"""What a verb of the command line is."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+@dataclass
+class Arguments:
+    """The command line, sorted.
+
+    Attributes:
+        verb: What to do; None: not said, so train.
+        words: Arguments without `=`: what the verb is about.
+        overrides: Arguments with `=`, or that remove a key with `~`.
+        options: The verb's own options (`--out`) and their values.
+    """
+
+    verb: str | None = None
+    words: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    config_dirs: list[Path] = field(default_factory=list)
+    multirun: bool = False
+    show_config: bool = False
+    help: bool = False
+    version: bool = False
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of the command line.
+
+    Attributes:
+        usage: What follows the verb.
+        summary: What it does, in a line.
+        details: More about it.
+        examples: Command lines that run as they are.
+        run: Does it with the sorted command line, and returns the exit code.
+        words: The names of the words it takes, as in "run directory"; without any, it is about a
+            configuration.
+        num_optional: How many of the last words may be left out.
+        repeats: Whether there may be more words of the last name.
+        changes_keys: Whether it takes keys besides its words.
+        options: Its own options, each with a value: `--out` → "FILE  what it is".
+    """
+
+    usage: str
+    summary: str
+    details: str
+    examples: Sequence[str]
+    run: Callable[[Arguments], int]
+    words: Sequence[str] = ()
+    num_optional: int = 0
+    repeats: bool = False
+    changes_keys: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def say(text: str) -> None:
+    """Print; a reader that has gone away (`gnntrain --help | head -1`) is no failure."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def figure(value: object) -> str:
+    """A result as it is printed: four digits, `-` where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {figure(item)}" for key, item in value.items())
+    return str(value)
+
+
+def exit_code(summary: Mapping[str, Any]) -> int:
+    """The exit code that tells how a run ended."""
+    return {"interrupted": INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)

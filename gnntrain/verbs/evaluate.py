@@ -1,0 +1,26 @@
+"""The metrics of a run again."""
+
+from __future__ import annotations
+
+from gnntrain.verbs.base import Arguments, Verb, figure, say
+
+
+def _evaluate(arguments: Arguments) -> int:
+    from gnntrain.run import evaluate
+
+    result = evaluate(arguments.words[0])
+    say(f"{result['run']}, best epoch {result['epoch']}, chosen by val {result['metric']}")
+    for split, metrics in result["metrics"].items():
+        figures = "  ".join(f"{name} {figure(value)}" for name, value in metrics.items())
+        say(f"  {split:5}  {figures or 'no labelled node'}")
+    return 0
+
+
+VERB = Verb(
+    "RUN",
+    "exact metrics of a run's best checkpoint, on all splits",
+    "RUN is a run directory, a name under runs/, or `latest`.",
+    ["gnntrain evaluate latest"],
+    _evaluate,
+    words=["run directory"],
+)
