@@ -9,6 +9,7 @@ GROUPS = (
     "dataset",
     "model",
     "sampler",
+    "features",
     "trainer",
     "checkpoint",
     "distributed",

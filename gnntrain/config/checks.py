@@ -12,6 +12,7 @@ from gnntrain.config.schema import (
     FilesConfig,
     GATConfig,
     MLPConfig,
+    PluginConfig,
     SyntheticConfig,
 )
 
@@ -26,6 +27,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _synthetic(config)
     yield from _loader_threads(config)
     yield from _training(config)
+    yield from _topology(config)
+    yield from _cuda_graph(config)
 
 
 def _fan_outs(config: Config) -> Iterator[Contradiction]:
@@ -119,6 +122,39 @@ def _loader_threads(config: Config) -> Iterator[Contradiction]:
         yield keys, Problem(keys[0], str(sampler.threads), expects, "leave it out")
 
 
+def _topology(config: Config) -> Iterator[Contradiction]:
+    sampler, keys = config.sampler, ("sampler.topology", "sampler.backend")
+    if sampler.backend == "triton" and sampler.topology == "host":
+        expects = "resident, pinned or auto with sampler.backend=triton, which draws on the GPU"
+        yield keys, Problem(keys[0], "host", expects, "write sampler.backend=numba")
+    elif sampler.backend in ("numba", "pyg") and sampler.topology in ("resident", "pinned"):
+        expects = f"host or auto with sampler.backend={sampler.backend}, which draws on the CPU"
+        yield keys, Problem(keys[0], sampler.topology, expects, "write sampler.backend=triton")
+
+
+def _cuda_graph(config: Config) -> Iterator[Contradiction]:
+    """What a step that is replayed as it was recorded cannot do."""
+    if not config.trainer.cuda_graph:
+        return
+    hindrances = [
+        ("sampler.name", config.sampler.name == "full", "neighbor"),
+        ("sampler.backend", config.sampler.backend in ("numba", "pyg"), "triton"),
+        ("sampler.topology", config.sampler.topology == "host", "auto"),
+        ("sampler.fan_outs", min(config.sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
+        ("features.placement", config.features.placement == "memmap", "auto"),
+        ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
+        ("model.name", isinstance(config.model, PluginConfig), "a model of gnntrain's own"),
+        ("trainer.precision", config.trainer.precision == "fp16", "bf16"),
+        ("trainer.on_nonfinite", config.trainer.on_nonfinite == "skip", "stop"),
+        ("trainer.compile", config.trainer.compile, "false"),
+        ("trainer.gpus", config.trainer.gpus not in ("auto", 1), "1"),
+    ]
+    for key, hinders, instead in hindrances:
+        if hinders:
+            expects = f"false unless {key} is {instead}"
+            yield ("trainer.cuda_graph", key), Problem("trainer.cuda_graph", "true", expects)
+
+
 def _training(config: Config) -> Iterator[Contradiction]:
     trainer, ranks = config.trainer, config.distributed.num_processes
     if trainer.warmup_epochs > trainer.epochs:
@@ -187,8 +223,9 @@ def needs_gpu_count(config: Config) -> bool:
     """Whether `machine_problems` depends on the GPUs; to count them costs an import of torch."""
     trainer = config.trainer
     if trainer.gpus == "auto":
+        placed = config.features.placement != "auto" or config.sampler.topology != "auto"
         depends = trainer.precision == "fp16" or config.sampler.backend == "triton"
-        return depends or config.distributed.num_processes > 1
+        return depends or placed or trainer.cuda_graph or config.distributed.num_processes > 1
     return trainer.gpus > 0
 
 
@@ -202,6 +239,7 @@ def machine_problems(config: Config, num_gpus: int) -> list[Problem]:
     return [
         *_gpu_problems(config, num_gpus),
         *_backend_problems(config, num_gpus),
+        *_placement_problems(config, num_gpus),
         *_logger_problems(config),
     ]
 
@@ -240,6 +278,24 @@ def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
             "get pyg-lib from https://data.pyg.org/whl, or leave it out: "
             "the built-in sampler needs nothing",
         )
+
+
+def _placement_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
+    """What is asked for of a GPU where none trains."""
+    gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
+    placement, topology = config.features.placement, config.sampler.topology
+    if gpus == 0 and placement not in ("auto", "memmap"):
+        expects = "auto or memmap on the CPU, which reads rows where the store has them"
+        yield Problem("features.placement", placement, expects, "leave it out")
+    elif gpus == 1 and placement == "sharded":
+        expects = "resident, cached, pinned or memmap on one GPU"
+        yield Problem("features.placement", placement, expects, "leave it out: auto chooses")
+    if gpus == 0 and topology in ("resident", "pinned"):
+        expects = "auto or host on the CPU"
+        yield Problem("sampler.topology", topology, expects, "leave it out")
+    if config.trainer.cuda_graph and gpus != 1:
+        expects = "false without a GPU" if gpus == 0 else "false on several GPUs"
+        yield Problem("trainer.cuda_graph", "true", expects, "leave it out, or trainer.gpus=1")
 
 
 def _logger_problems(config: Config) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from gnntrain.config.features import FeaturesConfig
 from gnntrain.config.loggers import JSONLConfig, LoggerConfig
 from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS
 from gnntrain.config.types import (
@@ -256,6 +257,8 @@ class SamplerConfig(Section):
     """Background threads a rank that make batches; 0: none; null: 1 where a core is left for it."""
     prefetch: OneOrMore = 1
     """Batches made ahead a rank."""
+    topology: Literal["auto", "resident", "pinned", "host"] = "auto"
+    """Where the edges lie that are drawn from; auto: the first place that has room."""
 
 
 class TrainerConfig(Section):
@@ -287,6 +290,8 @@ class TrainerConfig(Section):
     """Arithmetic of the model; fp16 needs a GPU."""
     compile: bool = False
     """Compile the model with torch.compile."""
+    cuda_graph: bool = False
+    """Record a step once, from the draw to the update, and replay it: no launches by the host."""
     patience: ZeroOrMore = 0
     """Evaluations without a better val metric before training stops; 0: never stops early."""
     eval_every: OneOrMore = 1
@@ -368,6 +373,8 @@ class Config(Section):
     """The network."""
     sampler: SamplerConfig = SamplerConfig()
     """How mini-batches are drawn."""
+    features: FeaturesConfig = FeaturesConfig()
+    """Where feature rows lie while a GPU trains."""
     trainer: TrainerConfig = TrainerConfig()
     """How the model is trained."""
     checkpoint: CheckpointConfig = CheckpointConfig()

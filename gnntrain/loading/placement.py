@@ -1,0 +1,218 @@
+"""Which part of a graph lies where, while a GPU trains: chosen from sizes, and said in words.
+
+Nothing is moved here, and no device is asked: the choice is a function of numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gnntrain.config.features import FeaturesConfig
+from gnntrain.errors import UserError
+
+Topology = Literal["resident", "pinned", "host"]
+Features = Literal["resident", "sharded", "cached", "pinned", "memmap"]
+
+# A cache of fewer rows than this share of all is not worth its look-ups.
+_LEAST_CACHED = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a graph's parts.
+
+    Attributes:
+        small: What every GPU gets in any case: offsets, labels, degrees, norms, edge weights.
+        topology: The edges' sources.
+        features: All feature rows, as they are stored.
+        num_nodes: Rows of the features.
+    """
+
+    small: int
+    topology: int
+    features: int
+    num_nodes: int
+
+    @property
+    def row(self) -> int:
+        return -(-self.features // max(1, self.num_nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What there is for a graph.
+
+    Attributes:
+        gpus: Free bytes of each rank's GPU, before anything is placed.
+        host: Available bytes of host memory; all ranks share what is pinned.
+        has_peers: Whether every GPU can read every other's memory directly.
+    """
+
+    gpus: tuple[int, ...]
+    host: int
+    has_peers: bool = False
+
+    @property
+    def room(self) -> int:
+        """Bytes that the graph may take on each GPU: half; activations need the rest."""
+        return min(self.gpus) // 2
+
+    @property
+    def pinnable(self) -> int:
+        """Bytes of host memory that may be pinned: half, since it cannot be swapped out."""
+        return self.host // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a graph lies.
+
+    Attributes:
+        topology: `resident`: the edges on every GPU; `pinned`: in host memory, read over the bus;
+            `host`: the CPU draws.
+        features: `resident`: all rows on every GPU; `sharded`: an equal part on each; `cached`:
+            the hottest rows on each; `pinned`: in host memory, read over the bus; `memmap`: in the
+            store, copied by the host batch by batch.
+        num_cached: Rows on each GPU, where `cached`.
+        cold: Where the rows that are not cached lie.
+        why: A line for the topology and one for the features.
+    """
+
+    topology: Topology
+    features: Features
+    num_cached: int = 0
+    cold: Literal["pinned", "memmap"] = "pinned"
+    why: tuple[str, ...] = ()
+
+
+def place(
+    sizes: Sizes,
+    memory: Memory,
+    *,
+    topology: Literal["auto", "resident", "pinned", "host"] = "auto",
+    features: FeaturesConfig | None = None,
+) -> Placement:
+    """Choose, edges first: every draw reads them, and no cache helps.
+
+    Args:
+        sizes: Of the graph.
+        memory: Of the machine.
+        topology, features: What was asked for; `auto` takes the fastest that has room.
+
+    Raises:
+        UserError: What was asked for has no room.
+    """
+    room, pinnable = memory.room - sizes.small, memory.pinnable
+    edges, edges_why = _topology(sizes, room, pinnable, topology)
+    room -= sizes.topology * (edges == "resident")
+    pinnable -= sizes.topology * (edges == "pinned")
+    asked = features or FeaturesConfig()
+    chosen, num_cached, rows_why = _features(sizes, memory, room, pinnable, asked)
+    cold: Literal["pinned", "memmap"] = "pinned" if sizes.features <= pinnable else "memmap"
+    return Placement(edges, chosen, num_cached, cold, (edges_why, rows_why))
+
+
+def _topology(
+    sizes: Sizes, room: int, pinnable: int, asked: Topology | Literal["auto"]
+) -> tuple[Topology, str]:
+    size = in_words(sizes.topology)
+    fits: dict[Topology, bool] = {
+        "resident": sizes.topology <= room,
+        "pinned": sizes.topology <= pinnable,
+        "host": True,
+    }
+    places = {"resident": room, "pinned": pinnable}
+    if asked == "auto":
+        chosen = next(name for name, has_room in fits.items() if has_room)
+    elif fits[asked]:
+        chosen = asked
+    else:
+        raise UserError(
+            f"sampler.topology={asked} has no room: the edges take {size}, "
+            f"and {in_words(max(0, places[asked]))} are left for them.",
+            "Leave it out: auto takes what fits.",
+        )
+    told = {
+        "resident": f"edges in GPU memory: {size} of the {in_words(room)} left for the graph",
+        "pinned": f"edges in pinned host memory: {size}, but {in_words(max(0, room))} on the GPU",
+        "host": f"edges in host memory, drawn by the CPU: {size} fit in neither GPU nor pinned "
+        "memory",
+    }
+    if asked != "auto":
+        return chosen, f"edges {chosen}, as asked"
+    return chosen, told[chosen]
+
+
+def _features(
+    sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: FeaturesConfig
+) -> tuple[Features, int, str]:
+    """The placement of the rows, how many are cached, and why."""
+    most = _most_cached(sizes, room, asked)
+    share = -(-sizes.features // len(memory.gpus))
+    fits: dict[Features, bool] = {
+        "resident": sizes.features <= room,
+        "sharded": len(memory.gpus) > 1 and memory.has_peers and share <= room,
+        "cached": most * sizes.row <= room,
+        "pinned": sizes.features <= pinnable,
+        "memmap": True,
+    }
+    wanted = asked.placement
+    if wanted == "auto":
+        fits["cached"] &= most > 0 and most >= _LEAST_CACHED * sizes.num_nodes
+        wants_cache = asked.cache_ratio is not None or asked.cache_bytes is not None
+        first: list[Features] = ["cached"] if wants_cache else []
+        chosen = next(name for name in (*first, *fits) if fits[name])
+        why = _why(sizes, memory, room, chosen)
+    elif fits[wanted]:
+        chosen, why = wanted, f"features {wanted}, as asked"
+    else:
+        raise _no_room(sizes, memory, room, pinnable, wanted)
+    if chosen == "cached":
+        why += f" ({most:,} of {sizes.num_nodes:,} rows cached, {in_words(most * sizes.row)})"
+    return chosen, most if chosen == "cached" else 0, why
+
+
+def _most_cached(sizes: Sizes, room: int, asked: FeaturesConfig) -> int:
+    """How many rows a GPU is to cache."""
+    if asked.cache_ratio is not None:
+        wanted = round(asked.cache_ratio * sizes.num_nodes)
+    elif asked.cache_bytes is not None:
+        wanted = asked.cache_bytes // max(1, sizes.row)
+    else:
+        wanted = max(0, room) // max(1, sizes.row)
+    return min(wanted, sizes.num_nodes)
+
+
+def _why(sizes: Sizes, memory: Memory, room: int, chosen: Features) -> str:
+    size, left = in_words(sizes.features), in_words(max(0, room))
+    if chosen == "resident":
+        return f"features in GPU memory: {size} of the {left} left for them"
+    if chosen == "sharded":
+        count = len(memory.gpus)
+        return f"features shared out over {count} GPUs: {size}, but {left} left on each"
+    if chosen == "cached":
+        return f"features cached: {size}, but {left} left on the GPU"
+    if chosen == "pinned":
+        return f"features in pinned host memory: {size}, but {left} left on the GPU"
+    return f"features in the store: {size} fit in neither GPU nor pinned memory"
+
+
+def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Features) -> UserError:
+    if asked == "sharded" and not memory.has_peers:
+        return UserError(
+            "features.placement=sharded needs GPUs that read each other's memory; these do not.",
+            "Leave it out: auto takes what fits.",
+        )
+    left = in_words(max(0, pinnable if asked == "pinned" else room))
+    return UserError(
+        f"features.placement={asked} has no room: the rows take {in_words(sizes.features)}, and "
+        f"{left} are left for them.",
+        "Leave it out (auto takes what fits), lower features.cache_ratio, or store the rows in "
+        "half: dataset.feature_dtype=bfloat16.",
+    )
+
+
+def in_words(num_bytes: int) -> str:
+    """A number of bytes as it is read."""
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.1f} MiB"
