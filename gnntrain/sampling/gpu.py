@@ -17,8 +17,9 @@ from torch import Tensor
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.cpu import MAX_DEGREE, checked_fan_outs, checked_seeds, numba_hop_key
+from gnntrain.sampling.cpu import checked_fan_outs, checked_seeds, numba_hop_key
 from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
+from gnntrain.sampling.gpu_checks import check_place, checked_max_degree
 from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
 
 MAX_ROW_DRAWS = 64
@@ -72,13 +73,14 @@ class TritonNeighborSampler:
     ) -> None:
         # An empty tensor knows the number of the device that "cuda" means.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
-        _check_place(self._device, indptr, indices)
-        self._max_degree = _checked_max_degree(indptr, indices)
+        check_place(self._device, indptr, indices)
+        self._max_degree = checked_max_degree(indptr, indices)
         self._indptr, self._indices = indptr, indices
         self._fan_outs = checked_fan_outs(fan_outs)
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[Tensor] = deque()
+        self._padded_local: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -109,12 +111,42 @@ class TritonNeighborSampler:
             try:
                 local = self._idle.pop()
             except IndexError:
-                local = torch.full(
-                    (self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device
-                )
+                local = self._new_local()
             batch = _Batch(given, local, len(self._fan_outs), self.num_nodes)
-            hops = [self._draw_hop(batch, hop, key) for hop in range(len(self._fan_outs))]
+            keys = torch.from_numpy(self.hop_keys(key)).to(self._device, non_blocking=True)
+            hops = [self._draw_hop(batch, hop, keys) for hop in range(len(self._fan_outs))]
             return self._finished(batch, hops, given)
+
+    def hop_keys(self, key: SampleKey) -> npt.NDArray[np.int32]:
+        """What the kernels know a draw by, int32 `[2 · hops]`."""
+        hops = range(len(self._fan_outs))
+        return np.array([numba_hop_key(key, hop) for hop in hops], np.uint64).view(np.int32)
+
+    def sample_padded(self, seeds: Tensor, keys: Tensor) -> DeviceSubgraph:
+        """Draw without ever waiting for the device, so that a CUDA graph can record it.
+
+        Everything has the largest size that the number of seeds and the fan-outs allow. What was
+        drawn comes first and is what `sample` draws; behind it nodes, indices and edge ids are 0,
+        and destinations have no edges. One call at a time.
+
+        Args:
+            seeds: int64 `[num_seeds]` on the device, each a node of the graph.
+            keys: int32 `[2 · hops]` on the device, `hop_keys` of the draw's key.
+
+        Raises:
+            UserError: A fan-out is −1, or the sizes are too large.
+        """
+        with _current(self._device):
+            if self._padded_local is None:
+                self._padded_local = self._new_local()
+            num_hops = len(self._fan_outs)
+            batch = _Batch(seeds, self._padded_local, num_hops, self.num_nodes, is_padded=True)
+            hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
+            batch.forget()
+            return DeviceSubgraph(batch.nodes, len(seeds), tuple(hop.whole() for hop in hops))
+
+    def _new_local(self) -> Tensor:
+        return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
     def _on_device(self, seeds: Tensor | npt.NDArray[np.integer[Any]]) -> Tensor:
         """The seeds as int64 on the device; those that come from the host are checked there."""
@@ -129,7 +161,7 @@ class TritonNeighborSampler:
         checked = np.array(checked_seeds(array, self.num_nodes))  # torch wants a writable one
         return torch.from_numpy(checked).to(self._device, non_blocking=True)
 
-    def _draw_hop(self, batch: _Batch, hop: int, key: SampleKey) -> _PaddedHop:
+    def _draw_hop(self, batch: _Batch, hop: int, keys: Tensor) -> _PaddedHop:
         fan_out = self._fan_outs[hop]
         offsets, num_edges = self._offsets(batch, hop, fan_out)
         if batch.num_known + num_edges > MAX_LOCAL:
@@ -137,10 +169,9 @@ class TritonNeighborSampler:
                 f"one hop of a mini-batch may take {num_edges:,} edges, beyond the limit of 2^31",
                 "Lower the batch size or the fan-outs.",
             )
-        high, low = np.array([numba_hop_key(key, hop)]).view(np.int32)[::-1].tolist()
-        positions = self._positions(batch, hop, offsets, num_edges, (high, low))
+        positions = self._positions(batch, hop, offsets, num_edges, keys)
         indices = batch.number(hop, self._indices, positions, offsets)
-        return _PaddedHop(offsets, indices, positions if self._edge_ids else None)
+        return _PaddedHop(offsets, indices, positions if self._edge_ids else None, batch.num_known)
 
     def _offsets(self, batch: _Batch, hop: int, fan_out: int) -> tuple[Tensor, int]:
         """Where each destination's edges will lie, and a number that the edges do not exceed."""
@@ -161,11 +192,18 @@ class TritonNeighborSampler:
         most = num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
         if fan_out > 0 and most <= MAX_PADDED_EDGES:
             return offsets, max(1, most)
+        if batch.is_padded:
+            raise UserError(
+                f"a hop of fan-out {fan_out} from up to {num_dst:,} nodes is too large to be drawn "
+                "without learning its size",
+                "Lower trainer.batch_size or sampler.fan_outs (no -1), or leave out "
+                "trainer.cuda_graph.",
+            )
         batch.num_known, num_edges = _read(torch.stack([batch.sizes[hop], offsets[-1]]))
         return offsets[: batch.num_known + 1], max(1, num_edges)
 
     def _positions(
-        self, batch: _Batch, hop: int, offsets: Tensor, num_edges: int, key: tuple[int, int]
+        self, batch: _Batch, hop: int, offsets: Tensor, num_edges: int, keys: Tensor
     ) -> Tensor:
         """Draw: the positions in `indices` of the edges taken, int64 `[num_edges]`."""
         fan_out, num_dst = self._fan_outs[hop], offsets.numel() - 1
@@ -175,19 +213,22 @@ class TritonNeighborSampler:
         steps = max(8, -(-num_dst.bit_length() // 8) * 8)
         if fan_out < 0 or self._replace:
             sizes = {"TAKE_ALL": fan_out < 0, "STEPS": steps, "BLOCK": BLOCK}
-            kernels.draw_by_edge[_grid(num_edges)](*graph, num_dst, *key, positions, **sizes)
+            kernels.draw_by_edge[_grid(num_edges)](*graph, num_dst, hop, keys, positions, **sizes)
         elif fan_out <= MAX_ROW_DRAWS:
             width = triton.next_power_of_2(fan_out)
             sizes = {"FAN_OUT": fan_out, "WIDTH": width, "ROWS": _ROW_TILE // width}
             grid = _grid(num_dst, _ROW_TILE // width)
-            kernels.draw_by_row[grid](*graph, batch.sizes, hop, *key, positions, **sizes)
+            kernels.draw_by_row[grid](*graph, batch.sizes, hop, keys, positions, **sizes)
         else:
             values, twins, fallbacks = (torch.empty_like(positions) for _ in range(3))
             draws = values, twins, positions, fallbacks
             kernels.draw_with_twins[_grid(num_edges)](
-                *graph, num_dst, num_edges, fan_out, *key, *draws, STEPS=steps, BLOCK=BLOCK
+                *graph, num_dst, num_edges, fan_out, hop, keys, *draws, STEPS=steps, BLOCK=BLOCK
             )
             positions = settle(*draws, fan_out)
+            if batch.is_padded:
+                number = torch.arange(num_edges, device=self._device)
+                positions = positions * (number < offsets[-1])
         return positions
 
     def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor) -> DeviceSubgraph:
@@ -213,6 +254,12 @@ class _PaddedHop:
     offsets: Tensor
     indices: Tensor
     positions: Tensor | None
+    num_known: int
+
+    def whole(self) -> DeviceHop:
+        """The hop with its padding: as if it had drawn all it may, and all to new destinations."""
+        num_edges = self.indices.numel()
+        return DeviceHop(self.offsets, self.indices, self.positions, self.num_known, num_edges)
 
     def trimmed(self, num_dst: int, num_src: int, num_edges: int, num_old: int) -> DeviceHop:
         return DeviceHop(
@@ -232,10 +279,20 @@ class _Batch:
         local: int32 `[num_nodes]`, see `triton_kernels`.
         sizes: int64, see `triton_kernels`.
         num_known: A number that the known nodes do not exceed.
+        is_padded: Its sizes are never learnt, and what lies beyond them must be 0.
     """
 
-    def __init__(self, seeds: Tensor, local: Tensor, num_hops: int, num_nodes: int) -> None:
+    def __init__(
+        self,
+        seeds: Tensor,
+        local: Tensor,
+        num_hops: int,
+        num_nodes: int,
+        *,
+        is_padded: bool = False,
+    ) -> None:
         self.local = local
+        self.is_padded = is_padded
         self.num_known = num_seeds = seeds.numel()
         self._num_hops = num_hops
         self._most = num_nodes + num_seeds  # repeated seeds count as often as they are given
@@ -253,7 +310,8 @@ class _Batch:
         )
 
     def empty(self, length: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(length, dtype=dtype, device=self.nodes.device)
+        new = torch.zeros if self.is_padded else torch.empty
+        return new(length, dtype=dtype, device=self.nodes.device)
 
     def number(self, hop: int, graph: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
         """Number the sources of a hop's edges: int32, the local numbers; new nodes are appended."""
@@ -333,45 +391,3 @@ def _grid(length: int, block: int = BLOCK) -> tuple[int]:
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _check_place(device: torch.device, *tensors: Tensor) -> None:
-    if device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
-        raise UserError(
-            "the Triton sampler needs a GPU, and the graph lies in host memory",
-            "Move indptr and indices to the GPU, or pin them and name a device.",
-        )
-    for tensor in tensors:
-        if tensor.device != device and not (tensor.device.type == "cpu" and tensor.is_pinned()):
-            raise UserError(
-                f"the graph lies on {tensor.device}, where {device} cannot read it",
-                f"Move it to {device}, or pin it: tensor.pin_memory().",
-            )
-
-
-def _checked_max_degree(indptr: Tensor, indices: Tensor) -> int:
-    """The most in-edges of a node.
-
-    Raises:
-        UserError: Wrong dtype or shape, or `indptr` does not span `indices`.
-    """
-    is_csc = indptr.dim() == 1 == indices.dim() and indptr.dtype == torch.int64
-    if not is_csc or indices.dtype not in (torch.int32, torch.int64):
-        raise UserError(
-            f"the graph's indptr is {indptr.dtype} of shape {list(indptr.shape)}, "
-            f"its indices are {indices.dtype} of shape {list(indices.shape)}",
-            "Give indptr as int64 [num_nodes + 1] and indices as int32 or int64 [num_edges].",
-        )
-    if not (indptr.is_contiguous() and indices.is_contiguous()):
-        raise UserError("the graph's tensors have gaps", "Give tensor.contiguous().")
-    ends = indptr[[0, -1]].tolist() if len(indptr) else []
-    if ends != [0, len(indices)]:
-        runs = f"from {ends[0]} to {ends[1]}" if ends else "over nothing"
-        raise UserError(
-            f"the graph's indptr runs {runs}, but there are {len(indices)} edges",
-            "It must start at 0 and end at the number of edges.",
-        )
-    max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
-    if max_degree > MAX_DEGREE:
-        raise UserError("a node has 2^32 in-edges or more", "Split the node or drop edges.")
-    return max_degree

@@ -48,13 +48,13 @@ def mix64(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def node_key(key_high: tl.tensor, key_low: tl.tensor, node: tl.tensor) -> tl.tensor:
-    """See `kernels.node_key`; the hop's key comes in two halves, int32.
+def node_key(keys: tl.tensor, hop: tl.tensor, node: tl.tensor) -> tl.tensor:
+    """See `kernels.node_key`; `keys` holds every hop's key in two halves, int32, the low one first.
 
-    A 64-bit argument would be compiled anew for each of the types that its value happens to fit.
+    They lie in device memory, so that a recorded batch is drawn anew by writing others there.
     """
-    high = key_high.to(tl.uint32).to(tl.uint64)
-    low = key_low.to(tl.uint32).to(tl.uint64)
+    low = tl.load(keys + 2 * hop).to(tl.uint32).to(tl.uint64)
+    high = tl.load(keys + 2 * hop + 1).to(tl.uint32).to(tl.uint64)
     return mix64(((high << 32) | low) ^ (node.to(tl.uint64) * _GOLDEN))
 
 
@@ -143,15 +143,14 @@ def count_edges(
         tl.store(counts, 0)
 
 
-@triton.jit(do_not_specialize=["hop", "key_high", "key_low"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["hop"])  # type: ignore[untyped-decorator]
 def draw_by_row(
     indptr: tl.tensor,
     nodes: tl.tensor,
     offsets: tl.tensor,
     sizes: tl.tensor,
     hop: tl.tensor,
-    key_high: tl.tensor,
-    key_low: tl.tensor,
+    keys: tl.tensor,
     positions: tl.tensor,
     FAN_OUT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -167,7 +166,7 @@ def draw_by_row(
     node = tl.load(nodes + row, mask=is_known, other=0)
     start = tl.load(indptr + node, mask=is_known, other=0)
     degree = tl.load(indptr + node + 1, mask=is_known, other=0) - start
-    stream = node_key(key_high, key_low, node)
+    stream = node_key(keys, hop, node)
     taken = tl.full([ROWS, WIDTH], -1, tl.int64)
     for i in range(FAN_OUT):
         last = degree - FAN_OUT + i
@@ -182,14 +181,14 @@ def draw_by_row(
     tl.store(positions + place, start[:, None] + taken, mask=is_edge)
 
 
-@triton.jit(do_not_specialize=["num_dst", "key_high", "key_low"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_dst", "hop"])  # type: ignore[untyped-decorator]
 def draw_by_edge(
     indptr: tl.tensor,
     nodes: tl.tensor,
     offsets: tl.tensor,
     num_dst: tl.tensor,
-    key_high: tl.tensor,
-    key_low: tl.tensor,
+    hop: tl.tensor,
+    keys: tl.tensor,
     positions: tl.tensor,
     TAKE_ALL: tl.constexpr,
     STEPS: tl.constexpr,
@@ -204,11 +203,11 @@ def draw_by_edge(
     place = edge - tl.load(offsets + row)
     if not TAKE_ALL:
         degree = tl.load(indptr + node + 1, mask=is_edge, other=0) - start
-        place = bounded(draw(node_key(key_high, key_low, node), place), degree)
+        place = bounded(draw(node_key(keys, hop, node), place), degree)
     tl.store(positions + edge, start + place, mask=is_edge)
 
 
-@triton.jit(do_not_specialize=["num_dst", "num_edges", "fan_out", "key_high", "key_low"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "fan_out", "hop"])  # type: ignore[untyped-decorator]
 def draw_with_twins(
     indptr: tl.tensor,
     nodes: tl.tensor,
@@ -216,8 +215,8 @@ def draw_with_twins(
     num_dst: tl.tensor,
     num_edges: tl.tensor,
     fan_out: tl.tensor,
-    key_high: tl.tensor,
-    key_low: tl.tensor,
+    hop: tl.tensor,
+    keys: tl.tensor,
     values: tl.tensor,
     twins: tl.tensor,
     positions: tl.tensor,
@@ -241,7 +240,7 @@ def draw_with_twins(
     place = edge - first
     fallback = degree - fan_out + place
     is_drawn = is_edge & (degree > fan_out)
-    drawn = bounded(draw(node_key(key_high, key_low, node), place), fallback + 1)
+    drawn = bounded(draw(node_key(keys, hop, node), place), fallback + 1)
     value = tl.where(is_drawn, drawn, place)
     twin = value - (degree - fan_out)
     has_twin = is_drawn & (twin >= 0) & (twin < place)

@@ -309,3 +309,53 @@ def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
     )
     assert "UserError: the Triton sampler needs a GPU" in done.stderr
+
+
+@on_each_device
+@settings(max_examples=30, deadline=None)
+@given(
+    graph=graphs(),
+    fan_outs=st.lists(st.sampled_from([1, 2, 5, 70]), min_size=1, max_size=3),
+    replace=st.booleans(),
+    data=st.data(),
+)
+def test_a_padded_draw_begins_with_what_is_drawn(
+    device: str, graph: CSC, fan_outs: list[int], replace: bool, data: st.DataObject
+) -> None:
+    """And what follows is 0, and has no edges."""
+    nodes = st.integers(0, len(graph[0]) - 2)
+    seeds = np.array(data.draw(st.lists(nodes, min_size=1, max_size=6)), np.int64)
+    sampler = triton_sampler(graph, fan_outs, device, edge_ids=True, replace=replace)
+    for step in range(2):  # the second finds no trace of the first
+        key = SampleKey(1, 2, step)
+        keys = torch.from_numpy(sampler.hop_keys(key)).to(device)
+        padded = sampler.sample_padded(torch.from_numpy(seeds).to(device), keys)
+        drawn = sampler.sample(seeds, key=key)
+        assert torch.equal(padded.nodes[: len(drawn.nodes)], drawn.nodes)
+        assert not padded.nodes[len(drawn.nodes) :].any()
+        for hop, expected in zip(padded.hops, drawn.hops, strict=True):
+            assert torch.equal(hop.indptr[: expected.num_dst + 1], expected.indptr)
+            assert bool((hop.indptr[expected.num_dst :] == expected.num_edges).all())
+            for name in ("indices", "edge_ids"):
+                found, wanted = getattr(hop, name), getattr(expected, name)
+                assert torch.equal(found[: expected.num_edges], wanted)
+                assert not found[expected.num_edges :].any()
+
+
+@on_each_device
+def test_padded_sizes_depend_on_the_number_of_seeds_alone(device: str) -> None:
+    sampler = triton_sampler(random_csc(100, 700), [3, 2], device)
+    shapes = set()
+    for start in (0, 50):
+        keys = torch.from_numpy(sampler.hop_keys(KEY)).to(device)
+        padded = sampler.sample_padded(torch.arange(start, start + 5).to(device), keys)
+        shapes.add(tuple((hop.num_dst, hop.num_src, hop.num_edges) for hop in padded.hops))
+    assert shapes == {((5, 20, 15), (20, 60, 40))}
+
+
+@on_each_device
+def test_a_padded_draw_of_all_in_neighbours_is_refused(device: str) -> None:
+    sampler = triton_sampler(random_csc(10, 50), [2, -1], device)
+    keys = torch.from_numpy(sampler.hop_keys(KEY)).to(device)
+    with pytest.raises(UserError, match="fan-out -1 from up to 3 nodes"):
+        sampler.sample_padded(torch.zeros(1, dtype=torch.int64, device=device), keys)
