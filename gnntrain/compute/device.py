@@ -7,7 +7,8 @@ imported when first needed: who computes on a CPU need not have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -26,30 +27,64 @@ _MAX_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """Rows for a GPU to read: source u is row `nodes[u]`, or row u without `nodes`.
+    """Rows for a GPU to read: source u is the row of node `nodes[u]`, or of node u without `nodes`.
+
+    Node n is row n of `rows`. With `slots` it is row `slots[n]`, or, where that is negative, with
+    `parts` alone always, row `n % part_rows` of part `n // part_rows`.
 
     Attributes:
         rows: `[num_rows, width]`, contiguous, of any floating type; in the GPU's memory, or pinned
-            in the host's, where kernels read it over the bus.
+            in the host's, where kernels read it over the bus. With `slots`, the hot rows.
         nodes: int64 `[num_sources]` on the GPU, or None.
+        slots: int32 `[num_nodes]` on the GPU, or None.
+        parts: int64 `[num_parts]` on the GPU, the addresses of `held` (`addresses_of`), or None.
+        part_rows: How many nodes a part holds; the last may hold fewer.
+        held: Contiguous matrices of the type and width of `rows`, wherever the GPU can read them:
+            pinned in the host's memory, or on GPUs that are its peers.
     """
 
     rows: Tensor
     nodes: Tensor | None = None
+    slots: Tensor | None = None
+    parts: Tensor | None = None
+    part_rows: int = 0
+    held: tuple[Tensor, ...] = ()
 
     @property
     def width(self) -> int:
         return self.rows.shape[1]
 
     def __len__(self) -> int:
-        return len(self.rows if self.nodes is None else self.nodes)
+        if self.nodes is not None:
+            return len(self.nodes)
+        if self.slots is not None:
+            return len(self.slots)
+        return sum(map(len, self.held)) if self.held else len(self.rows)
 
     def gather(self, start: int, stop: int, out: Tensor) -> None:
         """Copy the sources `start … stop − 1` to `out` `[stop − start, width]`, in its type."""
         tile = _Tile.of(self.width)
         grid = _parts(stop - start, tile.rows), _parts(self.width, tile.block)
-        args = {"nodes": self.nodes, "first": start, "num_rows": stop - start}
-        _launch("gather_rows", grid, tile, out, rows=self.rows, **args)
+        _launch("gather_rows", grid, tile, out, **self.places(), first=start, num_rows=stop - start)
+
+    def places(self) -> dict[str, Any]:
+        """What kernels that read tables take, see `triton_kernels.place_of`."""
+        # Blocks of memory of the allocators begin at multiples of far more than 16 bytes.
+        begin = self.rows.data_ptr()
+        apart = math.gcd(16, *(part.data_ptr() - begin for part in self.held))
+        return {
+            "rows": self.rows,
+            "nodes": self.nodes,
+            "slots": self.slots,
+            "parts": self.parts,
+            "PART_ROWS": self.part_rows,
+            "ALIGN": max(1, apart // self.rows.element_size()),
+        }
+
+
+def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:
+    """Where each matrix begins, as `DeviceTable.parts`: int64 `[num_parts]` on `device`."""
+    return torch.tensor([part.data_ptr() for part in held], dtype=torch.int64, device=device)
 
 
 class OutEdges(NamedTuple):
@@ -282,8 +317,7 @@ def _put_sum(table: DeviceTable, reduction: DeviceReduction, out: Tensor) -> Non
     _launch_by_row(
         "reduce_rows",
         out,
-        rows=table.rows,
-        nodes=table.nodes,
+        **table.places(),
         indptr=reduction.indptr,
         indices=reduction.indices,
         edges=reduction.edges,
@@ -324,7 +358,7 @@ def _put_maximum(
     table: DeviceTable, reduction: DeviceReduction, out: Tensor, ties: Tensor | None
 ) -> None:
     block = {"indptr": reduction.indptr, "indices": reduction.indices}
-    _launch_by_row("max_rows", out, rows=table.rows, nodes=table.nodes, ties=ties, **block)
+    _launch_by_row("max_rows", out, **table.places(), ties=ties, **block)
 
 
 class _Tile(NamedTuple):

@@ -6,11 +6,11 @@ A program takes one row of the result and `BLOCK` of its columns, and walks over
 kept in `TOTAL`: float32, or float64 where that is asked for.
 
 Tables `rows` are `[any, WIDTH]`, one row after the other, in the GPU's memory or pinned in the
-host's, where the GPU reads them over the bus. Source u is row `nodes[u]`, or u where `nodes` is
-None. Any other argument that is None is not wanted. What is known when a kernel is compiled (in
-capitals, and what is None) costs nothing when it runs; a width that is known lets numbers be read
-several at a time. Numbers that change from batch to batch are not specialised on: Triton would
-compile anew when one is 1 or a multiple of 16.
+host's, where the GPU reads them over the bus; `place_of` says where a source's row lies. Any other
+argument that is None is not wanted. What is known when a kernel is compiled (in capitals, and what
+is None) costs nothing when it runs; a width that is known lets numbers be read several at a time.
+Numbers that change from batch to batch are not specialised on: Triton would compile anew when one
+is 1 or a multiple of 16.
 """
 
 from __future__ import annotations
@@ -20,21 +20,60 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # Triton is not typed
-def row_of(nodes: tl.tensor, source: tl.tensor, mask: tl.tensor) -> tl.tensor:
-    """The number of a source's row, in the 64 bits that a place in a large table needs."""
+def place_of(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    source: tl.tensor,
+    mask: tl.tensor,
+    WIDTH: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> tl.tensor:
+    """Where the rows of some sources begin, counted in numbers from `rows` on.
+
+    Rows of `parts` lie outside `rows`: an int64 reaches all that the GPU can address.
+
+    Args:
+        nodes: The node of a source; None: the source's own number.
+        slots: The row in `rows` of a node, negative where it is not there; None: the node's own
+            number, or, where there are `parts`, all nodes are in these.
+        parts: Addresses of matrices that hold `PART_ROWS` nodes each, one after the other.
+        mask: Which sources there are; nothing is read for others.
+        ALIGN: So many numbers fit a whole number of times between `rows` and each part.
+    """
     if nodes is not None:
         source = tl.load(nodes + source, mask=mask, other=0)
-    return source.to(tl.int64)
+    node = source.to(tl.int64)
+    if slots is not None:
+        slot = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
+        place = slot * WIDTH
+    else:
+        place = node * WIDTH
+    if parts is not None:
+        is_far = mask
+        if slots is not None:
+            is_far = (slot < 0) & mask
+        address = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
+        away = (address - rows.to(tl.int64)) // (rows.dtype.element_ty.primitive_bitwidth // 8)
+        away = tl.multiple_of(away, ALIGN) + (node % PART_ROWS) * WIDTH
+        place = tl.where(is_far, away, place)
+    return place
 
 
 @triton.jit(do_not_specialize=["first", "num_rows"])  # type: ignore[untyped-decorator]
 def gather_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
     first: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -43,9 +82,9 @@ def gather_rows(
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row = number < num_rows
-    node = row_of(nodes, number + first, is_row)
+    place = place_of(rows, nodes, slots, parts, number + first, is_row, WIDTH, PART_ROWS, ALIGN)
     mask = is_row[:, None] & (columns < WIDTH)[None, :]
-    row = tl.load(rows + node[:, None] * WIDTH + columns[None, :], mask=mask)
+    row = tl.load(rows + place[:, None] + columns[None, :], mask=mask)
     # By way of float32: no pair of 16-bit types has a conversion of its own.
     at = number[:, None] * WIDTH + columns[None, :]
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
@@ -55,6 +94,8 @@ def gather_rows(
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     edges: tl.tensor,
@@ -68,6 +109,8 @@ def reduce_rows(
     own: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     IS_MEAN: tl.constexpr,
     SKIP_OWN: tl.constexpr,
@@ -108,9 +151,9 @@ def reduce_rows(
             begin = tl.load(source_indptr + source, mask=is_edge, other=0)
             end = tl.load(source_indptr + source + 1, mask=is_edge, other=1)
             weight /= (end - begin).to(TOTAL)
-        node = row_of(nodes, source, is_edge)
+        place = place_of(rows, nodes, slots, parts, source, is_edge, WIDTH, PART_ROWS, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
-        row = tl.load(rows + node[:, None] * WIDTH + columns[None, :], mask=mask, other=0)
+        row = tl.load(rows + place[:, None] + columns[None, :], mask=mask, other=0)
         row = weight[:, None] * row.to(TOTAL)
         if edge_weight is not None:
             if edges is not None:
@@ -130,8 +173,9 @@ def reduce_rows(
         total *= tl.load(row_scale + v).to(TOTAL)
     if loop is not None:  # noqa: SIM102  # this one is decided when the kernel is compiled
         if (v >= first_loop) & (v < first_loop + num_loops):
-            node = row_of(nodes, own + v, True)
-            row = tl.load(rows + node * WIDTH + columns, mask=is_column, other=0)
+            is_own = v >= first_loop
+            place = place_of(rows, nodes, slots, parts, own + v, is_own, WIDTH, PART_ROWS, ALIGN)
+            row = tl.load(rows + place + columns, mask=is_column, other=0)
             total += tl.load(loop + (v - first_loop)).to(TOTAL) * row.to(TOTAL)
     at = v.to(tl.int64) * WIDTH + columns
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
@@ -195,11 +239,15 @@ def edge_products(
 def max_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     out: tl.tensor,
     ties: tl.tensor,
     WIDTH: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -218,9 +266,10 @@ def max_rows(
     for start in range(first, last, ROWS):
         edge = start + tl.arange(0, ROWS)
         is_edge = edge < last
-        node = row_of(nodes, tl.load(indices + edge, mask=is_edge, other=0), is_edge)
+        source = tl.load(indices + edge, mask=is_edge, other=0)
+        place = place_of(rows, nodes, slots, parts, source, is_edge, WIDTH, PART_ROWS, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
-        at = node[:, None] * WIDTH + columns[None, :]
+        at = place[:, None] + columns[None, :]
         row = tl.load(rows + at, mask=mask, other=float("-inf")).to(TOTAL)
         is_higher = (row > tops) | (row != row)
         counts = tl.where(is_higher, 0, counts) + ((row >= tops) & mask).to(tl.int32)

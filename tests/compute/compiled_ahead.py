@@ -125,6 +125,21 @@ def _read_stored() -> None:
         table = DeviceTable(torch.ones(3, 602, dtype=dtype), torch.arange(3))
         reduce_table(table, _reductions(torch.int32)[0], torch.bfloat16)
         table.gather(0, 2, torch.empty(2, 602, dtype=torch.bfloat16))
+    _read_spread(_reductions(torch.int32))
+
+
+def _read_spread(reductions: list[DeviceReduction]) -> None:
+    """From a cache, and from what is not in it."""
+    cached, slots = torch.ones(1, 100), torch.tensor([-1, 0, -1], dtype=torch.int32)
+    parts = torch.zeros(2, dtype=torch.int64)
+    for table in (
+        DeviceTable(cached, torch.arange(3), slots, parts, 2, (torch.ones(2, 100),) * 2),
+        DeviceTable(cached, None, slots),
+        DeviceTable(cached, torch.arange(3), None, parts, 2, (torch.ones(2, 100),) * 2),
+    ):
+        table.gather(0, 2, torch.empty(2, 100))
+        for reduction in reductions:
+            reduce_table(table, reduction, torch.float16)
 
 
 def _attend() -> None:

@@ -1,0 +1,150 @@
+"""Rows that lie in several places against a plain gather; see `tests.compute.devices`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnntrain.compute import device as on_device
+from gnntrain.compute.device import DeviceTable, addresses_of
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate_on_device
+from tests.compute.devices import NEEDS_GPU, on_each_device
+from tests.compute.test_device import assert_near
+from tests.models.blocks import full_block, rough_graph
+from tests.models.slow_aggregate import slow_aggregate
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+NUM_NODES = 40
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A matrix, and how it is spread: the nodes that are cached, and the rows of a part."""
+
+    matrix: Tensor
+    cached: Tensor
+    part_rows: int
+    nodes: Tensor | None = None
+
+    def table(self, device: str, place: Callable[[Tensor], Tensor] | None = None) -> DeviceTable:
+        """On the device; the parts wherever `place` puts them."""
+        place = place or (lambda part: part.to(device))
+        starts = range(0, len(self.matrix), self.part_rows)
+        held = tuple(place(self.matrix[a : a + self.part_rows].clone()) for a in starts)
+        slots = torch.full((len(self.matrix),), -1, dtype=torch.int32)
+        slots[self.cached] = torch.arange(len(self.cached), dtype=torch.int32)
+        return DeviceTable(
+            self.matrix[self.cached].to(device),
+            nodes=None if self.nodes is None else self.nodes.to(device),
+            slots=slots.to(device),
+            parts=addresses_of(held, device),
+            part_rows=self.part_rows,
+            held=held,
+        )
+
+    @property
+    def expected(self) -> Tensor:
+        return self.matrix if self.nodes is None else self.matrix[self.nodes]
+
+
+@st.composite
+def spreads(draw: st.DrawFn, width: int | None = None) -> Spread:
+    """Any nodes cached, in any order: none, some or all; one part or several, the last short."""
+    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]))
+    width = width or draw(st.sampled_from([1, 3, 8, 47]))
+    torch.manual_seed(draw(st.integers(0, 9)))
+    order = torch.randperm(NUM_NODES)[: draw(st.sampled_from([0, 1, 13, NUM_NODES]))]
+    named = draw(st.booleans())
+    return Spread(
+        torch.randn(NUM_NODES, width).to(dtype),
+        order,
+        draw(st.sampled_from([1, 7, 20, NUM_NODES, 50])),
+        torch.randint(0, NUM_NODES, (NUM_NODES,)) if named else None,
+    )
+
+
+def gathered(table: DeviceTable, start: int, stop: int) -> Tensor:
+    out = torch.empty(stop - start, table.width, dtype=table.rows.dtype, device=table.rows.device)
+    table.gather(start, stop, out)
+    return out.cpu()
+
+
+@on_each_device
+@settings(max_examples=40, deadline=None)
+@given(spread=spreads(), start=st.integers(0, NUM_NODES - 1))
+def test_rows_are_gathered_from_wherever_they_lie(spread: Spread, start: int, device: str) -> None:
+    table = spread.table(device)
+    assert len(table) == NUM_NODES
+    assert torch.equal(gathered(table, start, NUM_NODES), spread.expected[start:])
+
+
+@on_each_device
+@settings(max_examples=30, deadline=None)
+@given(spread=spreads(), reduce=st.sampled_from(["sum", "mean", "max"]), has_loop=st.booleans())
+def test_rows_are_reduced_wherever_they_lie(
+    spread: Spread, reduce: Reduce, has_loop: bool, device: str
+) -> None:
+    block = full_block(rough_graph(), 4, 30)
+    loop = torch.rand(block.num_dst) if has_loop and reduce != "max" else None
+    given = Aggregation(block, reduce, loop=loop)
+    moved = replace(given, block=block.to(device), loop=None if loop is None else loop.to(device))
+    got = on_device.reduce_table(spread.table(device), moved.on_device(), torch.float32)
+    assert_near(got, slow_aggregate(spread.expected.double(), given))
+
+
+@on_each_device
+@pytest.mark.parametrize("part_rows", [9, NUM_NODES])
+def test_without_slots_all_rows_are_in_the_parts(part_rows: int, device: str) -> None:
+    spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(0), part_rows)
+    table = replace(spread.table(device), slots=None)
+    assert len(table) == NUM_NODES
+    assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
+
+
+@on_each_device
+def test_where_all_nodes_are_cached_there_need_be_no_parts(device: str) -> None:
+    spread = Spread(torch.randn(NUM_NODES, 5), torch.randperm(NUM_NODES), NUM_NODES)
+    table = replace(spread.table(device), parts=None, part_rows=0, held=())
+    assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
+
+
+@on_each_device
+@pytest.mark.parametrize("shift", [0, 1, 3, 4])
+def test_parts_may_begin_at_any_number(shift: int, device: str) -> None:
+    spread = Spread(torch.randn(NUM_NODES, 8).half(), torch.arange(3), NUM_NODES)
+    memory = torch.empty(8 * NUM_NODES + shift, dtype=torch.float16, device=device)
+    part = memory[shift:].view(NUM_NODES, 8)
+    table = spread.table(device, part.copy_)
+    assert table.held[0].data_ptr() == memory.data_ptr() + 2 * shift
+    assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
+
+
+@on_each_device
+def test_only_what_a_batch_names_is_read(device: str) -> None:
+    """Nodes that are not cached nor named may lie anywhere, even nowhere."""
+    spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(10), 10, torch.randint(10, (25,)))
+    table = replace(spread.table(device), parts=torch.zeros(4, dtype=torch.int64, device=device))
+    assert torch.equal(gathered(table, 0, 25), spread.expected)
+    aggregation = Aggregation(full_block(rough_graph(25), 0, 5).to(device), "mean")
+    assert aggregate_on_device(table, aggregation).isfinite().all()
+
+
+class TestOnAGpu:
+    """What only a GPU shows."""
+
+    pytestmark = NEEDS_GPU
+
+    @pytest.mark.parametrize("num_cached", [0, 300, 3000])
+    def test_what_is_not_cached_is_read_over_the_bus(self, num_cached: int) -> None:
+        torch.manual_seed(0)
+        cached = torch.randperm(3000)[:num_cached]
+        spread = Spread(torch.randn(3000, 100).bfloat16(), cached, 700, torch.randint(3000, (999,)))
+        table = spread.table("cuda", Tensor.pin_memory)
+        assert torch.equal(gathered(table, 0, 999), spread.expected)
