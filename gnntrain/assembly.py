@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import torch
+from torch import Tensor
 
 from gnntrain.config import Config
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.device_features import DeviceFeatures, place_features
+from gnntrain.loading.features import MappedFeatures, share
+from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
+from gnntrain.loading.pinned import pinned
+from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.loading.stock import StockGraph, StockNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
-from gnntrain.sampling.base import NeighborSampler
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.forward import needs_of
@@ -48,7 +53,7 @@ class Parts:
         self.store = store
         self.context = context
         self._features = MappedFeatures(store)
-        self._samplers: dict[tuple[int, ...], NeighborSampler] = {}
+        self._samplers: dict[tuple[int, ...], CPUNeighborSampler] = {}
         self._device_samplers: dict[tuple[int, ...], TritonNeighborSampler] = {}
         self.model = self._build_model()
         self.evaluator = self._build_evaluator(scratch_dir)
@@ -60,18 +65,8 @@ class Parts:
 
     def loader(self) -> Loader:
         """This rank's mini-batches of the training nodes."""
-        config = self.config
-        seeds = self.store.split("train")
-        full = config.sampler.name == "full"
-        plan = SeedPlan(
-            seeds,
-            -(-len(seeds) // self.context.world_size) if full else config.trainer.batch_size,
-            rank=self.context.rank,
-            world_size=self.context.world_size,
-            drop_last=config.trainer.drop_last,
-            seed=config.trainer.seed,
-        )
-        if full:
+        config, plan = self.config, self._plan()
+        if config.sampler.name == "full":
             return FullGraphLoader(
                 self.store,
                 self._features,
@@ -83,13 +78,60 @@ class Parts:
             )
         return self._neighbor_loader(plan, config.sampler.fan_outs)
 
+    def _plan(self) -> SeedPlan:
+        """Which training nodes this rank takes when."""
+        config, seeds = self.config, self.store.split("train")
+        full = config.sampler.name == "full"
+        return SeedPlan(
+            seeds,
+            -(-len(seeds) // self.context.world_size) if full else config.trainer.batch_size,
+            rank=self.context.rank,
+            world_size=self.context.world_size,
+            drop_last=config.trainer.drop_last,
+            seed=config.trainer.seed,
+        )
+
     def sampler_in_words(self) -> str:
         """The sampler as the console shows it."""
         sampler = self.config.sampler
         if sampler.name == "full":
             return "full graph"
-        backend = "numba" if sampler.backend == "auto" else sampler.backend
-        return f"neighbor {list(sampler.fan_outs)} ({backend})"
+        return f"neighbor {list(sampler.fan_outs)} ({self._backend})"
+
+    @property
+    def placement_in_words(self) -> tuple[str, ...]:
+        """Where the graph lies and why, where a GPU trains on mini-batches of it."""
+        if self.context.device.type != "cuda" or self.config.sampler.name == "full":
+            return ()
+        return self._placement.why
+
+    @cached_property
+    def _backend(self) -> str:
+        """Who draws."""
+        asked = self.config.sampler.backend
+        if asked != "auto":
+            return asked
+        on_gpu = self.context.device.type == "cuda" and find_spec("triton") is not None
+        return "triton" if on_gpu and self._placement.topology != "host" else "numba"
+
+    @cached_property
+    def _placement(self) -> Placement:
+        """Where the graph lies; asked of all ranks together."""
+        config, store, context = self.config, self.store, self.context
+        needs = needs_of(self.model)
+        sizes = Sizes(
+            small=store.indptr.nbytes
+            + store.labels.nbytes
+            + 4 * store.num_nodes * (needs.norm + needs.degree)
+            + 4 * store.num_edges * (needs.weight and store.edge_weight is not None),
+            topology=store.indices.nbytes,
+            features=store.features.nbytes,
+            num_nodes=store.num_nodes,
+        )
+        draws_on_host = config.sampler.backend in ("numba", "pyg")
+        topology = "host" if draws_on_host else config.sampler.topology
+        memory = measured_memory(context)
+        return place(sizes, memory, topology=topology, features=config.features)
 
     def _build_model(self) -> GNN | PlainModel:
         # Equal weights on every rank, then a stream of its own for dropout on each.
@@ -153,11 +195,12 @@ class Parts:
                 replace=config.replace,
                 needs=needs,
             )
-        if config.backend == "triton":
+        if self._backend == "triton":
             return self._device_loader(plan, tuple(fan_outs))
+        on_gpu = self.context.device.type == "cuda"
         return NeighborLoader(
             self.store,
-            self._features,
+            self._device_features if on_gpu else self._features,
             self._sampler(tuple(fan_outs)),
             plan,
             needs=needs,
@@ -173,31 +216,72 @@ class Parts:
     def _device_loader(self, plan: SeedPlan, fan_outs: tuple[int, ...]) -> Loader:
         # Triton need not be installed where it is not asked for.
         from gnntrain.loading.device import DeviceNeighborLoader
+
+        return DeviceNeighborLoader(
+            self._device_graph,
+            self._device_features,
+            self._device_sampler(fan_outs),
+            plan,
+            needs=needs_of(self.model),
+            threads=self._num_loader_threads(),
+            prefetch=self.config.sampler.prefetch,
+        )
+
+    def _device_sampler(self, fan_outs: tuple[int, ...]) -> TritonNeighborSampler:
         from gnntrain.sampling.gpu import TritonNeighborSampler
 
-        graph, needs = self._device_graph, needs_of(self.model)
         if fan_outs not in self._device_samplers:
+            graph = self._device_graph
             self._device_samplers[fan_outs] = TritonNeighborSampler(
                 graph.indptr,
                 graph.indices,
                 fan_outs,
                 replace=self.config.sampler.replace,
                 edge_ids=graph.weight is not None,
+                device=self.context.device,
             )
-        sampler = self._device_samplers[fan_outs]
-        return DeviceNeighborLoader(graph, self._features, sampler, plan, needs=needs)
+        return self._device_samplers[fan_outs]
 
     @cached_property
     def _device_graph(self) -> DeviceGraph:
-        """One for all loaders; it may take half of the device's free memory."""
+        """One for all loaders."""
         from gnntrain.loading.device import DeviceGraph
 
-        device = self.context.device
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
+        device, indices = self.context.device, self.store.indices
+        on_gpu = self._placement.topology == "resident"
+        placed = share(indices).to(device) if on_gpu else pinned(indices, self.context)
+        return DeviceGraph.of(self.store, needs_of(self.model), device, placed)
+
+    @cached_property
+    def _device_features(self) -> DeviceFeatures:
+        """One for all loaders. The hot rows are found before the rows are placed."""
+        hot = self._hot_nodes() if self._placement.num_cached else None
+        if hot is None and self._placement.features == "cached":
+            hot = torch.empty(0, dtype=torch.int64)
+        return place_features(self.store, self._placement, self.context, hot)
+
+    def _hot_nodes(self) -> Tensor:
+        """The nodes that this rank's cache holds."""
+        asked, fan_outs = self.config.features, tuple(self.config.sampler.fan_outs)
+        if asked.hotness == "degree":
+            counts = out_degrees(self.store)
+        elif self._backend == "triton":
+            sampler = self._device_sampler(fan_outs)
+            counts = presampled(
+                lambda seeds, key: sampler.sample(seeds, key=key).nodes,
+                self._plan(),
+                self.store.num_nodes,
+                asked.presample_epochs,
+            )
         else:
-            free = psutil.virtual_memory().available
-        return DeviceGraph.of(self.store, needs_of(self.model), device, free // 2)
+            host = self._sampler(fan_outs)
+            counts = presampled(
+                lambda seeds, key: share(host.sample(seeds, key=key).nodes),
+                self._plan(),
+                self.store.num_nodes,
+                asked.presample_epochs,
+            )
+        return hottest(counts, self._placement.num_cached)
 
     def _num_loader_threads(self) -> int:
         threads = self.config.sampler.threads
@@ -207,7 +291,7 @@ class Parts:
             threads = int(self.context.device.type == "cuda" or torch.get_num_threads() > 1)
         return threads
 
-    def _sampler(self, fan_outs: tuple[int, ...]) -> NeighborSampler:
+    def _sampler(self, fan_outs: tuple[int, ...]) -> CPUNeighborSampler:
         """One sampler for all loaders with these fan-outs: its working memory is worth sharing."""
         if fan_outs not in self._samplers:
             store = self.store

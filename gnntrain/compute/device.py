@@ -67,6 +67,13 @@ class DeviceTable:
         grid = _parts(stop - start, tile.rows), _parts(self.width, tile.block)
         _launch("gather_rows", grid, tile, out, **self.places(), first=start, num_rows=stop - start)
 
+    def whole(self) -> Tensor:
+        """All rows as float32 `[num_sources, width]`, on the device that reads them."""
+        place = self.rows if self.nodes is None else self.nodes
+        out = torch.empty(len(self), self.width, device=place.device)
+        self.gather(0, len(self), out)
+        return out
+
     def places(self) -> dict[str, Any]:
         """What kernels that read tables take, see `triton_kernels.place_of`."""
         # Blocks of memory of the allocators begin at multiples of far more than 16 bytes.

@@ -332,9 +332,9 @@ def transpose(
 ) -> None:
     """The out-edges of every source: where they start, where they lead, and which edge each is.
 
-    `out_indptr` (`[num_src + 1]`) comes in as zeros.
+    `out_indptr` (`[num_src + 1]`) comes in as zeros. `indices` may be longer than the edges are.
     """
-    for e in range(len(indices)):
+    for e in range(indptr[len(indptr) - 1]):
         out_indptr[indices[e] + 1] += 1
     for u in range(len(out_indptr) - 1):
         out_indptr[u + 1] += out_indptr[u]

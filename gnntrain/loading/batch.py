@@ -121,6 +121,9 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     num_counted: int
     global_batch_size: int
 
+    is_padded = False
+    """Whether the blocks are larger than what was drawn, which only the device knows."""
+
     @property
     def x(self) -> Tensor:
         if "x" not in self._store:

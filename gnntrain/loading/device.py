@@ -11,23 +11,23 @@ from torch import Tensor
 
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
-from gnntrain.loading.features import FeatureSource, share
-from gnntrain.loading.loader import Position, RankShare, SeedPlan
-from gnntrain.sampling.base import SampleKey
+from gnntrain.loading.device_features import DeviceFeatures
+from gnntrain.loading.features import share
+from gnntrain.loading.loader import Position, RankShare, SeedPlan, made_ahead
+from gnntrain.loading.streams import Lane, Made, lane_of
+from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
 from gnntrain.sampling.gpu import TritonNeighborSampler
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGraph:
-    """What sampling and mini-batches need of a store, where the GPU reads it.
+    """What sampling and mini-batches need of a store beside its features, where the GPU reads it.
 
     Attributes:
         indptr: int64 `[num_nodes + 1]`, on the device.
         indices: `[num_edges]`, on the device or in pinned host memory.
         labels: As in the store, on the device.
-        features: `[num_nodes, num_features]` in the store's precision, on the device; None: every
-            batch reads its rows from the store.
         norm, degree: float32 `[num_nodes]`, or None where they are not needed, see `Block`.
         weight: float32 `[num_edges]`, or None likewise.
     """
@@ -35,42 +35,29 @@ class DeviceGraph:
     indptr: Tensor
     indices: Tensor
     labels: Tensor
-    features: Tensor | None
     norm: Tensor | None
     degree: Tensor | None
     weight: Tensor | None
 
     @classmethod
     def of(
-        cls, store: GraphStore, needs: BlockNeeds, device: torch.device, room: int
+        cls, store: GraphStore, needs: BlockNeeds, device: torch.device, indices: Tensor
     ) -> DeviceGraph:
-        """Place a store.
-
-        Edges, then features, lie on the device if they fit into what is left of `room`; all else,
-        little beside them, always does.
+        """Put a store on a device, but for its features.
 
         Args:
             store: The graph.
             needs: What the model wants.
             device: Where batches are made.
-            room: Bytes of device memory that the graph may take.
+            indices: The store's, where the device can read them.
         """
         degree = np.diff(store.indptr).astype(np.float32) if needs.degree else None
         norm = store.gcn_norm if needs.norm else None
         weight = store.edge_weight if needs.weight else None
-        features = share(store.features)
-        if store.feature_dtype == "bfloat16":
-            features = features.view(torch.bfloat16)
-        always = (store.indptr, store.labels, norm, degree, weight)
-        room -= sum(array.nbytes for array in always if array is not None)
-        indices = share(store.indices)
-        has_edges = indices.nbytes <= room
-        room -= indices.nbytes * has_edges
         return cls(
             indptr=share(store.indptr).to(device),
-            indices=indices.to(device) if has_edges else indices.pin_memory(),
+            indices=indices,
             labels=share(store.labels).to(device),
-            features=features.to(device) if features.nbytes <= room else None,
             norm=None if norm is None else share(norm).to(device),
             degree=None if degree is None else share(degree).to(device),
             weight=None if weight is None else share(weight).to(device),
@@ -80,72 +67,153 @@ class DeviceGraph:
 class DeviceMiniBatch(MiniBatch):
     """A `MiniBatch` whose `drawn` is a `DeviceSubgraph`, in place of `sampled`."""
 
+    @property
+    def is_padded(self) -> bool:  # type: ignore[override]  # known once it is drawn
+        drawn: DeviceSubgraph = self.drawn
+        return drawn.size is not None
+
     def _edges(self) -> Tensor:
         drawn: DeviceSubgraph = self.drawn
         return drawn.edge_index
 
 
+@dataclass(frozen=True, slots=True)
+class SeedBatch:
+    """A step before its batch is made: all that changes from one to the next.
+
+    Attributes:
+        seeds: int64 `[batch_size]`, on the device.
+        keys: int32, on the device, see `TritonNeighborSampler.hop_keys`.
+        num_counted, global_batch_size: As in `MiniBatch`.
+    """
+
+    seeds: Tensor
+    keys: Tensor
+    num_counted: int
+    global_batch_size: int
+
+
 class DeviceNeighborLoader(Position):
     """`NeighborLoader` on a GPU: equal batches, sampled, cut into blocks and filled there.
 
-    The host only asks for what is to be done, and waits once a batch for its sizes; batches are
-    made when they are asked for, in the caller's thread and on its stream.
+    The host only asks for what is to be done, and waits once a batch for its sizes, in a background
+    thread and for a stream of its own, while the device computes on the batch before.
 
     Args:
         graph: The store on the device.
-        features: Where feature rows come from if they do not lie on the device.
+        features: Where feature rows come from.
         sampler: Draws the neighbourhoods. Its draws depend on (seed, epoch, step).
         plan: Which seeds to take when.
         needs: What blocks carry beside the edges.
+        threads: Background threads that make batches; 0 makes them in the caller's, on its stream.
+        prefetch: Batches made ahead.
     """
 
     def __init__(
         self,
         graph: DeviceGraph,
-        features: FeatureSource,
+        features: DeviceFeatures,
         sampler: TritonNeighborSampler,
         plan: SeedPlan,
         *,
         needs: BlockNeeds = NO_NEEDS,
+        threads: int = 1,
+        prefetch: int = 2,
     ) -> None:
         self.plan = plan
         self._graph = graph
         self._features = features
         self._sampler = sampler
         self._needs = needs
+        self._threads = threads
+        self._prefetch = prefetch
+        self._lane: Lane[DeviceMiniBatch] = lane_of(self._device, has_own=threads > 0)
 
     def __len__(self) -> int:
         return self.plan.num_steps
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
+        order, epoch = self.plan.order(self._epoch), self._epoch
+
+        def make(step: int) -> Made[DeviceMiniBatch]:
+            return self._lane.make(lambda: self._batch(order, epoch, step))
+
+        steps = range(self._step, len(self))
+        for made in made_ahead(make, steps, threads=self._threads, prefetch=self._prefetch):
+            self._step += 1
+            yield self._lane.take(made)
+            del made  # or it would live on while the next is waited for
+
+    def seed_batches(self) -> Iterator[SeedBatch]:
+        """As the loader itself, each step not made yet; `made` makes it."""
         order = self.plan.order(self._epoch)
         for step in range(self._step, len(self)):
-            key = SampleKey(self.plan.seed, self._epoch, step if self.plan.redraw else 0)
+            own = self.plan.share(order, step)
+            keys = self._sampler.hop_keys(self._key(self._epoch, step))
             self._step += 1
-            yield self._batch(self.plan.share(order, step), key)
+            yield SeedBatch(
+                _sent(own.seeds, self._device),
+                _sent(keys, self._device),
+                own.num_counted,
+                own.global_batch_size,
+            )
 
-    def _batch(self, own: RankShare, key: SampleKey) -> DeviceMiniBatch:
-        graph, subgraph = self._graph, self._sampler.sample(own.seeds, key=key)
-        nodes = subgraph.nodes
+    def made(self, step: SeedBatch) -> DeviceMiniBatch:
+        """The batch of a step, padded to the largest size it may have: nobody waits for the device.
+
+        It computes what the batch without the padding does, but for what is taken over all rows.
+
+        Raises:
+            UserError: Its features are copied by the host, or its largest size is too large.
+        """
+        subgraph = self._sampler.sample_padded(step.seeds, step.keys)
+        return self._filled(subgraph, step.num_counted, step.global_batch_size)
+
+    def take_reads(self) -> tuple[int, int]:
+        """See `Loader.take_reads`."""
+        return self._features.take_reads()
+
+    @property
+    def _device(self) -> torch.device:
+        return self._graph.indptr.device
+
+    def _key(self, epoch: int, step: int) -> SampleKey:
+        return SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
+
+    def _batch(self, order: Int64Array, epoch: int, step: int) -> DeviceMiniBatch:
+        own: RankShare = self.plan.share(order, step)
+        subgraph = self._sampler.sample(own.seeds, key=self._key(epoch, step))
+        return self._filled(subgraph, own.num_counted, own.global_batch_size)
+
+    def _filled(
+        self, subgraph: DeviceSubgraph, num_counted: int, global_batch_size: int
+    ) -> DeviceMiniBatch:
+        graph, nodes = self._graph, subgraph.nodes
+        rows = self._features.named(nodes, subgraph.size)
         return DeviceMiniBatch(
-            x=self._rows(nodes),
+            x=None if self._needs.rows else rows.whole(),
+            rows=rows if self._needs.rows else None,
             y=graph.labels[nodes[: subgraph.num_seeds]],
             n_id=nodes,
             batch_size=subgraph.num_seeds,
             blocks=device_blocks(graph, subgraph, self._needs),
-            num_counted=own.num_counted,
-            global_batch_size=own.global_batch_size,
+            num_counted=num_counted,
+            global_batch_size=global_batch_size,
             drawn=subgraph,
             num_sampled_nodes=subgraph.num_sampled_nodes,
             num_sampled_edges=subgraph.num_sampled_edges,
         )
 
-    def _rows(self, nodes: Tensor) -> Tensor:
-        """The nodes' features, float32."""
-        if self._graph.features is not None:
-            return self._graph.features[nodes].float()
-        return self._features.named(nodes.cpu().numpy()).whole().to(nodes.device)
+
+def _sent(
+    array: Int64Array | np.ndarray[tuple[int], np.dtype[np.int32]], device: torch.device
+) -> Tensor:
+    """A small array on its way to the device; nobody waits for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
 
 
 def device_blocks(

@@ -67,6 +67,10 @@ class FeatureSource(Protocol):
         """Rows of `nodes` (int64 `[n]`), or of all nodes of the graph, without reading them."""
         ...
 
+    def take_reads(self) -> tuple[int, int]:
+        """Rows read from a cache, and rows read, since last asked; (0, 0) without a cache."""
+        ...
+
 
 class MappedFeatures:
     """Rows read from the store's mapped pages: one copy a machine, whatever the number of ranks."""
@@ -84,3 +88,7 @@ class MappedFeatures:
     def named(self, nodes: Int64Array | None = None) -> StoredRows:
         """See `FeatureSource.named`."""
         return StoredRows(Table(self._words, self._dtype, NO_NODES if nodes is None else nodes))
+
+    def take_reads(self) -> tuple[int, int]:
+        """See `FeatureSource.take_reads`: nothing is cached."""
+        return 0, 0

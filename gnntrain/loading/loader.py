@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import share_of
 from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
+from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, share
 from gnntrain.sampling.base import (
     Int64Array,
@@ -25,6 +26,8 @@ from gnntrain.sampling.base import (
     SampledSubgraph,
     SampleKey,
 )
+
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,10 @@ class Loader(Protocol):
         """Go to the start of `epoch`."""
         ...
 
+    def take_reads(self) -> tuple[int, int]:
+        """Rows read from a cache, and rows read, since last asked; (0, 0) without a cache."""
+        ...
+
     def state_dict(self) -> dict[str, int]:
         """The position: the next batch's epoch and step."""
         ...
@@ -124,7 +131,7 @@ class Loader(Protocol):
 
 
 class Position:
-    """Where a loader is: the next batch's epoch and step. Loaders inherit it."""
+    """Where a loader is: the next batch's epoch and step. Loaders inherit it; it has no cache."""
 
     _epoch = 0
     _step = 0
@@ -132,11 +139,47 @@ class Position:
     def set_epoch(self, epoch: int) -> None:
         self._epoch, self._step = epoch, 0
 
+    def take_reads(self) -> tuple[int, int]:
+        return 0, 0
+
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self._epoch, "step": self._step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self._epoch, self._step = state["epoch"], state["step"]
+
+
+def made_ahead(
+    make: Callable[[int], Batch], steps: range, *, threads: int, prefetch: int
+) -> Iterator[Batch]:
+    """What `make` makes of each step, in order, made ahead by background threads.
+
+    Args:
+        make: Called with a step, in any thread.
+        threads: How many; 0 makes each in the caller's when it is asked for.
+        prefetch: How many are made ahead.
+    """
+    if threads == 0:
+        yield from map(make, steps)
+        return
+    pending: deque[Future[Batch]] = deque()
+    todo = iter(steps)
+
+    def submit(num_batches: int) -> None:
+        for step in islice(todo, num_batches):
+            pending.append(pool.submit(make, step))
+
+    with ThreadPoolExecutor(threads, "gnntrain-loader") as pool:
+        try:
+            submit(max(prefetch, threads))
+            while pending:
+                batch = pending.popleft().result()
+                submit(1)  # the next is made while this one is computed
+                yield batch
+                del batch  # or it would live on while the next is waited for
+        finally:
+            for future in pending:
+                future.cancel()
 
 
 class NeighborLoader(Position):
@@ -155,7 +198,7 @@ class NeighborLoader(Position):
     def __init__(
         self,
         store: GraphStore,
-        features: FeatureSource,
+        features: FeatureSource | DeviceFeatures,
         sampler: NeighborSampler,
         plan: SeedPlan,
         *,
@@ -176,37 +219,21 @@ class NeighborLoader(Position):
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
-        order = self.plan.order(self._epoch)
-        steps = range(self._step, len(self))
-        batches = self._ahead(order, steps) if self._threads else self._inline(order, steps)
+        order, epoch = self.plan.order(self._epoch), self._epoch
+        batches = made_ahead(
+            lambda step: self._batch(order, epoch, step),
+            range(self._step, len(self)),
+            threads=self._threads,
+            prefetch=self._prefetch,
+        )
         for batch in batches:
             self._step += 1
             yield batch
             del batch  # or it would live on while the next is waited for
 
-    def _inline(self, order: Int64Array, steps: range) -> Iterator[MiniBatch]:
-        for step in steps:
-            yield self._batch(order, self._epoch, step)
-
-    def _ahead(self, order: Int64Array, steps: range) -> Iterator[MiniBatch]:
-        pending: deque[Future[MiniBatch]] = deque()
-        todo = iter(steps)
-
-        def submit(num_batches: int) -> None:
-            for step in islice(todo, num_batches):
-                pending.append(pool.submit(self._batch, order, self._epoch, step))
-
-        with ThreadPoolExecutor(self._threads, "gnntrain-loader") as pool:
-            try:
-                submit(max(self._prefetch, self._threads))
-                while pending:
-                    batch = pending.popleft().result()
-                    submit(1)  # the next is made while this one is computed
-                    yield batch
-                    del batch  # or it would live on while the next is waited for
-            finally:
-                for future in pending:
-                    future.cancel()
+    def take_reads(self) -> tuple[int, int]:
+        """See `Loader.take_reads`."""
+        return self._features.take_reads()
 
     def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
         own = self.plan.share(order, step)
@@ -217,7 +244,7 @@ class NeighborLoader(Position):
 
 def mini_batch(
     store: GraphStore,
-    features: FeatureSource,
+    features: FeatureSource | DeviceFeatures,
     subgraph: SampledSubgraph,
     own: RankShare,
     needs: BlockNeeds,

@@ -1,6 +1,6 @@
 """Which part of a graph lies where, while a GPU trains: chosen from sizes, and said in words.
 
-Nothing is moved here, and no device is asked: the choice is a function of numbers.
+Nothing is moved here, and the choice is a function of numbers.
 """
 
 from __future__ import annotations
@@ -8,7 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import psutil
+import torch
+
 from gnntrain.config.features import FeaturesConfig
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 
 Topology = Literal["resident", "pinned", "host"]
@@ -216,3 +220,26 @@ def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Feat
 def in_words(num_bytes: int) -> str:
     """A number of bytes as it is read."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+def measured_memory(context: DistributedContext) -> Memory:
+    """What the ranks' GPUs and the host have free now; what a CPU has, where ranks train there.
+
+    Collective: all ranks are told the same.
+    """
+    host, device = psutil.virtual_memory().available, context.device
+    if device.type != "cuda":
+        return Memory(tuple(context.gather(host)), context.broadcast(host))
+    free, _ = torch.cuda.mem_get_info(device)
+    everyone = context.gather((free, device.index))
+    numbers = [number for _, number in everyone]
+    has_peers = all(
+        torch.cuda.can_device_access_peer(device, other)
+        for other in numbers
+        if other != device.index
+    )
+    return Memory(
+        tuple(free for free, _ in everyone),
+        context.broadcast(host),
+        has_peers=all(context.gather(has_peers)),
+    )

@@ -46,6 +46,7 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
         ("", shown_path(info.store_path)),
         ("model", f"{info.model}{dot}{info.num_parameters:,} parameters"),
         ("sampler", info.sampler),
+        *[("", line) for line in info.placement],
         ("training", dot.join(training)),
         ("device", info.device),
         ("run", shown_path(info.run_dir)),

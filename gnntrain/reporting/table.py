@@ -111,6 +111,8 @@ def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column]:
     ]
     if first.gpu_memory_bytes is not None:
         columns.append(Column("GPU", lambda r: format_bytes(r.gpu_memory_bytes), 8, 9))
+    if first.cache_hit_rate is not None:
+        columns.append(Column("cache", lambda r: format_fraction(r.cache_hit_rate), 8, 5))
     return columns
 
 

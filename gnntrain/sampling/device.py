@@ -49,11 +49,13 @@ class DeviceSubgraph:
         nodes: int64 `[num_nodes]`, the seeds first and as given.
         num_seeds: How many of `nodes` are seeds.
         hops: The hop next to the seeds first.
+        size: How many of `nodes` were drawn, int64 on the device, where padding follows them.
     """
 
     nodes: Tensor
     num_seeds: int
     hops: tuple[DeviceHop, ...]
+    size: Tensor | None = None
 
     @property
     def num_sampled_nodes(self) -> list[int]:

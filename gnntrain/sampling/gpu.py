@@ -143,7 +143,8 @@ class TritonNeighborSampler:
             batch = _Batch(seeds, self._padded_local, num_hops, self.num_nodes, is_padded=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
-            return DeviceSubgraph(batch.nodes, len(seeds), tuple(hop.whole() for hop in hops))
+            padded = tuple(hop.whole() for hop in hops)
+            return DeviceSubgraph(batch.nodes, len(seeds), padded, batch.sizes[num_hops])
 
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)

@@ -58,6 +58,7 @@ class RunInfo:
         seed: Seed of the run.
         run_dir: The run directory.
         first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
+        placement: Where the graph lies while a GPU trains, and why, in lines.
     """
 
     dataset: str
@@ -80,6 +81,7 @@ class RunInfo:
     seed: int
     run_dir: str
     first_epoch: int = 1
+    placement: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class EpochRecord:
         edges_per_s: Sampled edges a second over all ranks, in the training part.
         memory_bytes: Resident memory of all ranks.
         gpu_memory_bytes: Largest GPU memory of a rank, ``None`` without a GPU.
+        cache_hit_rate: Share of the rows that were read from GPUs' caches, ``None`` without.
     """
 
     epoch: int
@@ -134,6 +137,7 @@ class EpochRecord:
     edges_per_s: float
     memory_bytes: int
     gpu_memory_bytes: int | None = None
+    cache_hit_rate: float | None = None
 
     def metric(self, split: str, name: str) -> float | None:
         """The metric ``name`` on ``split``, or ``None`` where it was not computed."""
@@ -143,8 +147,9 @@ class EpochRecord:
         """The record as one row with slash-separated names, in a fixed order.
 
         ``epoch, step, train/loss, val/<metric>, train/<metric>, test/<metric>, lr, seconds,
-        eval_seconds, seeds_per_s, edges_per_s, memory`` and, with a GPU, ``gpu_memory``. A metric
-        that was not computed has no entry; numbers that are not finite stay what they are.
+        eval_seconds, seeds_per_s, edges_per_s, memory`` and, with a GPU, ``gpu_memory``, with a
+        cache ``cache_hit_rate``. A metric that was not computed has no entry; numbers that are not
+        finite stay what they are.
         """
         row: dict[str, int | float] = {
             "epoch": self.epoch,
@@ -164,6 +169,8 @@ class EpochRecord:
         }
         if self.gpu_memory_bytes is not None:
             row["gpu_memory"] = self.gpu_memory_bytes
+        if self.cache_hit_rate is not None:
+            row["cache_hit_rate"] = self.cache_hit_rate
         return row
 
     @classmethod
@@ -190,6 +197,7 @@ class EpochRecord:
             edges_per_s=_number(row["edges_per_s"]),
             memory_bytes=int(row["memory"]),
             gpu_memory_bytes=row.get("gpu_memory"),
+            cache_hit_rate=row.get("cache_hit_rate"),
         )
 
 

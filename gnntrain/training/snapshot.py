@@ -23,8 +23,10 @@ class EpochTotals:
         loss: Sum of the seeds' losses; stays on the device until it is printed.
         first_bad: Step (from 1) of the epoch whose loss was the first that is not finite, 0 before;
             on the device too.
+        step: As `num_steps`, on the device.
+        edges: Sampled edges of batches whose size only the device knows.
         num_seeds: Seeds in the loss.
-        num_edges: Sampled edges.
+        num_edges: Sampled edges of the other batches.
         num_steps: Steps that are done.
         num_skipped: Steps whose gradient was not finite and was not used.
         lr: Learning rate of the last step.
@@ -33,6 +35,8 @@ class EpochTotals:
 
     loss: Tensor
     first_bad: Tensor
+    step: Tensor
+    edges: Tensor
     num_seeds: int = 0
     num_edges: int = 0
     num_steps: int = 0
@@ -43,8 +47,26 @@ class EpochTotals:
     @classmethod
     def start(cls, device: torch.device) -> EpochTotals:
         """Nothing yet."""
-        first_bad = torch.zeros((), dtype=torch.int64, device=device)
-        return cls(torch.zeros((), device=device), first_bad)
+        first_bad, step, edges = torch.zeros(3, dtype=torch.int64, device=device).unbind()
+        return cls(torch.zeros((), device=device), first_bad, step, edges)
+
+    def count(self, loss_sum: Tensor) -> None:
+        """Add the loss of the step, which is the sum over its seeds; the host does not wait."""
+        is_bad = (self.first_bad == 0) & ~loss_sum.isfinite()
+        self.first_bad += is_bad * self.step
+        self.loss += loss_sum
+
+    def lend(self, other: EpochTotals) -> None:
+        """Have `other` count in this one's memory, from where it stands."""
+        for name in ("loss", "first_bad", "step", "edges"):
+            own, theirs = getattr(self, name), getattr(other, name)
+            if own is not theirs:
+                own.copy_(theirs)
+                setattr(other, name, own)
+
+    def total_edges(self) -> int:
+        """Sampled edges; waits for the device."""
+        return self.num_edges + int(self.edges)
 
 
 def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
@@ -57,7 +79,7 @@ def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
         state["totals"] = {
             "loss": totals.loss.cpu().clone(),
             "num_seeds": totals.num_seeds,
-            "num_edges": totals.num_edges,
+            "num_edges": totals.total_edges(),
             "num_steps": totals.num_steps,
             "num_skipped": totals.num_skipped,
             "lr": totals.lr,
@@ -76,6 +98,7 @@ def restored_totals(states: Sequence[RankState], context: DistributedContext) ->
         return None
     totals = EpochTotals.start(context.device)
     totals.num_steps, totals.num_skipped = saved[0]["num_steps"], saved[0]["num_skipped"]
+    totals.step += totals.num_steps
     totals.lr, totals.seconds = saved[0]["lr"], saved[0]["seconds"]
     if len(saved) == context.world_size:
         saved = [saved[context.rank]]

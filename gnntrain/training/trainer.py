@@ -6,12 +6,12 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
@@ -28,8 +28,12 @@ from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.optimizer import build_optimizer, build_schedule
+from gnntrain.training.recorded import Record, RecordedStep
 from gnntrain.training.records import Callback, EpochRecord, FitResult, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
+
+if TYPE_CHECKING:
+    from gnntrain.loading.device import DeviceNeighborLoader, SeedBatch
 
 _log = logging.getLogger("gnntrain")
 
@@ -51,6 +55,8 @@ class Trainer:
         checkpoints: Directory for `last.pt` and `best.pt`; None writes none.
         saving: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
+        record: How a step is recorded with `config.cuda_graph`, see `RecordedStep`; the loader is
+            then a `DeviceNeighborLoader`.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class Trainer:
         checkpoints: Path | None = None,
         saving: CheckpointConfig | None = None,
         identity: dict[str, Any] | None = None,
+        record: Record | None = None,
     ) -> None:
         self.result = FitResult()
         self._model = model
@@ -97,6 +104,10 @@ class Trainer:
             device.type, enabled=config.precision == "fp16" and device.type == "cuda"
         )
         self._module = self._wrap(OnBatch(model))
+        self._recorded: RecordedStep | None = None
+        if config.cuda_graph:
+            make = cast("DeviceNeighborLoader", loader).made
+            self._recorded = RecordedStep(make, self._update, self._optimizer, device, record)
 
     def _wrap(self, module: nn.Module) -> nn.Module:
         if self._config.compile:
@@ -167,7 +178,7 @@ class Trainer:
 
     def _run_epoch(self, epoch: int) -> None:
         totals = self._train(epoch)
-        loss, num_seeds, num_edges = self._reduced(totals)
+        loss, num_seeds, num_edges, hit_rate = self._reduced(totals)
         seconds = totals.seconds
         _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, seconds)
         evaluated = time.perf_counter()
@@ -185,6 +196,7 @@ class Trainer:
             edges_per_s=num_edges / seconds,
             memory_bytes=memory,
             gpu_memory_bytes=peak_gpu_bytes(self._context.device) or None,
+            cache_hit_rate=hit_rate,
         )
         improved = self.result.add(record, self._metric)
         self._history.append(dataclasses.asdict(record))
@@ -200,7 +212,7 @@ class Trainer:
             self._loader.set_epoch(epoch)
         begin = time.perf_counter() - totals.seconds
         if self._step < self._num_steps:
-            for batch in self._loader:
+            for batch in self._batches():
                 self._train_step(batch, totals)
                 totals.seconds = time.perf_counter() - begin
                 self._after_step(epoch, totals)
@@ -212,19 +224,40 @@ class Trainer:
         totals.seconds = time.perf_counter() - begin
         return totals
 
+    def _batches(self) -> Iterator[MiniBatch | SeedBatch]:
+        """The epoch's batches; for a recorded step, what it makes them of."""
+        if self._recorded is None:
+            return iter(self._loader)
+        return cast("DeviceNeighborLoader", self._loader).seed_batches()
+
     def _after_step(self, epoch: int, totals: EpochTotals) -> None:
         # To read the loss waits for a GPU: not at every step.
         is_due = totals.num_steps % self._config.log_every == 0
         if is_due or self._context.device.type == "cpu":
             self._refuse_nonfinite(epoch, totals)
-        if self._callbacks:
+        if self._callbacks and (is_due or self._recorded is None):
             self._report_step(epoch, totals, with_loss=is_due)
         if self._clock.is_due(self._step):
             self._refuse_nonfinite(epoch, totals)
             self._checkpoint(totals, improved=False)
 
-    def _train_step(self, batch: MiniBatch, totals: EpochTotals) -> None:
-        batch = batch.to(self._context.device, non_blocking=True)
+    def _train_step(self, batch: MiniBatch | SeedBatch, totals: EpochTotals) -> None:
+        totals.lr = self._optimizer.param_groups[0]["lr"]
+        totals.num_steps += 1
+        self._step += 1
+        if not isinstance(batch, MiniBatch):
+            assert self._recorded is not None
+            self._recorded(batch, totals)
+            totals.num_seeds += batch.num_counted
+        elif self._update(batch.to(self._context.device, non_blocking=True), totals):
+            totals.num_seeds += batch.num_counted
+        else:
+            totals.num_skipped += 1
+        self._schedule.after_step()
+
+    def _update(self, batch: MiniBatch, totals: EpochTotals) -> bool:
+        """Move the weights, and count what was done; False where the step was skipped."""
+        totals.step += 1
         self._optimizer.zero_grad(set_to_none=True)
         device = self._context.device.type
         with torch.autocast(device, self._dtype, enabled=self._dtype is not None):
@@ -233,14 +266,15 @@ class Trainer:
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
         torch.autograd.backward(self._scaler.scale(loss_sum * scale))
-        totals.lr = self._optimizer.param_groups[0]["lr"]
-        totals.num_steps += 1
-        self._step += 1
-        if self._take_step():
-            self._count(totals, loss_sum.detach(), batch)
+        if not self._take_step():
+            return False
+        totals.count(loss_sum.detach())
+        if batch.is_padded:
+            for block in batch.blocks:
+                totals.edges += block.indptr[-1]
         else:
-            totals.num_skipped += 1
-        self._schedule.after_step()
+            totals.num_edges += sum(block.num_edges for block in batch.blocks)
+        return True
 
     def _take_step(self) -> bool:
         """Move the weights along the gradient; False where it is not finite and may be skipped."""
@@ -258,36 +292,31 @@ class Trainer:
         self._scaler.update()
         return True
 
-    def _count(self, totals: EpochTotals, loss_sum: Tensor, batch: MiniBatch) -> None:
-        is_bad = ~loss_sum.isfinite()
-        first_bad = totals.first_bad.where(totals.first_bad > 0, is_bad * totals.num_steps)
-        totals.first_bad = first_bad
-        totals.loss += loss_sum
-        totals.num_seeds += batch.num_counted
-        totals.num_edges += sum(block.num_edges for block in batch.blocks)
-
     def _report_step(self, epoch: int, totals: EpochTotals, *, with_loss: bool) -> None:
         ranks = self._context.world_size  # rank 0 speaks for all: their shares are even
+        num_edges = totals.total_edges() if with_loss else totals.num_edges
         progress = StepProgress(
             epoch=epoch,
             step=totals.num_steps,
             num_steps=len(self._loader),
             loss=float(totals.loss) / max(1, totals.num_seeds) if with_loss else None,
             seeds_per_s=ranks * totals.num_seeds / totals.seconds,
-            edges_per_s=ranks * totals.num_edges / totals.seconds,
+            edges_per_s=ranks * num_edges / totals.seconds,
             memory_bytes=resident_bytes() * ranks,
         )
         for callback in self._callbacks:
             callback.on_step(progress)
 
-    def _reduced(self, totals: EpochTotals) -> tuple[float, int, int]:
-        """The epoch's mean loss, seeds and edges over all ranks."""
-        values = [float(totals.loss), totals.num_seeds, totals.num_edges]
+    def _reduced(self, totals: EpochTotals) -> tuple[float, int, int, float | None]:
+        """The epoch's mean loss, seeds, edges and share of cached rows over all ranks."""
+        values = [float(totals.loss), totals.num_seeds, totals.total_edges()]
+        values += self._loader.take_reads()
         sums = self._context.sum(
             torch.tensor(values, dtype=torch.float64, device=self._context.device)
         )
-        loss, num_seeds, num_edges = sums.tolist()
-        return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges)
+        loss, num_seeds, num_edges, num_hits, num_reads = sums.tolist()
+        hit_rate = num_hits / num_reads if num_reads else None
+        return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges), hit_rate
 
     def _refuse_nonfinite(self, epoch: int, totals: EpochTotals) -> None:
         step = int(totals.first_bad)

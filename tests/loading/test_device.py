@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch_geometric.utils import trim_to_layer
 
+from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.loading.device_features import PlacedFeatures, stored_rows
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
 from gnntrain.sampling.cpu import CPUNeighborSampler
@@ -27,7 +29,6 @@ on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_G
 
 FAN_OUTS = (3, -1)
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
-PLENTY = 2**40
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -38,19 +39,22 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
 
 
 def loaders(
-    store: GraphStore, device: str, needs: BlockNeeds = ALL, room: int = PLENTY
+    store: GraphStore,
+    device: str,
+    needs: BlockNeeds = ALL,
+    fan_outs: tuple[int, ...] = FAN_OUTS,
+    **options: Any,
 ) -> tuple[DeviceNeighborLoader, NeighborLoader]:
     plan = SeedPlan(store.split("train"), 7, seed=5)
-    options: dict[str, Any] = {"edge_ids": needs.weight}
-    graph = DeviceGraph.of(store, needs, torch.device(device), room)
-    ours = TritonNeighborSampler(
-        graph.indptr, graph.indices, FAN_OUTS, device=graph.indptr.device, **options
-    )
-    theirs = CPUNeighborSampler(store.indptr, store.indices, FAN_OUTS, **options)
-    features = MappedFeatures(store)
+    place, indices = torch.device(device), torch.from_numpy(store.indices).to(device)
+    graph = DeviceGraph.of(store, needs, place, indices)
+    weighted: dict[str, Any] = {"edge_ids": needs.weight}
+    ours = TritonNeighborSampler(graph.indptr, graph.indices, fan_outs, **weighted)
+    theirs = CPUNeighborSampler(store.indptr, store.indices, fan_outs, **weighted)
+    features = PlacedFeatures(DeviceTable(stored_rows(store).to(device)), place)
     return (
-        DeviceNeighborLoader(graph, features, ours, plan, needs=needs),
-        NeighborLoader(store, features, theirs, plan, needs=needs, threads=0),
+        DeviceNeighborLoader(graph, features, ours, plan, needs=needs, **options),
+        NeighborLoader(store, MappedFeatures(store), theirs, plan, needs=needs, threads=0),
     )
 
 
@@ -95,27 +99,75 @@ def test_a_loader_goes_on_where_its_state_says(store: GraphStore, device: str) -
 
 
 @on_each_device
-def test_features_that_do_not_fit_are_read_from_the_store(store: GraphStore, device: str) -> None:
-    graph = DeviceGraph.of(store, ALL, torch.device(device), PLENTY)
-    assert graph.features is not None
-    tensors = (graph.indptr, graph.indices, graph.labels, graph.norm, graph.degree, graph.weight)
-    rest = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-    everything = rest + graph.features.nbytes
-    for room, fits in ((everything, True), (everything - 1, False)):
-        loader, expected = loaders(store, device, room=room)
-        assert (loader._graph.features is not None) == fits
-        assert_equal(next(iter(loader)), next(iter(expected)))
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1}, {"threads": 2, "prefetch": 4}])
+def test_batches_are_the_same_however_they_are_made_ahead(
+    store: GraphStore, device: str, options: dict[str, Any]
+) -> None:
+    if device == "cpu" and options["threads"] > 1:
+        pytest.skip("Triton's interpreter runs in one thread")
+    ours, theirs = loaders(store, device, **options)
+    for _ in range(2):
+        ours.set_epoch(1)
+        theirs.set_epoch(1)
+        for batch, expected in zip(ours, theirs, strict=True):
+            assert_equal(batch, expected)
+
+
+@on_each_device
+def test_a_step_that_is_made_later_is_the_batch_and_padding(store: GraphStore, device: str) -> None:
+    ours, theirs = loaders(store, device, fan_outs=(3, 2))
+    shapes = set()
+    for step, expected in zip(ours.seed_batches(), theirs, strict=True):
+        batch = ours.made(step)
+        assert batch.is_padded
+        assert (batch.num_counted, batch.global_batch_size) == (
+            expected.num_counted,
+            expected.global_batch_size,
+        )
+        assert torch.equal(batch.y.cpu(), expected.y)
+        num_nodes = expected.num_nodes
+        assert torch.equal(batch.n_id[:num_nodes].cpu(), expected.n_id)
+        assert torch.equal(batch.x[:num_nodes].cpu(), expected.x)
+        for block, wanted in zip(batch.blocks, expected.blocks, strict=True):
+            assert int(block.indptr[-1]) == wanted.num_edges
+            assert torch.equal(block.indptr[: wanted.num_dst + 1].cpu(), wanted.indptr)
+            assert torch.equal(block.indices[: wanted.num_edges].cpu(), wanted.indices)
+            assert wanted.weight is not None
+            assert block.weight is not None
+            assert torch.equal(block.weight[: wanted.num_edges].cpu(), wanted.weight)
+        shapes.add(tuple((b.num_dst, b.num_src, b.num_edges) for b in batch.blocks))
+    assert len(shapes) == 2  # 7 seeds, and the 2 that are left
+    assert ours.state_dict() == {"epoch": 0, "step": len(ours)}
 
 
 @on_a_gpu
-def test_edges_that_do_not_fit_are_read_from_pinned_host_memory(
-    store: GraphStore, device: str
-) -> None:
-    loader, expected = loaders(store, device, room=0)
-    assert loader._graph.indices.is_pinned()
-    assert loader._graph.features is None
-    for batch, host in zip(loader, expected, strict=True):
-        assert_equal(batch, host)
+def test_edges_are_read_from_pinned_host_memory(store: GraphStore, device: str) -> None:
+    ours, theirs = loaders(store, device)
+    pinned = torch.from_numpy(store.indices).pin_memory()
+    graph = ours._graph
+    ours._sampler = TritonNeighborSampler(
+        graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device
+    )
+    for batch, expected in zip(ours, theirs, strict=True):
+        assert_equal(batch, expected)
+
+
+@on_a_gpu
+def test_no_batch_is_overwritten_while_it_is_in_use(store: GraphStore, device: str) -> None:
+    """What reads a batch is queued behind a long wait; later batches are made meanwhile, and memory
+    that is free again is filled with other numbers."""
+    ours, theirs = loaders(store, device, prefetch=3)
+    sums = []
+    for batch in ours:
+        torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]  # torch has no types here
+        sums.append((batch.x.sum(dtype=torch.float64), batch.blocks[0].indices.sum()))
+        nbytes = batch.x.nbytes
+        del batch
+        for _ in range(20):
+            torch.full((nbytes,), 255, dtype=torch.uint8, device=device)
+    for (rows, edges), expected in zip(sums, theirs, strict=True):
+        assert float(rows) == pytest.approx(float(expected.x.sum(dtype=torch.float64)))
+        assert int(edges) == int(expected.blocks[0].indices.sum())
 
 
 @on_each_device

@@ -1,0 +1,78 @@
+"""Host memory that GPUs read over the bus: one copy a machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import RunError
+from gnntrain.loading.features import share
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Tensor:
+    """A copy of `array` in memory that all ranks share and their GPUs can read. Collective.
+
+    Where ranks train on the CPU (in tests) it is shared, but not pinned.
+
+    Raises:
+        RunError: There is no room for it.
+    """
+    source = array if isinstance(array, Tensor) else share(array)
+    on_gpu = context.device.type == "cuda"
+    if context.world_size == 1:
+        return source.pin_memory() if on_gpu else source.clone()
+    path, failure = context.broadcast(_reserved(source.nbytes) if context.is_main else ("", None))
+    if failure is not None:
+        raise RunError(
+            f"{source.nbytes / 2**30:.1f} GiB of shared memory cannot be had: {failure}.",
+            "Enlarge /dev/shm, or write features.placement=memmap sampler.topology=host.",
+        )
+    flat = torch.from_file(path, shared=True, size=max(1, source.numel()), dtype=source.dtype)
+    copy = flat[: source.numel()].view(source.shape)
+    if context.is_main:
+        copy.copy_(source)
+    context.barrier()
+    if context.is_main:
+        Path(path).unlink()
+    if on_gpu:
+        _register(copy)
+    return copy
+
+
+def _reserved(num_bytes: int) -> tuple[str, str | None]:
+    """A new file of shared memory, or why there is none."""
+    directory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    handle, path = tempfile.mkstemp(prefix=".gnntrain-pinned-", dir=directory)
+    try:
+        # Reserved now, since a full disk under a mapped page would kill the process.
+        os.posix_fallocate(handle, 0, max(8, num_bytes))
+    except OSError as error:
+        Path(path).unlink()
+        return "", str(error.strerror or error)
+    finally:
+        os.close(handle)
+    return path, None
+
+
+def _register(tensor: Tensor) -> None:
+    """Lock the tensor's pages, so that the GPU may read them."""
+    if tensor.numel() == 0:
+        return
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types here
+    code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+    if code != 0:
+        raise RunError(
+            f"{tensor.nbytes / 2**30:.1f} GiB of host memory could not be pinned: CUDA error "
+            f"{code}.",
+            "Raise the limit of locked memory (ulimit -l), or write features.placement=memmap "
+            "sampler.topology=host.",
+        )

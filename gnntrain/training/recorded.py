@@ -1,0 +1,122 @@
+"""A step recorded once as a CUDA graph and replayed: the host launches one thing, not hundreds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.training.snapshot import EpochTotals
+
+if TYPE_CHECKING:
+    from gnntrain.loading.device import SeedBatch
+
+Record = Callable[[Callable[[], None]], Callable[[], None]]
+"""Takes what is to be recorded, and returns what replays it."""
+
+# Before that, libraries set up and kernels are compiled, which cannot be recorded.
+_NUM_EAGER = 3
+
+
+class RecordedStep:
+    """Draws, gathers, computes and updates as one recorded whole, on fixed memory.
+
+    The first steps run as they are, then one is recorded; from there on a step is three copies
+    into the recording's memory (seeds, keys, learning rate) and its replay. All of these are real
+    steps of the training.
+
+    Args:
+        make: Makes the padded batch of a step, see `DeviceNeighborLoader.made`.
+        update: Trains on a batch and adds to the totals; only what happens on the device counts.
+        optimizer: The one that `update` moves.
+        device: Where.
+        record: How to record; by default as a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[SeedBatch], MiniBatch],
+        update: Callable[[MiniBatch, EpochTotals], object],
+        optimizer: Optimizer,
+        device: torch.device,
+        record: Record | None = None,
+    ) -> None:
+        self._make = make
+        self._update = update
+        self._optimizer = optimizer
+        self._device = device
+        self._record = record or _record_cuda_graph
+        self._given: SeedBatch | None = None
+        self._totals = EpochTotals.start(device)
+        self._rate = torch.zeros((), device=device)
+        self._num_eager = 0
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self, step: SeedBatch, totals: EpochTotals) -> None:
+        """Train one step; the totals' tensors are the recording's own from then on."""
+        self._totals.lend(totals)
+        if self._given is not None and len(step.seeds) != len(self._given.seeds):
+            self._update(self._make(step), self._totals)  # the rest of an epoch
+            return
+        if self._given is None:
+            self._given = step
+        self._given.seeds.copy_(step.seeds)
+        self._given.keys.copy_(step.keys)
+        if self._replay is None and self._num_eager < _NUM_EAGER:
+            self._num_eager += 1
+            with _aside(self._device):
+                self._run()
+            return
+        self._rate.fill_(self._optimizer.param_groups[0]["lr"])
+        if self._replay is None:
+            with self._rate_in_memory():
+                self._replay = self._record(self._run)
+        self._replay()
+
+    def _run(self) -> None:
+        assert self._given is not None
+        self._update(self._make(self._given), self._totals)
+
+    @contextmanager
+    def _rate_in_memory(self) -> Iterator[None]:
+        """Have the optimiser read its learning rate, and count its steps, in device memory."""
+        groups = self._optimizer.param_groups
+        before = [dict(group) for group in groups]
+        if self._device.type == "cuda":
+            own = {"fused": True} if isinstance(self._optimizer, SGD) else {"capturable": True}
+            for group in groups:
+                group |= own | {"lr": self._rate}
+            for state in self._optimizer.state.values():
+                if isinstance(state.get("step"), Tensor):
+                    state["step"] = state["step"].to(self._device)
+        try:
+            yield
+        finally:
+            for group, keys in zip(groups, before, strict=True):
+                group["lr"] = keys["lr"]
+
+
+def _record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    return graph.replay
+
+
+@contextmanager
+def _aside(device: torch.device) -> Iterator[None]:
+    """On a stream that is not the default one, as what comes before a recording must be."""
+    if device.type != "cuda":
+        yield
+        return
+    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none here
+    current = torch.cuda.current_stream(device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        yield
+    current.wait_stream(side)

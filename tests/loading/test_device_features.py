@@ -1,0 +1,110 @@
+"""Wherever rows lie, the same rows are read; and the cache holds what is read most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gnntrain.compute.device import DeviceTable
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.device_features import (
+    DeviceFeatures,
+    PlacedFeatures,
+    place_features,
+    shard_range,
+    sharded_table,
+    stored_rows,
+)
+from gnntrain.loading.placement import Placement
+from tests.compute.devices import on_each_device
+from tests.graphs import random_graph, stored
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+HOT = torch.tensor([3, 10, 11, 40])
+PLACEMENTS = [
+    Placement("resident", "resident"),
+    Placement("resident", "pinned"),
+    Placement("resident", "memmap"),
+    Placement("resident", "sharded"),
+    Placement("resident", "cached", 4),
+    Placement("resident", "cached", 4, cold="memmap"),
+    Placement("resident", "cached", 0),
+]
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+    return stored(tmp_path / "store", random_graph(), feature_dtype=request.param)
+
+
+def placed(store: GraphStore, placement: Placement, device: str) -> DeviceFeatures:
+    context = DistributedContext(device=torch.device(device))
+    return place_features(store, placement, context, HOT[: placement.num_cached])
+
+
+@on_each_device
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
+def test_the_rows_are_the_stores(store: GraphStore, placement: Placement, device: str) -> None:
+    features = placed(store, placement, device)
+    nodes = np.array([40, 0, 3, 3, 59, 11, 2])
+    expected = stored_rows(store).float()[torch.from_numpy(nodes)]
+    assert features.num_features == expected.shape[1]
+    on_device = torch.from_numpy(nodes).to(device)
+    given: list[Tensor | np.ndarray[tuple[int], np.dtype[np.int64]]] = [nodes, on_device]
+    for asked in given:
+        assert torch.equal(features.named(asked).whole().cpu(), expected)
+    none = features.named(torch.empty(0, dtype=torch.int64, device=device))
+    assert none.whole().shape == (0, expected.shape[1])
+
+
+@on_each_device
+@pytest.mark.parametrize("cold", ["pinned", "memmap"])
+def test_hits_are_counted_until_they_are_taken(store: GraphStore, device: str, cold: str) -> None:
+    placement = Placement("resident", "cached", 4, cold=cold)  # type: ignore[arg-type]
+    features = placed(store, placement, device)
+    features.named(torch.tensor([3, 5, 40, 41, 42], device=device))
+    features.named(torch.tensor([10, 1], device=device))
+    assert features.take_reads() == (3, 7)
+    assert features.take_reads() == (0, 0)
+
+
+@on_each_device
+def test_padding_counts_as_no_read(store: GraphStore, device: str) -> None:
+    features = placed(store, Placement("resident", "cached", 4), device)
+    nodes = torch.tensor([3, 5, 3, 3, 3], device=device)
+    features.named(nodes, torch.tensor(2, device=device))
+    assert features.take_reads() == (1, 2)
+
+
+@on_each_device
+def test_without_a_cache_nothing_is_counted(store: GraphStore, device: str) -> None:
+    for placement in PLACEMENTS[:4]:
+        features = placed(store, placement, device)
+        features.named(torch.tensor([1, 2], device=device))
+        assert features.take_reads() == (0, 0)
+
+
+@on_each_device
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 60])
+def test_shards_on_several_gpus_are_read_as_one_table(
+    store: GraphStore, device: str, world_size: int
+) -> None:
+    rows = stored_rows(store).to(device)
+    ranges = [shard_range(len(rows), rank, world_size) for rank in range(world_size)]
+    assert [r.start for r in ranges[1:]] == [r.stop for r in ranges[:-1]]
+    shards = tuple(rows[part].clone() for part in ranges)
+    features = PlacedFeatures(sharded_table(shards, torch.device(device)), torch.device(device))
+    nodes = torch.randperm(len(rows)).to(device)
+    assert torch.equal(features.named(nodes).whole(), rows.float()[nodes])
+
+
+def test_a_table_without_nodes_has_all_rows(store: GraphStore) -> None:
+    features = placed(store, PLACEMENTS[0], "cpu")
+    assert isinstance(features.named(), DeviceTable)
+    assert len(features.named()) == store.num_nodes

@@ -1,0 +1,70 @@
+"""The hot rows are those that training's batches read most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gnntrain.loading.hotness import hottest, out_degrees, presampled
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.cpu import CPUNeighborSampler
+from tests.graphs import random_graph, stored
+
+
+def test_reads_are_counted_over_all_steps_of_all_epochs() -> None:
+    drawn: list[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], SampleKey]] = []
+
+    def draw(seeds: np.ndarray[tuple[int], np.dtype[np.int64]], key: SampleKey) -> torch.Tensor:
+        drawn.append((seeds, key))
+        return torch.tensor([*seeds.tolist(), 9])
+
+    plan = SeedPlan(np.arange(5), 2, seed=1)
+    counts = presampled(draw, plan, 10, 3)
+    assert counts.tolist() == [3] * 5 + [0] * 4 + [9]  # three steps in each of three epochs
+    assert len({key for _, key in drawn}) == 9
+    assert not {key.seed for _, key in drawn} & {plan.seed}  # training draws other batches
+
+
+def test_without_a_step_nothing_is_hot() -> None:
+    plan = SeedPlan(np.arange(3), 5, drop_last=True)
+    counts = presampled(lambda *_: torch.empty(0), plan, 4, 2)
+    assert counts.tolist() == [0, 0, 0, 0]
+
+
+def test_the_hottest_are_ascending_and_equal_ones_go_by_number() -> None:
+    counts = torch.tensor([5, 1, 7, 5, 5, 0])
+    assert hottest(counts, 3).tolist() == [0, 2, 3]
+    assert hottest(counts, 0).tolist() == []
+    assert hottest(counts, 99).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_out_degrees_count_the_edges_from_a_node(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    expected = [int((store.indices == node).sum()) for node in range(store.num_nodes)]
+    assert out_degrees(store).tolist() == expected
+
+
+def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
+    """On a graph where one part is never reached, however large its degrees are."""
+    src = np.concatenate([np.random.default_rng(0).integers(0, 30, 200), np.full(500, 45)])
+    dst = np.concatenate([np.arange(200) % 30, np.full(500, 46)])
+    data = random_graph(
+        50,
+        700,
+        src=src,
+        dst=dst,
+        splits={"train": np.arange(30), "val": np.arange(30, 40), "test": np.arange(40, 50)},
+    )
+    store = stored(tmp_path / "store", data)
+    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 3))
+    counts = presampled(
+        lambda seeds, key: torch.from_numpy(sampler.sample(seeds, key=key).nodes),
+        SeedPlan(store.split("train"), 8),
+        store.num_nodes,
+        2,
+    )
+    assert int(counts[30:].sum()) == 0
+    assert 45 in hottest(out_degrees(store), 1)

@@ -1,0 +1,121 @@
+"""A recorded step trains as one that is not. Where there is no GPU, to record is to run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnntrain.compute.device import DeviceTable
+from gnntrain.config import TrainerConfig
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import RunError
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.training.forward import needs_of
+from gnntrain.training.trainer import Trainer
+from tests.compute.devices import NEEDS_GPU, on_each_device
+from tests.graphs import random_graph, stored
+from tests.training.test_trainer import Listener, Scripted
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
+from gnntrain.loading.device_features import PlacedFeatures, stored_rows
+from gnntrain.sampling.gpu import TritonNeighborSampler
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GraphStore:
+    return stored(
+        tmp_path / "store", random_graph()
+    )  # 30 training nodes: 3 steps of 8 and one of 6
+
+
+def run_again(body: Callable[[], None]) -> Callable[[], None]:
+    """In the place of a CUDA graph."""
+    return body
+
+
+def trainer(
+    store: GraphStore, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
+) -> tuple[Trainer, Listener]:
+    torch.manual_seed(0)
+    place, listener = torch.device(device), Listener()
+    model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
+    needs = replace(needs_of(model), rows=False)
+    graph = DeviceGraph.of(store, needs, place, torch.from_numpy(store.indices).to(place))
+    sampler = TritonNeighborSampler(
+        graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None
+    )
+    features = PlacedFeatures(DeviceTable(stored_rows(store).to(place)), place)
+    plan = SeedPlan(store.split("train"), 8)
+    loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
+    made = Trainer(
+        model,
+        loader,
+        Scripted(),
+        task=store.task,
+        metric="accuracy",
+        config=config,
+        context=DistributedContext(device=place),
+        callbacks=(listener,),
+        record=run_again if device == "cpu" else None,
+    )
+    return made, listener
+
+
+@on_each_device
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"scheduler": "cosine", "clip_norm": 0.5},
+        {"optimizer": "sgd", "warmup_epochs": 1},
+        {"precision": "bf16", "optimizer": "adamw"},
+        {"max_steps": 6},
+    ],
+    ids=str,
+)
+def test_losses_are_those_of_steps_that_are_not_recorded(
+    store: GraphStore, device: str, keys: dict[str, Any]
+) -> None:
+    eager, eager_told = trainer(store, device, **keys)
+    recorded, told = trainer(store, device, cuda_graph=True, **keys)
+    eager.fit()
+    recorded.fit()
+    close = 2e-2 if keys.get("precision") == "bf16" else 1e-4
+    for ours, theirs in zip(told.epochs, eager_told.epochs, strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, rel=close)
+        assert ours.lr == pytest.approx(theirs.lr)
+        assert ours.step == theirs.step
+        edges = ours.edges_per_s * ours.seconds, theirs.edges_per_s * theirs.seconds
+        assert edges[0] == pytest.approx(edges[1])
+    for left, right in zip(recorded._model.parameters(), eager._model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("kind", [GCN, GIN, GAT, GATv2])
+def test_every_model_can_be_recorded(
+    store: GraphStore, device: str, kind: Callable[..., GNN]
+) -> None:
+    eager, eager_told = trainer(store, device, kind)
+    recorded, told = trainer(store, device, kind, cuda_graph=True)
+    eager.fit()
+    recorded.fit()
+    losses = [[record.train_loss for record in one.epochs] for one in (told, eager_told)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@on_each_device
+def test_a_loss_that_is_not_finite_is_found_at_its_step(store: GraphStore, device: str) -> None:
+    recorded, _ = trainer(store, device, cuda_graph=True, lr=1e30, log_every=1, epochs=5)
+    with pytest.raises(RunError, match=r"step \d of 4 \(seed nodes"):
+        recorded.fit()
