@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
@@ -24,7 +25,13 @@ from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.loading.stock import StockGraph, StockNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.evaluation import (
+    Evaluator,
+    Inferred,
+    LayerwiseEvaluator,
+    SampledEvaluator,
+    infer_by_batch,
+)
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
 
@@ -44,19 +51,27 @@ class Parts:
         store: The graph.
         context: This rank.
         scratch_dir: Where evaluation may put activations that do not fit in memory.
+        num_outputs: Of the model; None: as the graph's labels want it.
     """
 
     def __init__(
-        self, config: Config, store: GraphStore, context: DistributedContext, scratch_dir: Path
+        self,
+        config: Config,
+        store: GraphStore,
+        context: DistributedContext,
+        scratch_dir: Path,
+        *,
+        num_outputs: int | None = None,
     ) -> None:
         self.config = config
         self.store = store
         self.context = context
+        self._num_outputs = num_outputs or store.num_outputs
         self._features = MappedFeatures(store)
         self._samplers: dict[tuple[int, ...], CPUNeighborSampler] = {}
         self._device_samplers: dict[tuple[int, ...], TritonNeighborSampler] = {}
+        self._scratch_dir = scratch_dir
         self.model = self._build_model()
-        self.evaluator = self._build_evaluator(scratch_dir)
 
     @property
     def num_parameters(self) -> int:
@@ -137,20 +152,36 @@ class Parts:
         # Equal weights on every rank, then a stream of its own for dropout on each.
         seed = self.config.trainer.seed
         torch.manual_seed(seed)
-        model = build_model(self.config.model, self.store.num_features, self.store.num_outputs)
+        model = build_model(self.config.model, self.store.num_features, self._num_outputs)
         torch.manual_seed(seed + 1 + self.context.rank)
         return model.to(self.context.device)
 
-    def _build_evaluator(self, scratch_dir: Path) -> Evaluator:
+    def infer(self, *, embed: bool = False) -> Inferred:
+        """What the model says of every node, exactly, by one rank alone.
+
+        Args:
+            embed: Keep the rows that enter the last layer, too; not of a plain PyG model.
+        """
+        if isinstance(self.model, GNN):
+            return self._layerwise().infer(self.model, embed=embed)
+        logits = self._scratch().matrix("logits", self.store.num_nodes, self._num_outputs)
+        plan = SeedPlan(
+            np.arange(self.store.num_nodes),
+            self.config.evaluation.batch_size,
+            shuffle=False,
+            redraw=False,
+        )
+        loader = self._neighbor_loader(plan, (-1,) * self.config.model.num_layers)
+        infer_by_batch(self.model, loader, self.context, logits)
+        return Inferred(logits)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """This rank's evaluator, as the configuration wants it."""
         config = self.config.evaluation
         all_ranks = config.ranks == "all"
         if config.name == "layerwise" and isinstance(self.model, GNN):
-            quarter = psutil.virtual_memory().total / 2**32
-            memory_limit = quarter if config.memory_limit is None else config.memory_limit
-            scratch = Scratch(self.context, scratch_dir, int(memory_limit * 2**30))
-            return LayerwiseEvaluator(
-                self.store, self._features, self.context, scratch, all_ranks=all_ranks
-            )
+            return self._layerwise()
         if config.name == "layerwise":
             # A plain PyG model cannot be run a layer at a time: exact by whole neighbourhoods.
             fan_outs: Sequence[int] = (-1,) * self.config.model.num_layers
@@ -161,6 +192,18 @@ class Parts:
             for split in ("train", "val", "test")
         }
         return SampledEvaluator(self.store, loaders, self.context)
+
+    def _layerwise(self) -> LayerwiseEvaluator:
+        all_ranks = self.config.evaluation.ranks == "all"
+        return LayerwiseEvaluator(
+            self.store, self._features, self.context, self._scratch(), all_ranks=all_ranks
+        )
+
+    def _scratch(self) -> Scratch:
+        limit = self.config.evaluation.memory_limit
+        if limit is None:
+            limit = psutil.virtual_memory().total / 2**32  # a quarter, in GiB
+        return Scratch(self.context, self._scratch_dir, int(limit * 2**30))
 
     def _evaluation_loader(self, split: str, fan_outs: Sequence[int], all_ranks: bool) -> Loader:
         config = self.config.evaluation

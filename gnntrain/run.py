@@ -20,7 +20,6 @@ from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.cores import available_cores
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import GraphStore
-from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError, UserError
 from gnntrain.job import Job, in_words, status_of, summarize
@@ -28,7 +27,7 @@ from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import open_run_store, prepare_store, record_of
-from gnntrain.training.checkpoint import State, load_checkpoint, load_last, load_weights
+from gnntrain.training.checkpoint import State, load_last
 from gnntrain.training.records import Summary
 
 __all__ = [
@@ -229,24 +228,14 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The graph, the checkpoint or the configuration are not the run's any more.
     """
-    from gnntrain.assembly import Parts  # what only a process that computes needs
+    from gnntrain.inference import load_best  # what only a process that computes needs
 
-    run = RunDirectory.open(run_dir)
-    config = from_dict(run.config(), saved=True)
-    checkpoint = run.best_checkpoint()
-    state = load_checkpoint(checkpoint)
-    store = open_run_store(run, config.dataset).store
-    use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
-    context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
-    torch.set_num_threads(config.distributed.threads or available_cores())
-    parts = Parts(config, store, context, run.path)
-    load_weights(parts.model, state, checkpoint)
-    metrics = parts.evaluator.evaluate(parts.model)
+    best = load_best(run_dir)
     return {
-        "run": run.shown,
-        "epoch": state["epoch"],
-        "metric": store.metric,
-        "metrics": metrics,
+        "run": best.run.shown,
+        "epoch": best.epoch,
+        "metric": best.learnt.metric,
+        "metrics": best.parts.evaluator.evaluate(best.parts.model),
     }
 
 

@@ -3,22 +3,86 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import platformdirs
 
 from gnntrain.config import DatasetConfig
 from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build
 from gnntrain.data.datasets import builder_for
+from gnntrain.data.graph import Task
 from gnntrain.data.store import GraphStore, StoreError
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 
 
-def prepare_store(dataset: DatasetConfig) -> OpenedStore:
-    """Open the data set's graph store, building it first where that is needed."""
-    builder = builder_for(dataset)
+@dataclass(frozen=True)
+class Learnt:
+    """What a model takes and gives that was trained on a graph.
+
+    Attributes:
+        dataset: Name of the graph's data set.
+        task: Kind of labels.
+        metric: What it is judged by.
+        num_features: Numbers it takes for a node.
+        num_classes: Number of classes.
+        class_names: The classes as the user's labels call them; None: 0, 1, ….
+    """
+
+    dataset: str
+    task: Task
+    metric: str
+    num_features: int
+    num_classes: int
+    class_names: list[str] | list[int] | None = None
+
+    @classmethod
+    def of(cls, store: GraphStore) -> Learnt:
+        """What a model learns from this graph."""
+        return cls(
+            store.dataset,
+            store.task,
+            store.metric,
+            store.num_features,
+            store.num_classes,
+            store.class_names,
+        )
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers the model gives for a node, see `GraphStore.num_outputs`."""
+        return 1 if self.task == "binary" else self.num_classes
+
+
+def learnt_by(run: RunDirectory, dataset: DatasetConfig) -> Learnt:
+    """What the model of a run takes and gives; opens the run's graph only where it must.
+
+    Raises:
+        UserError: The run does not say, and its graph is gone.
+    """
+    record = run.store_record()
+    if record is None or record.learnt is None:  # from before this was recorded
+        return Learnt.of(open_run_store(run, dataset).store)
+    try:
+        learnt = Learnt(**record.learnt)
+    except TypeError as error:
+        raise UserError(f"{run.path / 'store.json'} cannot be read: {error}") from error
+    if learnt.task not in get_args(Task):
+        raise UserError(f"{run.path / 'store.json'} cannot be read: task is {learnt.task!r}")
+    return learnt
+
+
+def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedStore:
+    """Open the data set's graph store, building it first where that is needed.
+
+    Args:
+        dataset: The data set.
+        labelled: Whether a user's own files must say what is to be learnt.
+    """
+    builder = builder_for(dataset, labelled=labelled)
     options = PrepareOptions(
         to_undirected=dataset.to_undirected,
         add_self_loops=dataset.add_self_loops,
@@ -33,17 +97,18 @@ def record_of(store: GraphStore) -> StoreRecord:
     """What a run directory keeps of its graph: where it lies, and a digest of what it holds.
 
     The digest is taken over the checksums of all arrays and what they mean, not over where they
-    came from: raw files may be moved or touched.
+    came from: raw files may be moved or touched. What the classes are called is not learnt.
     """
     meta = store.meta
+    arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}
     content = {
-        "arrays": {name: array.checksum for name, array in meta.arrays.items()},
-        "dtypes": {name: array.dtype for name, array in meta.arrays.items()},
+        "arrays": {name: array.checksum for name, array in arrays.items()},
+        "dtypes": {name: array.dtype for name, array in arrays.items()},
         "task": meta.task,
         "metric": meta.metric,
         "num_classes": meta.num_classes,
     }
-    return StoreRecord(str(store.path), digest_of(content))
+    return StoreRecord(str(store.path), digest_of(content), asdict(Learnt.of(store)))
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:

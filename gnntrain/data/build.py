@@ -210,9 +210,10 @@ def _write_arrays(
     small = {"labels": _stored_labels(data)}
     for name in SPLITS:
         small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    if data.node_ids is not None:
-        kind = data.node_ids.dtype if data.node_ids.dtype.kind == "S" else np.dtype(np.int64)
-        small["node_ids"] = data.node_ids.astype(kind, copy=False)
+    for name, words in (("node_ids", data.node_ids), ("class_names", data.class_names)):
+        if words is not None:
+            kind = words.dtype if words.dtype.kind == "S" else np.dtype(np.int64)
+            small[name] = words.astype(kind, copy=False)
     for name, array in small.items():
         arrays[name] = _write_array(directory, name, array)
     return arrays
@@ -332,6 +333,7 @@ def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     a_node += data.num_classes if data.task == "multilabel" else 4
     if data.node_ids is not None:
         a_node += max(data.node_ids.dtype.itemsize, 8)
+    names = 0 if data.class_names is None else data.class_names.nbytes
     in_splits = sum(len(ids) for ids in data.splits.values())
-    headers = len(ARRAYS) * HEADER_BYTES + (1 << 16)
+    headers = len(ARRAYS) * HEADER_BYTES + (1 << 16) + names
     return num_edges * an_edge + data.num_nodes * a_node + 8 * in_splits + headers

@@ -70,6 +70,12 @@ def _find_problems(data: GraphData) -> Iterator[str]:
             yield f"node_ids has shape {list(data.node_ids.shape)}, expected [{data.num_nodes}]"
         if data.node_ids.dtype.kind not in "iS":
             yield f"node_ids is {data.node_ids.dtype}, expected int64 or bytes"
+    names = data.class_names
+    if names is not None and (names.shape != (data.num_classes,) or names.dtype.kind not in "iS"):
+        yield (
+            f"class_names is {names.dtype} {list(names.shape)}, "
+            f"expected int64 or bytes [{data.num_classes}]"
+        )
 
 
 def _edge_problems(data: GraphData) -> Iterator[str]:
@@ -139,7 +145,7 @@ def _split_problems(data: GraphData) -> Iterator[str]:
         if not problems:
             usable.append((name, ids))
             yield from _unlabelled_problems(data, name, ids)
-    if len(data.splits["train"]) == 0:
+    if data.labelled and len(data.splits["train"]) == 0:
         yield "split train is empty"
     yield from _overlap_problems(usable, data.num_nodes)
 

@@ -50,8 +50,12 @@ class SyntheticBuilder:
         return replace(synthetic_graph(**self._options), dataset=self._name)
 
 
-def builder_for(config: DatasetConfig) -> DatasetBuilder:
+def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
+
+    Args:
+        config: The data set.
+        labelled: Whether a user's own files must say what is to be learnt.
 
     Raises:
         UserError: The data set has no split of that number, or a file is not given.
@@ -59,7 +63,7 @@ def builder_for(config: DatasetConfig) -> DatasetBuilder:
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
     if isinstance(config, FilesConfig):
-        return FilesBuilder(config)
+        return FilesBuilder(config, labelled=labelled)
     if isinstance(config, BuiltinConfig) and config.name in PYG_SPECS:
         return PyGBuilder(config)
     if isinstance(config, BuiltinConfig) and config.name in OGB_NAMES:

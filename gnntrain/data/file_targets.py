@@ -14,7 +14,7 @@ from gnntrain.data.array_files import ARRAY_SUFFIXES, ArraySource, load_arrays, 
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import BoolArray, Rows, column_of_array
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
-from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.node_index import NodeIndex, utf8
 from gnntrain.data.node_rows import NodeRows, read_labels, read_splits
 from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
@@ -51,6 +51,7 @@ class Targets:
         task: Kind of labels.
         labelled: bool `[num_nodes]`: nodes that have labels.
         rows: Where they were read; may have a column of splits.
+        class_names: See `GraphData.class_names`.
     """
 
     labels: AnyArray
@@ -58,6 +59,18 @@ class Targets:
     task: Task
     labelled: BoolArray
     rows: NodeRows
+    class_names: AnyArray | None = None
+
+
+def no_targets(rows: NodeRows, index: NodeIndex) -> Targets:
+    """Of a graph that nothing is to be learnt from: no node has a label."""
+    labels = np.full(index.num_nodes, -1, np.int32)
+    return Targets(labels, 1, "multiclass", labels >= 0, rows)
+
+
+def no_splits() -> dict[str, Int64Array]:
+    """Of a graph that nothing is to be learnt from."""
+    return {name: np.empty(0, np.int64) for name in SPLITS}
 
 
 def read_targets(
@@ -100,9 +113,17 @@ def _classes(
     if len(classes) < 2:
         bad.settle()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
-    if not column.is_text and (classes != np.arange(len(classes))).any():
-        _logger.info("labels %s are classes 0 … %d", _first(classes), len(classes) - 1)
-    return Targets(labels, len(classes), task, labels >= 0, rows)
+    return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes))
+
+
+def _names(classes: AnyArray) -> AnyArray | None:
+    """Classes as a store keeps them; None if they are 0, 1, …."""
+    if classes.dtype == object:
+        return utf8(classes)
+    if (classes == np.arange(len(classes))).all():
+        return None
+    _logger.info("labels %s are classes 0 … %d", _first(classes), len(classes) - 1)
+    return classes.astype(np.int64)
 
 
 def _no_class(rows: NodeRows) -> BoolArray:
@@ -148,7 +169,11 @@ def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) 
     labels[rows.nodes] = rows.rows.matrix
     labelled = np.zeros(index.num_nodes, bool)
     labelled[rows.nodes] = True
-    return Targets(labels, num_classes, "multilabel", labelled, rows)
+    names = list(rows.numbers.values())
+    # Columns without a header are called by their places, which say nothing.
+    is_named = len(set(names)) == num_classes and not all(name.isdecimal() for name in names)
+    class_names = utf8(np.array(names, object)) if is_named else None
+    return Targets(labels, num_classes, "multilabel", labelled, rows, class_names)
 
 
 def _no_flag(record: Record, rows: NodeRows) -> str:

@@ -30,7 +30,7 @@ from gnntrain.data.array_files import (
 )
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import Rows, column_of_array, finite_rows
-from gnntrain.data.file_targets import read_targets, split_nodes
+from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
 from gnntrain.data.graph import JSON, METRICS_OF_TASK, AnyArray, GraphData, Int64Array, Task
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import (
@@ -64,15 +64,23 @@ _OPTIONS = (
     "metric",
     "bad_rows",
 )
+# What is kept of the same files; raised when it grows. 2: the classes' names.
+_READING = 2
 _EDGE_ARRAYS = ("edge_index", "edges")
 _WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
 
 
 class FilesBuilder:
-    """Builds a graph from the user's files."""
+    """Builds a graph from the user's files.
 
-    def __init__(self, config: FilesConfig) -> None:
+    Args:
+        config: The files and how they are read.
+        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+    """
+
+    def __init__(self, config: FilesConfig, *, labelled: bool = True) -> None:
         self.config = config
+        self._labelled = labelled
         self._paths = {
             role: None if (given := getattr(config, role)) is None else Path(given).absolute()
             for role in _ROLES
@@ -86,11 +94,16 @@ class FilesBuilder:
         Raises:
             UserError: A file is not there.
         """
+        roles = _ROLES if self._labelled else ("edges", "features")
         files: dict[str, JSON] = {
-            role: _stamp(role, path) for role, path in self._paths.items() if path is not None
+            role: _stamp(role, path) for role in roles if (path := self._paths[role]) is not None
         }
         options: dict[str, JSON] = {name: getattr(self.config, name) for name in _OPTIONS}
-        return {"dataset": "files", "files": files, "options": options}
+        identity: dict[str, JSON] = {"dataset": "files", "files": files, "options": options}
+        if self._labelled:
+            return identity | {"reading": _READING}
+        elsewhere = [role for role in ("labels", "split") if self._paths[role] is not None]
+        return identity | {"reading": _READING, "unread": list[JSON](elsewhere)}
 
     def build(self) -> GraphData:
         """Read the files.
@@ -100,13 +113,18 @@ class FilesBuilder:
         """
         config = self.config
         bad = BadRows(config.bad_rows)
-        nodes = _checked_features(read_features(self._path("features"), config, bad), bad)
+        nodes = read_features(self._path("features"), config, bad, labelled=self._labelled)
+        nodes = _checked_features(nodes, bad)
         bad.settle()
         if not len(nodes.rows):
             raise UserError(f"{self._path('features')} has no rows.", _MISSING_HINTS["features"])
         index = NodeIndex(nodes.column("id") if "id" in nodes.places else None, len(nodes.rows))
-        targets = read_targets(self._paths["labels"], nodes, index, config, bad)
-        splits = split_nodes(self._paths["split"], targets, index, config, bad)
+        if self._labelled:
+            targets = read_targets(self._paths["labels"], nodes, index, config, bad)
+            splits = split_nodes(self._paths["split"], targets, index, config, bad)
+            metric = _metric(config.metric, targets.task)
+        else:
+            targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
         src, dst, weight = _known_edges(_read_edges(self._path("edges"), config, bad), index, bad)
         bad.settle()
         return GraphData(
@@ -121,7 +139,9 @@ class FilesBuilder:
             features=nodes.rows.matrix,
             edge_weight=weight,
             node_ids=index.node_ids(),
-            metric=_metric(config.metric, targets.task),
+            class_names=targets.class_names,
+            labelled=self._labelled,
+            metric=metric,
         )
 
     def _path(self, role: str) -> Path:

@@ -67,6 +67,9 @@ class GraphData:
             (a self loop once).
         edge_weight: float32 `[num_given_edges]`, or None.
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
+        class_names: The classes in the user's words (where a node has several labels: the labels),
+            int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
+        labelled: False for a graph that nothing is to be learnt from: it needs no training node.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
         ogb_name: Name of the OGB evaluator to use, if any.
     """
@@ -83,6 +86,8 @@ class GraphData:
     symmetric: bool = False
     edge_weight: AnyArray | None = None
     node_ids: AnyArray | None = None
+    class_names: AnyArray | None = None
+    labelled: bool = True
     metric: str = "accuracy"
     ogb_name: str | None = None
 

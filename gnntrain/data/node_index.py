@@ -34,8 +34,7 @@ class NodeIndex:
         """The ids as a store keeps them: int64 or UTF-8 bytes; None if they are 0, 1, …."""
         if self._own is None or not self._is_text:
             return self._own
-        encoded: AnyArray = np.char.encode(self._own.astype(str), "utf-8")
-        return encoded
+        return utf8(self._own)
 
     def shown(self) -> str:
         """The first ids, for messages."""
@@ -64,6 +63,12 @@ class NodeIndex:
 
     def _numbers(self, values: AnyArray) -> Int64Array:
         return np.array(self._index.get_indexer(values), np.int64)
+
+
+def utf8(texts: AnyArray) -> AnyArray:
+    """Texts as a store keeps them: bytes of one length, as long as the longest needs."""
+    encoded: AnyArray = np.char.encode(texts.astype(str), "utf-8")
+    return encoded
 
 
 def _whole_numbers(texts: AnyArray) -> tuple[Int64Array, AnyArray]:

@@ -131,15 +131,24 @@ def repeated(values: AnyArray) -> BoolArray:
     return np.asarray(pd.Series(values).duplicated(), bool)
 
 
-def read_features(path: Path, config: FilesConfig, bad: BadRows) -> NodeRows:
+def read_features(
+    path: Path, config: FilesConfig, bad: BadRows, *, labelled: bool = True
+) -> NodeRows:
     """The features file: ids, numbers and, where they have no file of their own, labels and splits.
+
+    Args:
+        path: The file.
+        config: How it is read.
+        bad: Takes its bad rows.
+        labelled: Whether there must be labels. Columns of labels and splits are no features either
+            way.
 
     Raises:
         UserError: The file cannot be read, has no column of a name that is asked for, or no
             labels though it should.
     """
     if path.suffix.lower() in ARRAY_SUFFIXES:
-        if config.labels is None:
+        if labelled and config.labels is None:
             raise UserError(
                 f"dataset.labels is not given, and {path} has no columns with names.",
                 "Give a file of labels.",
@@ -148,14 +157,17 @@ def read_features(path: Path, config: FilesConfig, bad: BadRows) -> NodeRows:
     table = open_user_table(path, config, bad)
     places = _id_place(table, config)
     if config.labels is None:
-        places |= _named_place(table, "label", config.label_column, LABEL_NAMES)
-        if "label" not in places:
+        if labelled or config.label_column is None or config.label_column in table.names:
+            places |= _named_place(table, "label", config.label_column, LABEL_NAMES)
+        if labelled and "label" not in places:
             raise UserError(
                 f"dataset.labels is not given, and {path} has no column called "
                 f"{' or '.join(LABEL_NAMES)} (it has {_listed(table.names)}).",
                 "Give a file of labels, or the column's name as dataset.label_column.",
             )
-        if config.split is None:
+        if config.split is None and (
+            labelled or config.split_column is None or config.split_column in table.names
+        ):
             places |= _named_place(table, "split", config.split_column, SPLIT_NAMES)
     return _read(table, places, _left_over(table, places))
 

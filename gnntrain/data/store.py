@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, IntArray, Task
 from gnntrain.data.store_files import checksums, is_sealed, map_array, stamps_of, write_seal
@@ -153,6 +155,15 @@ class GraphStore:
     def node_ids(self) -> AnyArray | None:
         """The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None."""
         return self._arrays.get("node_ids")
+
+    @property
+    def class_names(self) -> list[str] | list[int] | None:
+        """The classes (where a node has several: the labels) in the user's words; None: 0, 1, …."""
+        names = self._arrays.get("class_names")
+        if names is None:
+            return None
+        texts = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
+        return cast(list[str] | list[int], texts.tolist())
 
     def split(self, name: str) -> Int64Array:
         """Node ids of "train", "val" or "test", int64, ascending, each once."""

@@ -18,7 +18,7 @@ FORMAT: Final = "gnntrain-store"
 VERSION: Final = 1
 META_FILE = "meta.json"
 SEAL_FILE = ".verified.json"
-OPTIONAL_ARRAYS = ("edge_weight", "node_ids")
+OPTIONAL_ARRAYS = ("edge_weight", "node_ids", "class_names")
 ARRAYS = (
     *("indptr", "indices", "features", "labels", "gcn_norm"),
     *(f"split_{name}" for name in SPLITS),
@@ -141,6 +141,7 @@ def _check_arrays(path: Path, meta: StoreMeta) -> None:
         "labels": (num_nodes, meta.num_classes) if multilabel else (num_nodes,),
         "gcn_norm": (num_nodes,),
         "node_ids": (num_nodes,),
+        "class_names": (meta.num_classes,),
     }
     dtypes = {
         "indptr": "int64",
@@ -150,6 +151,7 @@ def _check_arrays(path: Path, meta: StoreMeta) -> None:
         "labels": "uint8" if multilabel else "int32",
         "gcn_norm": "float32",
         "node_ids": r"int64|\|S[1-9][0-9]*",
+        "class_names": r"int64|\|S[1-9][0-9]*",
     }
     for name in ARRAYS:
         if name not in meta.arrays and name not in OPTIONAL_ARRAYS:

@@ -123,7 +123,6 @@ class GNN(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.hidden_channels = hidden_channels
         self.hidden_channels, self.num_layers, self.jk = hidden_channels, num_layers, jk
         self.state_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
         last = out_channels if jk == "none" else hidden_channels
@@ -274,6 +273,27 @@ class GNN(nn.Module):
             logits: Tensor = self.lin(rows)
             return logits
         return rows
+
+    @property
+    def embedding_channels(self) -> int:
+        """Width of the rows that enter the last layer: the last convolution, or `lin` with `jk`."""
+        if self.jk == "none":
+            return self.in_channels if self.num_layers == 1 else self.hidden_channels
+        return self.hidden_channels * (self.num_layers if self.jk == "cat" else 1)
+
+    def put_embeddings(self, i: int, h: Tensor, state: Tensor, out: Tensor) -> None:
+        """With `jk`: write what enters `lin` of the rows `h` that leave layer `i` to `out`.
+
+        Args:
+            i: The layer.
+            h: `[rows, hidden_channels]`.
+            state: The running read-out, `h` included.
+            out: `[rows, embedding_channels]`, whole after the last layer.
+        """
+        if self.jk == "cat":
+            out[:, i * h.shape[1] : (i + 1) * h.shape[1]] = h
+        elif i == self.num_layers - 1:
+            out[:] = state
 
     def _is_output(self, i: int) -> bool:
         return i == self.num_layers - 1 and self.jk == "none"

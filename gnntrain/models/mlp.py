@@ -34,7 +34,7 @@ class MLP(GNN):
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
         num_seeds = blocks[-1].num_dst if blocks else len(x)
         seeds = x.read(0, num_seeds) if isinstance(x, StoredRows) else x[:num_seeds]
-        return super().forward(seeds, [_edgeless(len(seeds))] * self.num_layers)
+        return super().forward(seeds, [edgeless(len(seeds))] * self.num_layers)
 
     def combine(
         self,
@@ -48,6 +48,7 @@ class MLP(GNN):
         return out
 
 
-def _edgeless(num_nodes: int) -> Block:
+def edgeless(num_nodes: int) -> Block:
+    """The block of nodes that have no edge."""
     indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
     return Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=num_nodes)

@@ -35,10 +35,13 @@ class StoreRecord:
     Attributes:
         path: Directory of the graph store.
         digest: Digest of its content.
+        learnt: What a model trained on it takes and gives, plain values; ``None`` where the run
+            does not say.
     """
 
     path: str
     digest: str
+    learnt: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ class RunDirectory:
             return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            return StoreRecord(str(found["path"]), str(found["digest"]))
+            return StoreRecord(str(found["path"]), str(found["digest"]), found.get("learnt"))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 

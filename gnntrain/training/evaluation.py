@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import FeatureSource, StoredRows, share
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
+from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.base import Int64Array
 from gnntrain.training.forward import OnBatch, needs_of
 from gnntrain.training.metrics import Metrics, compute_metrics
@@ -38,6 +39,20 @@ class Evaluator(Protocol):
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """Collective: all ranks call it, and all get the same answer."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """What a model says of every node of a graph, on the CPU.
+
+    Attributes:
+        logits: float32 `[num_nodes, num_outputs]`.
+        embeddings: float32 `[num_nodes, embedding_channels]`, the rows that enter the model's last
+            layer (of a single layer the features, as they are stored); None: not kept.
+    """
+
+    logits: Tensor
+    embeddings: Tensor | StoredRows | None = None
 
 
 class LayerwiseEvaluator:
@@ -84,36 +99,48 @@ class LayerwiseEvaluator:
         self._scratch.release()
         return self._context.broadcast(metrics)
 
-    @torch.no_grad()
     def logits(self, model: GNN) -> Tensor:
-        """float32 `[num_nodes, num_outputs]` on the CPU, shared by all ranks. Collective.
+        """The logits of `infer`."""
+        return self.infer(model).logits
+
+    @torch.no_grad()
+    def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
+        """What the model says of every node, shared by all ranks. Collective.
 
         Belongs to the caller until the next call.
+
+        Args:
+            embed: Keep the rows that enter the last layer, too.
         """
         was_training = model.training
         model.eval()
         try:
-            return self._by_layer(model) if model.uses_graph else self._by_row(model)
+            return self._by_layer(model, embed) if model.uses_graph else self._by_row(model, embed)
         finally:
             model.train(was_training)
 
-    def _by_row(self, model: GNN) -> Tensor:
-        out = self._matrix("logits", self._store.num_outputs)
+    def _by_row(self, model: GNN, embed: bool) -> Inferred:
+        out = self._matrix("logits", model.out_channels)
+        kept = self._matrix("embeddings", model.embedding_channels) if embed else None
         for start, stop in self._chunks(model):
-            rows = self._features.named().read(start, stop)
-            out[start:stop] = model(self._on_device(rows), ()).cpu()
+            rows = self._on_device(self._features.named().read(start, stop))
+            out[start:stop] = _rows_alone(model, rows, None if kept is None else kept[start:stop])
         self._context.barrier()
-        return out
+        return Inferred(out, kept)
 
-    def _by_layer(self, model: GNN) -> Tensor:
+    def _by_layer(self, model: GNN, embed: bool) -> Inferred:
         start, stop = self._rows
+        gathered = None
+        if embed and model.jk != "none":
+            gathered = self._matrix("embeddings", model.embedding_channels)
         source: StoredRows | Tensor = self._features.named()
         readout = model.readout_start(stop - start) if model.state_channels else None
         for i in range(model.num_layers):
             is_last = i == model.num_layers - 1
             given = self._given(model, i, source)
             if is_last:
-                target = self._matrix("logits", self._store.num_outputs)
+                target = self._matrix("logits", model.out_channels)
+                kept = source if gathered is None else gathered
             else:
                 target = self._matrix(f"h{i % 2}", model.hidden_channels)
             for a, b in self._chunks(model):
@@ -121,13 +148,15 @@ class LayerwiseEvaluator:
                 if readout is not None:
                     state = readout[a - start : b - start]
                     state[:] = model.readout_add(i, state, h)
+                    if gathered is not None:
+                        model.put_embeddings(i, h, state, gathered[a:b])
                     h = state if is_last else h
                 target[a:b] = (model.readout(h) if is_last else h).cpu()
             self._context.barrier()
             source = target
             del given
             self._scratch.release("z")
-        return target
+        return Inferred(target, kept if embed else None)
 
     def _layer(
         self,
@@ -239,6 +268,20 @@ class SampledEvaluator:
         )
 
 
+@torch.no_grad()
+def infer_by_batch(
+    model: GNN | PlainModel, loader: Loader, context: DistributedContext, out: Tensor
+) -> None:
+    """Write the logits of the loader's seeds to `out`, in their order."""
+    module = OnBatch(model).eval()
+    loader.set_epoch(0)
+    start = 0
+    for batch in loader:
+        logits = module(batch.to(context.device)).float().cpu()
+        out[start : start + len(logits)] = logits
+        start += len(logits)
+
+
 def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int, int]:
     """The contiguous nodes that `rank` computes, so that all ranks have equal work.
 
@@ -263,6 +306,20 @@ def chunks(indptr: Int64Array, start: int, stop: int, max_rows: int) -> Iterator
         end = min(max(end, start + 1), start + max_rows)
         yield start, end
         start = end
+
+
+def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
+    """The logits of nodes without edges; what enters the last layer goes to `kept`."""
+    block, state = edgeless(len(x)).to(x.device), model.readout_start(len(x))
+    h = model.start(x)
+    for i in range(model.num_layers):
+        if kept is not None and model.jk == "none" and i == model.num_layers - 1:
+            kept[:] = h
+        h = model.layer(i, h, block)
+        state = model.readout_add(i, state, h)
+        if kept is not None and model.jk != "none":
+            model.put_embeddings(i, h, state, kept)
+    return model.readout(state if model.state_channels else h).cpu()
 
 
 def _metrics(store: GraphStore, logits: Tensor, labels: Tensor) -> Metrics:

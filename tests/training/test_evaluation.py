@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan
+from gnntrain.loading.features import MappedFeatures, StoredRows
+from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training import evaluation
@@ -101,6 +101,28 @@ def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
     monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
     logits = layerwise(store, tmp_path).logits(model)
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_the_last_layer_makes_the_logits_of_the_embeddings(
+    tmp_path: Path, variant: dict[str, Any], num_layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stored(tmp_path / "store")
+    model = make_model(store, variant, num_layers)
+    monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
+    found = layerwise(store, tmp_path).infer(model, embed=True)
+    rows = found.embeddings
+    rows = rows.whole() if isinstance(rows, StoredRows) else rows
+    assert rows is not None
+    assert rows.shape == (store.num_nodes, model.embedding_channels)
+    block = whole_graph_block(store, needs_of(model))
+    with torch.no_grad():
+        if model.jk == "none":
+            expected = model.layer(num_layers - 1, rows, block)
+        else:
+            expected = model.lin(rows)
+    torch.testing.assert_close(found.logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)

@@ -1,0 +1,131 @@
+"""What the best model of a run says of the nodes of a graph: the run's own, or another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gnntrain.assembly import Parts
+from gnntrain.config import Config, from_dict
+from gnntrain.cores import available_cores
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
+from gnntrain.loading.features import StoredRows
+from gnntrain.models import PlainModel
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.run_store import Learnt, learnt_by, open_run_store, prepare_store
+from gnntrain.training.checkpoint import load_checkpoint, load_weights
+
+__all__ = ["BestModel", "Outputs", "infer", "load_best"]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a run's best model says of every node of a graph.
+
+    Attributes:
+        run: The run.
+        epoch: Its best epoch.
+        store: The graph.
+        learnt: What the model takes and gives.
+        logits: float32 `[num_nodes, num_outputs]` on the CPU; a large one is mapped from disk.
+        embeddings: float32 `[num_nodes, width]`, the rows that enter the model's last layer (of a
+            single layer the features, as they are stored); None: not asked for.
+    """
+
+    run: RunDirectory
+    epoch: int
+    store: GraphStore
+    learnt: Learnt
+    logits: Tensor
+    embeddings: Tensor | StoredRows | None
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """The best model of a run over a graph, ready to compute on this process alone.
+
+    Attributes:
+        run: The run.
+        epoch: Its best epoch.
+        learnt: What the model takes and gives.
+        parts: The model with its weights, the graph, and what computes.
+    """
+
+    run: RunDirectory
+    epoch: int
+    learnt: Learnt
+    parts: Parts
+
+
+def infer(
+    run_dir: str | Path,
+    config: Config | None = None,
+    *,
+    embed: bool = False,
+    scratch_dir: Path | None = None,
+) -> Outputs:
+    """Compute what a run's best model says of every node, exactly: over all in-neighbours.
+
+    Layer by layer, in chunks: beside two layers' activations, which go to disk where they are
+    larger than `evaluation.memory_limit`, little is held.
+
+    Args:
+        run_dir: The run: a directory, a name under `runs/`, or `latest`.
+        config: The run's configuration with other keys: another data set makes it compute on that
+            graph, which may be without labels. None: as the run was.
+        embed: Keep the rows that enter the last layer, too.
+        scratch_dir: Where activations go that are too large for memory; None: the run directory.
+
+    Raises:
+        UserError: The graph is not there, or is none that the model can take.
+    """
+    best = load_best(run_dir, config, scratch_dir)
+    model = best.parts.model
+    if embed and isinstance(model, PlainModel):
+        raise UserError(
+            f"model {best.parts.config.model.name} has no embeddings that gnntrain knows of: "
+            "it runs as a whole.",
+            "Ask for logits, or derive the model from gnntrain.models.GNN.",
+        )
+    found = best.parts.infer(embed=embed)
+    return Outputs(
+        best.run, best.epoch, best.parts.store, best.learnt, found.logits, found.embeddings
+    )
+
+
+def load_best(
+    run_dir: str | Path, config: Config | None = None, scratch_dir: Path | None = None
+) -> BestModel:
+    """Load a run's best model over its graph, or over another one; see `infer`."""
+    run = RunDirectory.open(run_dir)
+    begun = from_dict(run.config(), saved=True)
+    config = config or begun
+    checkpoint = run.best_checkpoint()
+    state = load_checkpoint(checkpoint)
+    if config.dataset == begun.dataset:
+        store = open_run_store(run, begun.dataset).store
+        learnt = Learnt.of(store)
+    else:
+        learnt = learnt_by(run, begun.dataset)
+        store = prepare_store(config.dataset, labelled=False).store
+        _refuse_other_features(store, learnt)
+    use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
+    context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
+    torch.set_num_threads(config.distributed.threads or available_cores())
+    parts = Parts(config, store, context, scratch_dir or run.path, num_outputs=learnt.num_outputs)
+    load_weights(parts.model, state, checkpoint)
+    return BestModel(run, state["epoch"], learnt, parts)
+
+
+def _refuse_other_features(store: GraphStore, learnt: Learnt) -> None:
+    if store.num_features != learnt.num_features:
+        raise UserError(
+            f"The model takes {learnt.num_features} features a node, as {learnt.dataset} has "
+            f"them; the graph {store.dataset} has {store.num_features}.",
+            "Give the same features in the same order.",
+        )
