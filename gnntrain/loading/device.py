@@ -13,6 +13,7 @@ from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
 from gnntrain.loading.features import FeatureSource, share
 from gnntrain.loading.loader import Position, RankShare, SeedPlan
+from gnntrain.phases import Phases
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
 from gnntrain.sampling.gpu import TritonNeighborSampler
@@ -113,6 +114,7 @@ class DeviceNeighborLoader(Position):
         self._features = features
         self._sampler = sampler
         self._needs = needs
+        self.phases = Phases(graph.indptr.device)
 
     def __len__(self) -> int:
         return self.plan.num_steps
@@ -126,8 +128,13 @@ class DeviceNeighborLoader(Position):
             yield self._batch(self.plan.share(order, step), key)
 
     def _batch(self, own: RankShare, key: SampleKey) -> DeviceMiniBatch:
-        graph, subgraph = self._graph, self._sampler.sample(own.seeds, key=key)
-        nodes = subgraph.nodes
+        with self.phases("sample"):
+            subgraph = self._sampler.sample(own.seeds, key=key)
+        with self.phases("gather"):
+            return self._filled(own, subgraph)
+
+    def _filled(self, own: RankShare, subgraph: DeviceSubgraph) -> DeviceMiniBatch:
+        graph, nodes = self._graph, subgraph.nodes
         return DeviceMiniBatch(
             x=self._rows(nodes),
             y=graph.labels[nodes[: subgraph.num_seeds]],

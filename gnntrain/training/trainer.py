@@ -21,6 +21,7 @@ from gnntrain.errors import RunError
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
+from gnntrain.phases import Phases, combined
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
@@ -82,6 +83,7 @@ class Trainer:
         self._loss = build_loss(task, config.label_smoothing)
         self._history: list[dict[str, Any]] = []
         self._broken_off: EpochTotals | None = None
+        self._phases = Phases(self._context.device)
         self._began = time.monotonic()
         self._step = 0
         self._num_steps = config.epochs * len(loader)
@@ -105,6 +107,10 @@ class Trainer:
             # Ours use all their parameters in every step; a user's may not.
             unused = isinstance(self._model, PlainModel)
             module = DistributedDataParallel(module, find_unused_parameters=unused)
+            for weight in self._model.parameters():
+                if weight.requires_grad:
+                    hook = self._phases.mark
+                    weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         return module
 
     def load_state(self, state: State, path: Path | str = "") -> None:
@@ -172,6 +178,7 @@ class Trainer:
         _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, seconds)
         evaluated = time.perf_counter()
         metrics = self._evaluate(epoch)
+        eval_seconds = time.perf_counter() - evaluated
         memory = sum(self._context.gather(resident_bytes()))
         record = EpochRecord(
             epoch=epoch,
@@ -180,11 +187,12 @@ class Trainer:
             metrics=metrics,
             lr=totals.lr,
             seconds=seconds,
-            eval_seconds=time.perf_counter() - evaluated,
+            eval_seconds=eval_seconds,
             seeds_per_s=num_seeds / seconds,
             edges_per_s=num_edges / seconds,
             memory_bytes=memory,
             gpu_memory_bytes=peak_gpu_bytes(self._context.device) or None,
+            time=totals.times | {"evaluation": eval_seconds},
         )
         improved = self.result.add(record, self._metric)
         self._history.append(dataclasses.asdict(record))
@@ -200,7 +208,7 @@ class Trainer:
             self._loader.set_epoch(epoch)
         begin = time.perf_counter() - totals.seconds
         if self._step < self._num_steps:
-            for batch in self._loader:
+            for batch in self._phases.each("wait", self._loader):
                 self._train_step(batch, totals)
                 totals.seconds = time.perf_counter() - begin
                 self._after_step(epoch, totals)
@@ -210,7 +218,11 @@ class Trainer:
         self._refuse_nonfinite(epoch, totals)
         self._tell_skipped(epoch, totals)
         totals.seconds = time.perf_counter() - begin
+        totals.add_times(self._new_times())
         return totals
+
+    def _new_times(self) -> dict[str, float]:
+        return combined(self._phases.drain(), self._loader.phases.drain())
 
     def _after_step(self, epoch: int, totals: EpochTotals) -> None:
         # To read the loss waits for a GPU: not at every step.
@@ -224,19 +236,24 @@ class Trainer:
             self._checkpoint(totals, improved=False)
 
     def _train_step(self, batch: MiniBatch, totals: EpochTotals) -> None:
-        batch = batch.to(self._context.device, non_blocking=True)
+        with self._phases("transfer"):
+            batch = batch.to(self._context.device, non_blocking=True)
         self._optimizer.zero_grad(set_to_none=True)
         device = self._context.device.type
-        with torch.autocast(device, self._dtype, enabled=self._dtype is not None):
-            logits = self._module(batch)
-        loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
+        with self._phases("forward"):
+            with torch.autocast(device, self._dtype, enabled=self._dtype is not None):
+                logits = self._module(batch)
+            loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        torch.autograd.backward(self._scaler.scale(loss_sum * scale))
+        with self._phases.split("backward", "all_reduce"):
+            torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         totals.lr = self._optimizer.param_groups[0]["lr"]
         totals.num_steps += 1
         self._step += 1
-        if self._take_step():
+        with self._phases("optimizer"):
+            is_taken = self._take_step()
+        if is_taken:
             self._count(totals, loss_sum.detach(), batch)
         else:
             totals.num_skipped += 1
@@ -343,6 +360,8 @@ class Trainer:
     def _checkpoint(self, totals: EpochTotals | None, *, improved: bool) -> None:
         """Save where training stands, inside an epoch with its totals so far. Collective."""
         self._refuse_spoilt_weights()
+        if totals is not None:
+            totals.add_times(self._new_times())
         ranks = self._context.gather_to_main(rank_state(totals, self._context.device))
         if self._writer is not None and self._context.is_main:
             self._writer.offer(self._state(ranks), best=improved)
