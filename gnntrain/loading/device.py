@@ -15,6 +15,7 @@ from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import share
 from gnntrain.loading.loader import Position, RankShare, SeedPlan, made_ahead
 from gnntrain.loading.streams import Lane, Made, lane_of
+from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
 from gnntrain.sampling.gpu import TritonNeighborSampler
@@ -128,6 +129,7 @@ class DeviceNeighborLoader(Position):
         self._threads = threads
         self._prefetch = prefetch
         self._lane: Lane[DeviceMiniBatch] = lane_of(self._device, has_own=threads > 0)
+        self.phases = Phases(self._device, background=threads > 0)
 
     def __len__(self) -> int:
         return self.plan.num_steps
@@ -183,8 +185,10 @@ class DeviceNeighborLoader(Position):
 
     def _batch(self, order: Int64Array, epoch: int, step: int) -> DeviceMiniBatch:
         own: RankShare = self.plan.share(order, step)
-        subgraph = self._sampler.sample(own.seeds, key=self._key(epoch, step))
-        return self._filled(subgraph, own.num_counted, own.global_batch_size)
+        with self.phases("sample"):
+            subgraph = self._sampler.sample(own.seeds, key=self._key(epoch, step))
+        with self.phases("gather"):
+            return self._filled(subgraph, own.num_counted, own.global_batch_size)
 
     def _filled(
         self, subgraph: DeviceSubgraph, num_counted: int, global_batch_size: int

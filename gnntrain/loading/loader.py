@@ -19,6 +19,7 @@ from gnntrain.distributed.context import share_of
 from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, share
+from gnntrain.phases import Phases
 from gnntrain.sampling.base import (
     Int64Array,
     NeighborSampler,
@@ -101,9 +102,10 @@ class SeedPlan:
 
 
 class Loader(Protocol):
-    """Iterable of one rank's mini-batches, which knows where it is."""
+    """Iterable of one rank's mini-batches, which knows where it is, and where its time goes."""
 
     plan: SeedPlan
+    phases: Phases
 
     def __len__(self) -> int:
         """Steps an epoch."""
@@ -213,6 +215,7 @@ class NeighborLoader(Position):
         self._needs = needs
         self._threads = threads
         self._prefetch = prefetch
+        self.phases = Phases(background=threads > 0)
 
     def __len__(self) -> int:
         return self.plan.num_steps
@@ -238,8 +241,10 @@ class NeighborLoader(Position):
     def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
         own = self.plan.share(order, step)
         key = SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
-        subgraph = self._sampler.sample(own.seeds, key=key)
-        return mini_batch(self._store, self._features, subgraph, own, self._needs)
+        with self.phases("sample"):
+            subgraph = self._sampler.sample(own.seeds, key=key)
+        with self.phases("gather"):
+            return mini_batch(self._store, self._features, subgraph, own, self._needs)
 
 
 def mini_batch(
@@ -322,6 +327,7 @@ class FullGraphLoader(Position):
         own_features: bool = False,
     ) -> None:
         self.plan = plan
+        self.phases = Phases()
         self._own_features = own_features
         own = plan.seeds[share_of(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]

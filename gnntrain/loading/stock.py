@@ -21,6 +21,7 @@ from gnntrain.errors import UserError
 from gnntrain.loading.batch import NO_NEEDS, BlockNeeds, MiniBatch
 from gnntrain.loading.features import FeatureSource, share
 from gnntrain.loading.loader import Position, RankShare, SeedPlan, mini_batch
+from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.pyg import require_pyg_backend, subgraph_of_batch
 
@@ -104,6 +105,7 @@ class StockNeighborLoader(Position):
         self._features = features
         self._num_hops = len(fan_outs)
         self._needs = needs
+        self.phases = Phases()
         # A DataLoader knows the seeds by their positions.
         self._positions = replaced(plan, seeds=np.arange(len(plan.seeds)))
         self._batches: list[Int64Array] = []  # of this epoch; the stock loader reads them
@@ -133,10 +135,12 @@ class StockNeighborLoader(Position):
             del batch  # or it would live on while the next is made
 
     def _batch(self, stock: Iterator[Data], own: RankShare) -> MiniBatch:
-        with _seeded(self.plan.seed, self._epoch, self._step, self.plan.rank):
-            drawn = next(stock)
-        subgraph = subgraph_of_batch(drawn, self._num_hops)
-        return mini_batch(self._store, self._features, subgraph, own, self._needs)
+        with self.phases("sample"):
+            with _seeded(self.plan.seed, self._epoch, self._step, self.plan.rank):
+                drawn = next(stock)
+            subgraph = subgraph_of_batch(drawn, self._num_hops)
+        with self.phases("gather"):
+            return mini_batch(self._store, self._features, subgraph, own, self._needs)
 
 
 @contextmanager

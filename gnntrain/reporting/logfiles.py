@@ -88,7 +88,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _json_line(record: EpochRecord) -> str:
-    return json.dumps(json_safe(record.flat()), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(json_safe(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _csv_text(records: Sequence[EpochRecord]) -> str:

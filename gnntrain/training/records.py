@@ -124,6 +124,11 @@ class EpochRecord:
         memory_bytes: Resident memory of all ranks.
         gpu_memory_bytes: Largest GPU memory of a rank, ``None`` without a GPU.
         cache_hit_rate: Share of the rows that were read from GPUs' caches, ``None`` without.
+        time: Seconds of rank 0 by phase: ``sample``, ``gather`` (making the batch), ``wait`` (for
+            the next batch), ``transfer`` (to the device), ``forward``, ``backward``, ``all_reduce``
+            (what backward waits for beside its own work), ``optimizer``, ``evaluation``; of a
+            phase ``background/…`` runs beside the others. On a GPU its own time, but for what the
+            host computes.
     """
 
     epoch: int
@@ -138,6 +143,7 @@ class EpochRecord:
     memory_bytes: int
     gpu_memory_bytes: int | None = None
     cache_hit_rate: float | None = None
+    time: Mapping[str, float] = field(default_factory=dict)
 
     def metric(self, split: str, name: str) -> float | None:
         """The metric ``name`` on ``split``, or ``None`` where it was not computed."""
@@ -147,9 +153,9 @@ class EpochRecord:
         """The record as one row with slash-separated names, in a fixed order.
 
         ``epoch, step, train/loss, val/<metric>, train/<metric>, test/<metric>, lr, seconds,
-        eval_seconds, seeds_per_s, edges_per_s, memory`` and, with a GPU, ``gpu_memory``, with a
-        cache ``cache_hit_rate``. A metric that was not computed has no entry; numbers that are not
-        finite stay what they are.
+        eval_seconds, seeds_per_s, edges_per_s, memory``, with a GPU ``gpu_memory``, with a cache
+        ``cache_hit_rate``, and ``time/<phase>``. A metric that was not computed has no entry;
+        numbers that are not finite stay what they are.
         """
         row: dict[str, int | float] = {
             "epoch": self.epoch,
@@ -171,11 +177,16 @@ class EpochRecord:
             row["gpu_memory"] = self.gpu_memory_bytes
         if self.cache_hit_rate is not None:
             row["cache_hit_rate"] = self.cache_hit_rate
-        return row
+        return row | {f"time/{phase}": seconds for phase, seconds in self.time.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record's line in ``metrics.jsonl``: :meth:`flat`, but for one object ``time``."""
+        row = dataclasses.replace(self, time={}).flat()
+        return {**row, "time": dict(self.time)} if self.time else dict(row)
 
     @classmethod
     def from_flat(cls, row: Mapping[str, Any]) -> EpochRecord:
-        """The record whose :meth:`flat`, or its line in ``metrics.jsonl``, is ``row``.
+        """The record whose :meth:`to_dict`, its line in ``metrics.jsonl``, is ``row``.
 
         Raises:
             KeyError: a field is missing.
@@ -198,6 +209,7 @@ class EpochRecord:
             memory_bytes=int(row["memory"]),
             gpu_memory_bytes=row.get("gpu_memory"),
             cache_hit_rate=row.get("cache_hit_rate"),
+            time={name: _number(value) for name, value in row.get("time", {}).items()},
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class EpochTotals:
         num_skipped: Steps whose gradient was not finite and was not used.
         lr: Learning rate of the last step.
         seconds: Since the epoch began, without what an interruption took.
+        times: This rank's seconds by phase.
     """
 
     loss: Tensor
@@ -43,6 +44,7 @@ class EpochTotals:
     num_skipped: int = 0
     lr: float = 0.0
     seconds: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def start(cls, device: torch.device) -> EpochTotals:
@@ -68,6 +70,11 @@ class EpochTotals:
         """Sampled edges; waits for the device."""
         return self.num_edges + int(self.edges)
 
+    def add_times(self, times: Mapping[str, float]) -> None:
+        """Add seconds by phase."""
+        for name, seconds in times.items():
+            self.times[name] = self.times.get(name, 0.0) + seconds
+
 
 def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
     """A rank's part of a checkpoint: the states of the generators that dropout draws from, and
@@ -84,6 +91,7 @@ def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
             "num_skipped": totals.num_skipped,
             "lr": totals.lr,
             "seconds": totals.seconds,
+            "times": dict(totals.times),
         }
     return state
 
@@ -100,6 +108,7 @@ def restored_totals(states: Sequence[RankState], context: DistributedContext) ->
     totals.num_steps, totals.num_skipped = saved[0]["num_steps"], saved[0]["num_skipped"]
     totals.step += totals.num_steps
     totals.lr, totals.seconds = saved[0]["lr"], saved[0]["seconds"]
+    totals.times = dict(saved[0].get("times", {}))
     if len(saved) == context.world_size:
         saved = [saved[context.rank]]
     elif not context.is_main:

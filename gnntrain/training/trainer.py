@@ -21,6 +21,7 @@ from gnntrain.errors import RunError
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
+from gnntrain.phases import Phases, combined
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
@@ -89,6 +90,7 @@ class Trainer:
         self._loss = build_loss(task, config.label_smoothing)
         self._history: list[dict[str, Any]] = []
         self._broken_off: EpochTotals | None = None
+        self._phases = Phases(self._context.device)
         self._began = time.monotonic()
         self._step = 0
         self._num_steps = config.epochs * len(loader)
@@ -116,6 +118,10 @@ class Trainer:
             # Ours use all their parameters in every step; a user's may not.
             unused = isinstance(self._model, PlainModel)
             module = DistributedDataParallel(module, find_unused_parameters=unused)
+            for weight in self._model.parameters():
+                if weight.requires_grad:
+                    hook = self._phases.mark
+                    weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         return module
 
     def load_state(self, state: State, path: Path | str = "") -> None:
@@ -183,6 +189,7 @@ class Trainer:
         _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, seconds)
         evaluated = time.perf_counter()
         metrics = self._evaluate(epoch)
+        eval_seconds = time.perf_counter() - evaluated
         memory = sum(self._context.gather(resident_bytes()))
         record = EpochRecord(
             epoch=epoch,
@@ -191,12 +198,13 @@ class Trainer:
             metrics=metrics,
             lr=totals.lr,
             seconds=seconds,
-            eval_seconds=time.perf_counter() - evaluated,
+            eval_seconds=eval_seconds,
             seeds_per_s=num_seeds / seconds,
             edges_per_s=num_edges / seconds,
             memory_bytes=memory,
             gpu_memory_bytes=peak_gpu_bytes(self._context.device) or None,
             cache_hit_rate=hit_rate,
+            time=totals.times | {"evaluation": eval_seconds},
         )
         improved = self.result.add(record, self._metric)
         self._history.append(dataclasses.asdict(record))
@@ -212,7 +220,7 @@ class Trainer:
             self._loader.set_epoch(epoch)
         begin = time.perf_counter() - totals.seconds
         if self._step < self._num_steps:
-            for batch in self._batches():
+            for batch in self._phases.each("wait", self._batches()):
                 self._train_step(batch, totals)
                 totals.seconds = time.perf_counter() - begin
                 self._after_step(epoch, totals)
@@ -222,6 +230,7 @@ class Trainer:
         self._refuse_nonfinite(epoch, totals)
         self._tell_skipped(epoch, totals)
         totals.seconds = time.perf_counter() - begin
+        totals.add_times(self._new_times())
         return totals
 
     def _batches(self) -> Iterator[MiniBatch | SeedBatch]:
@@ -229,6 +238,9 @@ class Trainer:
         if self._recorded is None:
             return iter(self._loader)
         return cast("DeviceNeighborLoader", self._loader).seed_batches()
+
+    def _new_times(self) -> dict[str, float]:
+        return combined(self._phases.drain(), self._loader.phases.drain())
 
     def _after_step(self, epoch: int, totals: EpochTotals) -> None:
         # To read the loss waits for a GPU: not at every step.
@@ -247,27 +259,36 @@ class Trainer:
         self._step += 1
         if not isinstance(batch, MiniBatch):
             assert self._recorded is not None
-            self._recorded(batch, totals)
+            with self._phases("replay"):
+                self._recorded(batch, totals)
             totals.num_seeds += batch.num_counted
-        elif self._update(batch.to(self._context.device, non_blocking=True), totals):
+        elif self._update(self._moved(batch), totals):
             totals.num_seeds += batch.num_counted
         else:
             totals.num_skipped += 1
         self._schedule.after_step()
+
+    def _moved(self, batch: MiniBatch) -> MiniBatch:
+        with self._phases("transfer"):
+            moved: MiniBatch = batch.to(self._context.device, non_blocking=True)
+            return moved
 
     def _update(self, batch: MiniBatch, totals: EpochTotals) -> bool:
         """Move the weights, and count what was done; False where the step was skipped."""
         totals.step += 1
         self._optimizer.zero_grad(set_to_none=True)
         device = self._context.device.type
-        with torch.autocast(device, self._dtype, enabled=self._dtype is not None):
-            logits = self._module(batch)
-        loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
+        with self._phases("forward"):
+            with torch.autocast(device, self._dtype, enabled=self._dtype is not None):
+                logits = self._module(batch)
+            loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        torch.autograd.backward(self._scaler.scale(loss_sum * scale))
-        if not self._take_step():
-            return False
+        with self._phases.split("backward", "all_reduce"):
+            torch.autograd.backward(self._scaler.scale(loss_sum * scale))
+        with self._phases("optimizer"):
+            if not self._take_step():
+                return False
         totals.count(loss_sum.detach())
         if batch.is_padded:
             for block in batch.blocks:
@@ -372,6 +393,8 @@ class Trainer:
     def _checkpoint(self, totals: EpochTotals | None, *, improved: bool) -> None:
         """Save where training stands, inside an epoch with its totals so far. Collective."""
         self._refuse_spoilt_weights()
+        if totals is not None:
+            totals.add_times(self._new_times())
         ranks = self._context.gather_to_main(rank_state(totals, self._context.device))
         if self._writer is not None and self._context.is_main:
             self._writer.offer(self._state(ranks), best=improved)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.training.records import json_safe
+from gnntrain.training.records import EpochRecord, json_safe
 from tests.reporting.samples import INFO, RECORD, STEP, SUMMARY, record, summary
 
 FIELDS = {
@@ -31,6 +31,15 @@ def test_a_flat_record_has_the_promised_names_in_a_fixed_order() -> None:
 def test_gpu_memory_is_in_a_flat_record_only_where_there_is_a_gpu() -> None:
     assert "gpu_memory" not in RECORD.flat()
     assert record(gpu_memory_bytes=7).flat()["gpu_memory"] == 7
+
+
+def test_phases_are_an_object_in_the_file_and_scalars_for_loggers() -> None:
+    timed = record(time={"forward": 0.2, "background/sample": 0.1})
+    assert timed.flat()["time/background/sample"] == 0.1
+    row = timed.to_dict()
+    assert row["time"] == {"forward": 0.2, "background/sample": 0.1}
+    assert not [name for name in row if name.startswith("time/")]
+    assert EpochRecord.from_flat(json.loads(json.dumps(row))) == timed
 
 
 def test_an_epoch_that_was_not_evaluated_has_no_metric() -> None:

@@ -110,6 +110,7 @@ def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
     )
     losses = [record.train_loss for record in trainer.fit().records]
     weights = [p.detach().clone() for p in model.parameters()]
+    assert (trainer.result.records[-1].time.get("all_reduce", 0) > 0) == (context.world_size > 1)
     torch.save((losses, weights), payload["out"] / f"{context.world_size}-{context.rank}.pt")
 
 
@@ -137,6 +138,16 @@ def test_more_ranks_than_train_nodes_end_and_give_the_same_loss(tmp_path: Path) 
         launch(fit_rank, payload, LaunchPlan(world_size, False, 1, 60, tmp_path))
     (alone, _), (many, _) = torch.load(tmp_path / "1-0.pt"), torch.load(tmp_path / "4-2.pt")
     assert many == pytest.approx(alone, rel=1e-5)
+
+
+def test_an_epoch_tells_where_its_time_went(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    record = make_trainer(store, epochs=1).fit().records[0]
+    made = {"background/sample", "background/gather"}
+    step = {"wait", "transfer", "forward", "backward", "optimizer"}
+    assert set(record.time) == made | step | {"evaluation"}
+    assert 0 < sum(record.time[name] for name in step) <= record.seconds
+    assert record.time["evaluation"] == record.eval_seconds
 
 
 def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(tmp_path: Path) -> None:

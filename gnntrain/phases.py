@@ -1,0 +1,116 @@
+"""Where time goes: seconds by phase, on the host's clock or a GPU's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+Moment = Any
+"""Seconds of the host's clock, or a `torch.cuda.Event`; None while a CUDA graph is recorded."""
+
+BACKGROUND = "background/"
+_END: Any = object()
+
+
+class Phases:
+    """Adds up the seconds of each phase; from any thread.
+
+    On a GPU a phase is what lies between two events on the current stream. They are read once they
+    have passed: nothing ever waits for the GPU, and a phase costs some microseconds.
+
+    Args:
+        device: Where the phases compute; None or a CPU: the host's clock.
+        background: They run beside the training step: their names begin with `background/`.
+    """
+
+    def __init__(self, device: torch.device | None = None, *, background: bool = False) -> None:
+        self._on_gpu = device is not None and device.type == "cuda"
+        self._prefix = BACKGROUND if background else ""
+        self._seconds: dict[str, float] = {}
+        self._pending: deque[tuple[str, Moment, Moment]] = deque()
+        self._mark: Moment = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """What runs inside belongs to the phase `name`."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            self._add(name, begin, self._now())
+
+    def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """The items, of which each is waited for in the phase `name`."""
+        iterator = iter(items)
+        while True:
+            with self(name):
+                item = next(iterator, _END)
+            if item is _END:
+                return
+            yield item
+            del item  # or it would live on while the next is waited for
+
+    @contextmanager
+    def split(self, before: str, after: str) -> Iterator[None]:
+        """What runs inside belongs to `before` until the last `mark`, and from there to `after`."""
+        begin, self._mark = self._now(), None
+        yield
+        end, mark = self._now(), self._mark
+        self._add(before, begin, end if mark is None else mark)
+        if mark is not None:
+            self._add(after, mark, end)
+
+    def mark(self, *_: object) -> None:
+        """Now is where `split` splits, unless another mark follows."""
+        if self._on_gpu and self._mark is not None:
+            self._mark.record()  # a new event for each gradient would cost more
+        else:
+            self._mark = self._now()
+
+    def drain(self) -> dict[str, float]:
+        """The seconds by phase since the last call, of what has passed."""
+        with self._lock:
+            self._settle()
+            seconds, self._seconds = self._seconds, {}
+        return {self._prefix + name: value for name, value in seconds.items()}
+
+    def _now(self) -> Moment:
+        if not self._on_gpu:
+            return time.perf_counter()
+        if torch.cuda.is_current_stream_capturing():
+            return None  # what is recorded takes no time; its replays are a phase of their own
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _add(self, name: str, begin: Moment, end: Moment) -> None:
+        if begin is None or end is None:
+            return
+        with self._lock:
+            self._pending.append((name, begin, end))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add up what has passed, so that what is pending stays short."""
+        while self._pending and (not self._on_gpu or self._pending[0][2].query()):
+            name, begin, end = self._pending.popleft()
+            seconds = begin.elapsed_time(end) / 1000 if self._on_gpu else end - begin
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+
+def combined(step: Mapping[str, float], loader: Mapping[str, float]) -> dict[str, float]:
+    """A training step's phases and its loader's, so that no second counts twice.
+
+    What the loader did in the step's own thread was waited for there: it is taken off `wait`.
+    """
+    inline = sum(seconds for name, seconds in loader.items() if not name.startswith(BACKGROUND))
+    wait = max(0.0, step.get("wait", 0.0) - inline)
+    return {**loader, **step, "wait": wait} if step or loader else {}
