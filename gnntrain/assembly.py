@@ -16,7 +16,12 @@ from torch import Tensor
 from gnntrain.config import Config
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import DeviceFeatures, place_features
+from gnntrain.loading.device_features import (
+    DeviceFeatures,
+    StagedFeatures,
+    place_features,
+    stored_rows,
+)
 from gnntrain.loading.features import MappedFeatures, share
 from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
@@ -25,6 +30,7 @@ from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.loading.stock import StockGraph, StockNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.evaluation import (
     Evaluator,
     Inferred,
@@ -195,9 +201,15 @@ class Parts:
 
     def _layerwise(self) -> LayerwiseEvaluator:
         all_ranks = self.config.evaluation.ranks == "all"
-        return LayerwiseEvaluator(
-            self.store, self._features, self.context, self._scratch(), all_ranks=all_ranks
-        )
+        common = self.store, self._features, self.context, self._scratch()
+        if self.context.device.type != "cuda":
+            return LayerwiseEvaluator(*common, all_ranks=all_ranks)
+        samples = self.config.sampler.name == "neighbor"
+        graph = self._device_graph if samples and self._backend == "triton" else None
+        # What mini-batches read; where there are none, what the host copies.
+        placed = self._device_features if samples else None
+        placed = placed or StagedFeatures(stored_rows(self.store), self.context.device)
+        return DeviceLayerwiseEvaluator(*common, all_ranks=all_ranks, placed=placed, graph=graph)
 
     def _scratch(self) -> Scratch:
         limit = self.config.evaluation.memory_limit

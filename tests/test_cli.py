@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from gnntrain.cli import VERBS, main, parse
+from gnntrain.cli import main, parse
 from gnntrain.config import Config
 from gnntrain.errors import RunError, UserError
 from gnntrain.groups import conf_dir
+from gnntrain.verbs import VERBS
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
 SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.batch import Block
 from gnntrain.loading.features import FeatureSource, StoredRows, share
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
@@ -21,6 +23,9 @@ from gnntrain.sampling.base import Int64Array
 from gnntrain.training.forward import OnBatch, needs_of
 from gnntrain.training.metrics import Metrics, compute_metrics
 from gnntrain.training.scratch import Scratch
+
+Rows = Tensor | StoredRows | DeviceTable
+"""The rows of all nodes, wherever they lie."""
 
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, Metrics]
@@ -88,22 +93,23 @@ class LayerwiseEvaluator:
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
-        logits = self.logits(model)
+        logits = self._inferred(model, embed=False).logits
         metrics: SplitMetrics = {}
         if self._context.is_main:
             for split in SPLITS:
                 nodes = self._store.split(split)
                 labels = torch.from_numpy(self._store.labels[nodes])
-                metrics[split] = _metrics(self._store, logits[share(nodes)], labels)
+                answers = logits[share(nodes).to(logits.device)].cpu()
+                metrics[split] = _metrics(self._store, answers, labels)
+        del logits
         # Between evaluations the memory is the training's.
-        self._scratch.release()
+        self._release()
         return self._context.broadcast(metrics)
 
     def logits(self, model: GNN) -> Tensor:
         """The logits of `infer`."""
         return self.infer(model).logits
 
-    @torch.no_grad()
     def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
         """What the model says of every node, shared by all ranks. Collective.
 
@@ -112,6 +118,14 @@ class LayerwiseEvaluator:
         Args:
             embed: Keep the rows that enter the last layer, too.
         """
+        found = self._inferred(model, embed=embed)
+        embeddings = found.embeddings
+        kept = embeddings.cpu() if isinstance(embeddings, Tensor) else embeddings
+        return Inferred(found.logits.cpu(), kept)
+
+    @torch.no_grad()
+    def _inferred(self, model: GNN, *, embed: bool) -> Inferred:
+        """As `infer`, wherever the answers lie."""
         was_training = model.training
         model.eval()
         try:
@@ -123,9 +137,11 @@ class LayerwiseEvaluator:
         out = self._matrix("logits", model.out_channels)
         kept = self._matrix("embeddings", model.embedding_channels) if embed else None
         for start, stop in self._chunks(model):
-            rows = self._on_device(self._features.named().read(start, stop))
+            rows = self._read(self._features_of_all(), start, stop)
             out[start:stop] = _rows_alone(model, rows, None if kept is None else kept[start:stop])
-        self._context.barrier()
+        self._share(out)
+        if kept is not None:
+            self._share(kept)
         return Inferred(out, kept)
 
     def _by_layer(self, model: GNN, embed: bool) -> Inferred:
@@ -133,14 +149,18 @@ class LayerwiseEvaluator:
         gathered = None
         if embed and model.jk != "none":
             gathered = self._matrix("embeddings", model.embedding_channels)
-        source: StoredRows | Tensor = self._features.named()
+        source = self._features_of_all()
         readout = model.readout_start(stop - start) if model.state_channels else None
         for i in range(model.num_layers):
             is_last = i == model.num_layers - 1
             given = self._given(model, i, source)
             if is_last:
                 target = self._matrix("logits", model.out_channels)
-                kept = source if gathered is None else gathered
+                kept: Tensor | StoredRows | None = gathered
+                if kept is None and not isinstance(source, DeviceTable):
+                    kept = source
+                elif kept is None:
+                    kept = self._features.named()
             else:
                 target = self._matrix(f"h{i % 2}", model.hidden_channels)
             for a, b in self._chunks(model):
@@ -151,69 +171,96 @@ class LayerwiseEvaluator:
                     if gathered is not None:
                         model.put_embeddings(i, h, state, gathered[a:b])
                     h = state if is_last else h
-                target[a:b] = (model.readout(h) if is_last else h).cpu()
-            self._context.barrier()
+                target[a:b] = model.readout(h) if is_last else h
+            self._share(target)
             source = target
             del given
-            self._scratch.release("z")
+            self._release("z")
+        if embed and gathered is not None:
+            self._share(gathered)
         return Inferred(target, kept if embed else None)
 
     def _layer(
         self,
         model: GNN,
         i: int,
-        source: StoredRows | Tensor,
-        given: StoredRows | Tensor,
+        source: Rows,
+        given: Rows,
         a: int,
         b: int,
     ) -> Tensor:
         """Layer `i`'s output for the nodes `a … b − 1`."""
-        needs = replace(needs_of(model), norm=False)
-        block = whole_graph_block(self._store, needs, a, b).to(self._context.device)
-        block = replace(block, norm=self._norm(model))
+        block, rows = self._view(model, i, given, a, b)
         if not model.has_transform(i):
-            return model.layer(i, given, block)
-        assert isinstance(given, Tensor)
+            return model.layer(i, rows, block)
+        assert isinstance(rows, Tensor)
         h_dst = self._input(model, i, source, a, b)
-        return model.finish(i, model.combine(i, given, h_dst, given[a:b], block), h_dst)
+        z_dst = rows[block.dst_offset : block.dst_offset + block.num_dst]
+        return model.finish(i, model.combine(i, rows, h_dst, z_dst, block), h_dst)
 
-    def _given(self, model: GNN, i: int, source: StoredRows | Tensor) -> StoredRows | Tensor:
-        """What layer `i` aggregates, for all nodes: on this rank's device, or stored rows."""
+    def _given(self, model: GNN, i: int, source: Rows) -> Rows:
+        """What layer `i` aggregates, for all nodes."""
         if model.has_transform(i):
             width = model.transform(i, self._input(model, i, source, 0, 0)).shape[1]
             z = self._matrix("z", width)
             for a, b in self._chunks(model):
-                z[a:b] = model.transform(i, self._input(model, i, source, a, b)).cpu()
-            self._context.barrier()
-            return self._on_device(z)
-        if isinstance(source, Tensor):
-            return self._on_device(source)
-        return source if model.reads_rows else model.start(self._on_device(source.whole()))
+                z[a:b] = model.transform(i, self._input(model, i, source, a, b))
+            self._share(z)
+            return z
+        return self._to_aggregate(model, source)
 
-    def _input(self, model: GNN, i: int, source: StoredRows | Tensor, a: int, b: int) -> Tensor:
+    def _input(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
         """What layer `i` gets for the nodes `a … b − 1`."""
-        rows = source[a:b] if isinstance(source, Tensor) else source.read(a, b)
-        rows = self._on_device(rows)
+        rows = self._read(source, a, b)
         return model.start(rows) if i == 0 else rows
+
+    # What follows says where things lie; `device_evaluation` says otherwise for a GPU.
+
+    def _features_of_all(self) -> Rows:
+        """The features of all nodes, read by nobody yet."""
+        return self._features.named()
+
+    def _read(self, source: Rows, a: int, b: int) -> Tensor:
+        """The rows of the nodes `a … b − 1`, where the model computes."""
+        assert not isinstance(source, DeviceTable)
+        return source[a:b] if isinstance(source, Tensor) else source.read(a, b)
+
+    def _to_aggregate(self, model: GNN, source: Rows) -> Rows:
+        """What a layer without a transform aggregates, its input being `source`."""
+        if isinstance(source, Tensor) or model.reads_rows:
+            return source
+        return model.start(source.whole())
+
+    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> tuple[Block, Rows]:  # noqa: ARG002
+        """The in-edges of the nodes `a … b − 1`, and the rows that their sources number."""
+        needs = replace(needs_of(model), norm=False)
+        block = whole_graph_block(self._store, needs, a, b)
+        return replace(block, norm=self._norm(model)), given
+
+    def _share(self, matrix: Tensor) -> None:  # noqa: ARG002
+        """Wait until `matrix` has every rank's rows."""
+        self._context.barrier()
+
+    def _release(self, name: str | None = None) -> None:
+        """Forget the matrix `name`, or all."""
+        self._scratch.release(name)
 
     def _norm(self, model: GNN) -> Tensor | None:
         """The normalisation of all nodes on this rank's device, moved there once."""
         if not model.uses_norm:
             return None
         if self._norm_on_device is None:
-            self._norm_on_device = self._on_device(share(self._store.gcn_norm))
+            norm = share(self._store.gcn_norm)
+            self._norm_on_device = norm.to(self._context.device)
         return self._norm_on_device
 
     def _chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
         max_rows = max(1, _MAX_CHUNK_NUMBERS // widest)
-        return chunks(self._store.indptr, *self._rows, max_rows)
+        return chunks(self._store.indptr, *self._rows, max_rows, _MAX_CHUNK_EDGES)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
-
-    def _on_device(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._context.device)
 
 
 class SampledEvaluator:
@@ -298,10 +345,12 @@ def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int,
     return boundary(rank), boundary(rank + 1)
 
 
-def chunks(indptr: Int64Array, start: int, stop: int, max_rows: int) -> Iterator[tuple[int, int]]:
+def chunks(
+    indptr: Int64Array, start: int, stop: int, max_rows: int, max_edges: int
+) -> Iterator[tuple[int, int]]:
     """Cut the nodes `start … stop − 1` into ranges of bounded rows and edges, one node at least."""
     while start < stop:
-        limit = int(indptr[start]) + _MAX_CHUNK_EDGES
+        limit = int(indptr[start]) + max_edges
         end = int(np.searchsorted(indptr[start + 1 : stop + 1], limit, side="right")) + start
         end = min(max(end, start + 1), start + max_rows)
         yield start, end

@@ -31,7 +31,7 @@ class Scratch:
     def __init__(self, context: DistributedContext, directory: Path, memory_limit: int) -> None:
         self._context = context
         self._directory = directory
-        self._memory_limit = memory_limit
+        self.memory_limit = memory_limit
         self._matrices: dict[tuple[str, int, int], Tensor] = {}
 
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
@@ -52,7 +52,7 @@ class Scratch:
 
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
         num_bytes = 4 * num_rows * num_columns
-        in_memory = num_bytes <= self._memory_limit
+        in_memory = num_bytes <= self.memory_limit
         if num_bytes == 0 or (self._context.world_size == 1 and in_memory):
             return torch.empty(num_rows, num_columns)
         path: Path | None = None

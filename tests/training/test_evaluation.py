@@ -303,10 +303,8 @@ def test_ranks_and_chunks_cut_the_nodes_without_gap_or_overlap(
     degrees: list[int], world_size: int, max_edges: int, max_rows: int
 ) -> None:
     indptr = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)]).astype(np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "_MAX_CHUNK_EDGES", max_edges)
-        ranges = [balanced_range(indptr, rank, world_size) for rank in range(world_size)]
-        cuts = [chunk for start, stop in ranges for chunk in chunks(indptr, start, stop, max_rows)]
+    ranges = [balanced_range(indptr, rank, world_size) for rank in range(world_size)]
+    cuts = [cut for a, b in ranges for cut in chunks(indptr, a, b, max_rows, max_edges)]
     assert [node for a, b in cuts for node in range(a, b)] == list(range(len(degrees)))
     for a, b in cuts:
         assert b - a <= max_rows
