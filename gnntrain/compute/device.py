@@ -1,8 +1,9 @@
 """Tables of feature rows, and reductions over the in-edges of a block, on a GPU.
 
 The twin of `gnntrain.compute.rows`: the same reductions, on tensors, by the kernels of
-`gnntrain.compute.triton_kernels`, and with gradients. Nothing here waits for the GPU. Triton is
-imported when first needed: who computes on a CPU need not have it.
+`gnntrain.compute.triton_kernels`, and with gradients. Nothing here waits for the GPU. A block may
+be padded, with `indices` longer than `indptr[-1]`, destinations without in-edges and sources
+without out-edges: what is too many is not read.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gnntrain.errors import UserError
+from gnntrain.compute.launching import (
+    Pieces,
+    Tile,
+    launch,
+    launch_by_edge,
+    launch_by_row,
+    num_parts,
+)
 
-# The tile that a program works on: 16 numbers for each thread of four warps; no wider than what
-# leaves few columns of the last one idle, no taller than most destinations have in-edges.
-_TILE = 2048
-_MIN_BLOCK, _MAX_BLOCK = 16, 128
-_MAX_ROWS = 64
+Root = Literal["none", "beside", "added"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,13 @@ class DeviceTable:
     `parts` alone always, row `n % part_rows` of part `n // part_rows`.
 
     Attributes:
-        rows: `[num_rows, width]`, contiguous, of any floating type; in the GPU's memory, or pinned
-            in the host's, where kernels read it over the bus. With `slots`, the hot rows.
+        rows: `[num_rows, width]` of any floating type, each row without gaps; in the GPU's memory,
+            or pinned in the host's, where kernels read it over the bus. With `slots`, the hot rows.
         nodes: int64 `[num_sources]` on the GPU, or None.
         slots: int32 `[num_nodes]` on the GPU, or None.
         parts: int64 `[num_parts]` on the GPU, the addresses of `held` (`addresses_of`), or None.
         part_rows: How many nodes a part holds; the last may hold fewer.
-        held: Contiguous matrices of the type and width of `rows`, wherever the GPU can read them:
+        held: Matrices of the type, width and strides of `rows`, wherever the GPU can read them:
             pinned in the host's memory, or on GPUs that are its peers.
     """
 
@@ -54,6 +57,12 @@ class DeviceTable:
     def width(self) -> int:
         return self.rows.shape[1]
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is read."""
+        known = (self.nodes, self.slots, self.parts, self.rows)
+        return next(tensor.device for tensor in known if tensor is not None)
+
     def __len__(self) -> int:
         if self.nodes is not None:
             return len(self.nodes)
@@ -63,20 +72,23 @@ class DeviceTable:
 
     def gather(self, start: int, stop: int, out: Tensor) -> None:
         """Copy the sources `start … stop − 1` to `out` `[stop − start, width]`, in its type."""
-        tile = _Tile.of(self.width)
-        grid = _parts(stop - start, tile.rows), _parts(self.width, tile.block)
-        _launch("gather_rows", grid, tile, out, **self.places(), first=start, num_rows=stop - start)
+        tile, number = Tile.of(self.width), stop - start
+        grid = num_parts(number, tile.rows), num_parts(self.width, tile.block)
+        places = {**self.places(), "first": start, "num_rows": number}
+        launch("triton_kernels.gather_rows", grid, tile, out, self.width, **places)
 
-    def whole(self) -> Tensor:
-        """All rows as float32 `[num_sources, width]`, on the device that reads them."""
-        place = self.rows if self.nodes is None else self.nodes
-        out = torch.empty(len(self), self.width, device=place.device)
-        self.gather(0, len(self), out)
+    def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The sources `start … stop − 1` as `[stop − start, width]` in `dtype`, on the GPU."""
+        out = torch.empty(stop - start, self.width, dtype=dtype, device=self.device)
+        self.gather(start, stop, out)
         return out
 
+    def whole(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """All sources as `[num_sources, width]` in `dtype`, on the GPU."""
+        return self.read(0, len(self), dtype)
+
     def places(self) -> dict[str, Any]:
-        """What kernels that read tables take, see `triton_kernels.place_of`."""
-        # Blocks of memory of the allocators begin at multiples of far more than 16 bytes.
+        """What kernels that read tables take, see `triton_tables.place_of`."""
         begin = self.rows.data_ptr()
         apart = math.gcd(16, *(part.data_ptr() - begin for part in self.held))
         return {
@@ -84,9 +96,16 @@ class DeviceTable:
             "nodes": self.nodes,
             "slots": self.slots,
             "parts": self.parts,
+            "STRIDE": self.rows.stride(0),
             "PART_ROWS": self.part_rows,
             "ALIGN": max(1, apart // self.rows.element_size()),
         }
+
+
+def table_of(rows: Tensor) -> DeviceTable:
+    """The rows of a tensor in the GPU's memory; no copy where each row is without gaps."""
+    has_gaps = rows.shape[1] > 1 and rows.stride(1) != 1
+    return DeviceTable(rows.contiguous() if has_gaps else rows)
 
 
 def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:
@@ -110,10 +129,13 @@ class OutEdges(NamedTuple):
 def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> OutEdges:
     """Sort the in-edges of some destinations by their `num_src` sources.
 
-    The edges of a source keep their order, so that sums over them are the same every time.
+    The edges of a source keep their order, so that sums over them are the same every time. What
+    `indices` holds past `indptr[-1]` goes behind all others, and belongs to no source.
     """
     kind, is_short = indices.dtype, indices.dtype == torch.int32
-    sources, edges = torch.sort(indices, stable=True)
+    numbers = torch.arange(len(indices), dtype=kind, device=indices.device)
+    known = torch.where(numbers < indptr[-1], indices, num_src)
+    sources, edges = torch.sort(known, stable=True)
     edges = edges.to(kind)
     starts = torch.arange(num_src + 1, dtype=kind, device=indices.device)
     starts = torch.searchsorted(sources, starts, out_int32=is_short)
@@ -142,6 +164,11 @@ class DeviceReduction:
         first_loop: See `loop`.
         edges: The numbers of the edges in `edge_weight`; None: as they lie.
         source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
+        root: "beside": row(own + v) stands beside out[v], which is twice as wide. "added": the
+            second half of row(own + v) is added to out[v] where v has a loop, and the first halves
+            are summed.
+        max_edges: The most in-edges of a destination, if known.
+        is_by_edge: The rows are the edges' own: that of edge e is row e, whatever its source.
     """
 
     indptr: Tensor
@@ -157,6 +184,9 @@ class DeviceReduction:
     first_loop: int = 0
     edges: Tensor | None = None
     source_indptr: Tensor | None = None
+    root: Root = "none"
+    max_edges: int | None = None
+    is_by_edge: bool = False
 
     @property
     def num_dst(self) -> int:
@@ -166,6 +196,11 @@ class DeviceReduction:
     def num_heads(self) -> int:
         weight = self.edge_weight
         return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
+
+    @property
+    def pieces(self) -> Pieces:
+        """How its long rows are shared out."""
+        return Pieces.of(len(self.indices), self.max_edges)
 
     def transposed(self, out_edges: OutEdges) -> DeviceReduction:
         """Σ over the out-edges: takes the gradient of the destinations to the sources.
@@ -183,6 +218,8 @@ class DeviceReduction:
             is_mean=False,
             own=-self.own,
             first_loop=self.own,
+            root="added" if self.root == "beside" else "none",
+            max_edges=None,
         )
 
 
@@ -190,14 +227,17 @@ def reduce_table(table: DeviceTable, reduction: DeviceReduction, dtype: torch.dt
     """Reduce stored rows where they lie.
 
     Returns:
-        `[num_dst, width]` in `dtype`, without gradient.
+        `[num_dst, width]` in `dtype`, without gradient; `[num_dst, 2 · width]` where the own rows
+        stand beside, half as wide as the table where they are added.
     """
+    width = table.width // 2 if reduction.root == "added" else table.width
+    across = 2 * width if reduction.root == "beside" else width
     device = reduction.indptr.device
-    out = torch.empty(reduction.num_dst, table.width, dtype=dtype, device=device)
+    out = torch.empty(reduction.num_dst, across, dtype=dtype, device=device)
     if reduction.is_max:
         _put_maximum(table, reduction, out, None)
     else:
-        _put_sum(table, reduction, out)
+        _put_sum(table, reduction, out, width)
     return out
 
 
@@ -219,23 +259,6 @@ def reduce_rows(
     return _sum(rows, reduction.edge_weight, reduction, out_edges)
 
 
-def edge_softmax(
-    score: Tensor, loop_score: Tensor, indptr: Tensor, indices: Tensor, own: int
-) -> tuple[Tensor, Tensor]:
-    """Softmax over each destination's in-edges and its own extra loop, by head; gradients flow.
-
-    Args:
-        score: float `[num_edges, H]`; edges from a node to itself are left out, and get 0.
-        loop_score: `[num_dst, H]`, in the same type.
-        indptr, indices: The in-edges.
-        own: Source number of destination 0.
-
-    Returns:
-        Weights of the edges `[num_edges, H]` and of the loops `[num_dst, H]`.
-    """
-    return _edge_softmax(score, loop_score, indptr, indices, own)
-
-
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -247,7 +270,7 @@ class _Sum(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, edge_weight)
         ctx.reduction, ctx.out_edges = replace(reduction, edge_weight=None), out_edges
-        return reduce_table(DeviceTable(rows), reduction, rows.dtype)
+        return reduce_table(table_of(rows), reduction, rows.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -257,10 +280,9 @@ class _Sum(torch.autograd.Function):
         grad_rows = grad_weight = None
         if ctx.needs_input_grad[0]:
             backward = reduction.transposed(ctx.out_edges())
-            grad_rows = reduce_table(DeviceTable(grad), backward, grad.dtype)
+            grad_rows = reduce_table(table_of(grad), backward, grad.dtype)
         if ctx.needs_input_grad[1]:
-            grad_weight = torch.empty_like(edge_weight, memory_format=torch.contiguous_format)
-            _put_edge_products(rows, grad, reduction, grad_weight)
+            grad_weight = _edge_products(rows, grad, reduction)
         return grad_rows, grad_weight, None, None
 
 
@@ -275,7 +297,7 @@ class _Maximum(torch.autograd.Function):
             ties = torch.empty_like(out, dtype=torch.int32)
             ctx.save_for_backward(rows, out, ties)
             ctx.out_edges = out_edges
-        _put_maximum(DeviceTable(rows), reduction, out, ties)
+        _put_maximum(table_of(rows), reduction, out, ties)
         return out
 
     @staticmethod
@@ -283,155 +305,89 @@ class _Maximum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         rows, tops, ties = ctx.saved_tensors
         indptr, indices, _ = ctx.out_edges()
-        out = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        args = {"tops": tops, "ties": ties, "grad": grad, "indptr": indptr, "indices": indices}
-        _launch_by_row("spread_maximum", out, rows=rows, **args)
+        rows, grad = rows.contiguous(), grad.contiguous()
+        out, pieces = torch.empty_like(rows), Pieces.of(len(indices))
+        args = {"rows": rows, "tops": tops, "ties": ties, "grad": grad, "indptr": indptr}
+        args |= {"indices": indices, "PIECE": pieces.size}
+        name, width = "triton_maximum.spread_{}", rows.shape[1]
+        partial = pieces.partial(out, width)
+        if partial is not None:
+            launch_by_row(name.format("pieces"), partial, width, **args, num_rows=len(out))
+        launch_by_row(name.format("maximum"), out, width, **args, partial=partial)
         return out, None, None
 
 
-class _EdgeSoftmax(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, score: Tensor, loop_score: Tensor, indptr: Tensor, indices: Tensor, own: int
-    ) -> tuple[Tensor, Tensor]:
-        alpha, out = (
-            torch.empty_like(like, memory_format=torch.contiguous_format)
-            for like in (score, loop_score)
-        )
-        args = {"loop_score": loop_score, "indptr": indptr, "indices": indices, "own": own}
-        _launch_by_row("edge_softmax", out, rows=score, alpha=alpha, **args)
-        ctx.save_for_backward(alpha, out, indptr)
-        return alpha, out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, loop_grad: Tensor) -> tuple[Tensor | None, ...]:
-        alpha, loop_alpha, indptr = ctx.saved_tensors
-        score_grad, out = torch.empty_like(alpha), torch.empty_like(loop_alpha)
-        args = {"grad": grad, "loop_grad": loop_grad, "indptr": indptr, "score_grad": score_grad}
-        name = "edge_softmax_gradient"
-        _launch_by_row(name, out, rows=alpha, loop_alpha=loop_alpha, **args)
-        return score_grad, out, None, None, None
-
-
 _sum: Callable[..., Tensor] = _Sum.apply
-_edge_softmax: Callable[..., tuple[Tensor, Tensor]] = _EdgeSoftmax.apply
 _maximum: Callable[..., Tensor] = _Maximum.apply
 
 
-def _put_sum(table: DeviceTable, reduction: DeviceReduction, out: Tensor) -> None:
-    loop = reduction.loop
-    _launch_by_row(
-        "reduce_rows",
-        out,
+def _put_sum(table: DeviceTable, reduction: DeviceReduction, out: Tensor, width: int) -> None:
+    pieces, weight = reduction.pieces, reduction.edge_weight
+    given = {
         **table.places(),
-        indptr=reduction.indptr,
-        indices=reduction.indices,
-        edges=reduction.edges,
-        edge_weight=reduction.edge_weight,
-        source_scale=reduction.source_scale,
-        source_indptr=reduction.source_indptr,
+        "indptr": reduction.indptr,
+        "indices": None if reduction.is_by_edge else reduction.indices,
+        "edges": reduction.edges,
+        "edge_weight": None if weight is None else weight.contiguous(),
+        "source_scale": reduction.source_scale,
+        "source_indptr": reduction.source_indptr,
+        "own": reduction.own,
+        "HEADS": reduction.num_heads,
+        "SKIP_OWN": reduction.skip_own,
+        "PIECE": pieces.size,
+    }
+    partial = pieces.partial(out, width)
+    if partial is not None:
+        num_rows = reduction.num_dst
+        launch_by_row("triton_kernels.reduce_pieces", partial, width, **given, num_rows=num_rows)
+    loop, adds_own = reduction.loop, reduction.root == "added"
+    launch_by_row(
+        "triton_kernels.reduce_rows",
+        out,
+        width,
+        **given,
         row_scale=reduction.row_scale,
         loop=loop,
         first_loop=reduction.first_loop,
-        num_loops=0 if loop is None else len(loop),
-        own=reduction.own,
-        HEADS=reduction.num_heads,
+        num_loops=len(loop) if loop is not None else len(table) * adds_own,
+        partial=partial,
         IS_MEAN=reduction.is_mean,
-        SKIP_OWN=reduction.skip_own,
+        PUTS_OWN=reduction.root == "beside",
+        ADDS_OWN=adds_own,
     )
 
 
-def _put_edge_products(rows: Tensor, grad: Tensor, reduction: DeviceReduction, out: Tensor) -> None:
-    _launch(
-        "edge_products",
-        (reduction.num_dst, reduction.num_heads),
-        _Tile.of(rows.shape[1] // reduction.num_heads),
-        out,
-        rows=rows,
-        grad=grad,
-        indptr=reduction.indptr,
-        indices=reduction.indices,
-        source_scale=reduction.source_scale,
-        row_scale=reduction.row_scale,
-        own=reduction.own,
-        HEADS=reduction.num_heads,
-        IS_MEAN=reduction.is_mean,
-        SKIP_OWN=reduction.skip_own,
-    )
+def _edge_products(rows: Tensor, grad: Tensor, reduction: DeviceReduction) -> Tensor:
+    """The gradient of the edges' weights; 0 for edges of no destination."""
+    assert reduction.edge_weight is not None
+    out = torch.zeros_like(reduction.edge_weight, memory_format=torch.contiguous_format)
+    given = {
+        "rows": rows.contiguous(),
+        "grad": grad.contiguous(),
+        "indptr": reduction.indptr,
+        "indices": reduction.indices,
+        "source_scale": reduction.source_scale,
+        "row_scale": reduction.row_scale,
+        "own": reduction.own,
+        "IS_MEAN": reduction.is_mean,
+        "SKIP_OWN": reduction.skip_own,
+    }
+    name, width, num_dst = "triton_kernels.edge_products", rows.shape[1], reduction.num_dst
+    launch_by_edge(name, out, width, num_dst, reduction.pieces, **given)
+    return out
 
 
 def _put_maximum(
     table: DeviceTable, reduction: DeviceReduction, out: Tensor, ties: Tensor | None
 ) -> None:
-    block = {"indptr": reduction.indptr, "indices": reduction.indices}
-    _launch_by_row("max_rows", out, **table.places(), ties=ties, **block)
-
-
-class _Tile(NamedTuple):
-    """How many rows and columns a program holds at a time."""
-
-    rows: int
-    block: int
-
-    @classmethod
-    def of(cls, width: int) -> _Tile:
-        """For rows of so many columns."""
-        block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
-        return cls(min(_MAX_ROWS, _TILE // block), block)
-
-
-def _parts(whole: int, part: int) -> int:
-    return -(-whole // part)
-
-
-def _launch_by_row(name: str, out: Tensor, **arguments: Any) -> None:
-    """Run a kernel of which a program makes one row of `out`, or some of its columns."""
-    num_rows, width = out.shape
-    tile = _Tile.of(width)
-    _launch(name, (num_rows, _parts(width, tile.block)), tile, out, **arguments)
-
-
-def _launch(
-    name: str, grid: tuple[int, int], tile: _Tile, out: Tensor, rows: Tensor, **arguments: Any
-) -> None:
-    """Run a kernel on `out`'s device, after what was launched there before.
-
-    Args:
-        name: Of the kernel in `triton_kernels`.
-        grid: How many programs.
-        tile: What a program works on.
-        out: What it writes.
-        rows: `[any, width]`, what it reads.
-        **arguments: What else it takes.
-    """
-    if out.numel() == 0:
-        return
-    kernels = _kernels()
-    number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
-    given = {
-        key: value.contiguous() if isinstance(value, Tensor) else value
-        for key, value in {**arguments, "rows": rows}.items()
-    }
-    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        getattr(kernels, name)[grid](
-            **given,
-            out=out,
-            WIDTH=rows.shape[1],
-            TOTAL=number,
-            ROWS=tile.rows,
-            BLOCK=tile.block,
-        )
-
-
-def _kernels() -> ModuleType:
-    try:
-        from gnntrain.compute import triton_kernels
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        raise UserError(
-            "computing on a GPU needs triton, which is not installed",
-            "it comes with torch's CUDA builds for Linux; else: pip install triton",
-        ) from error
-    return triton_kernels
+    pieces, width = reduction.pieces, table.width
+    given = {**table.places(), "indptr": reduction.indptr, "indices": reduction.indices}
+    given["PIECE"] = pieces.size
+    partial, partial_ties = pieces.partial(out, width), None
+    if partial is not None:
+        partial_ties = torch.empty_like(partial, dtype=torch.int32)
+        num_rows = reduction.num_dst
+        args = {**given, "ties": partial_ties, "num_rows": num_rows}
+        launch_by_row("triton_maximum.max_pieces", partial, width, **args)
+    args = {**given, "partial": partial, "partial_ties": partial_ties, "ties": ties}
+    launch_by_row("triton_maximum.max_rows", out, width, **args)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnntrain.compute.rows import Transposed
-from gnntrain.loading.features import StoredRows
+from gnntrain.loading.features import NamedRows
 from gnntrain.sampling.base import SampledSubgraph
 
 
@@ -23,6 +23,10 @@ class Block:
     destinations are the range that starts at `dst_offset`. Source `dst_offset + i` is therefore
     always the same node as destination `i`.
 
+    On a GPU a block may be padded, so that its tensors keep their sizes from batch to batch:
+    `indices` longer than `indptr[-1]` (and 0 there), the last destinations without in-edges, the
+    last sources without out-edges.
+
     Attributes:
         indptr: int32 or int64 `[num_dst + 1]`.
         indices: same dtype, `[num_edges]`, source numbers.
@@ -31,6 +35,8 @@ class Block:
         weight: float32 `[num_edges]`, the graph's edge weights; None: all 1.
         degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
         norm: float32 `[num_src]`, `GraphStore.gcn_norm` of the sources.
+        max_in_edges: The most in-edges that a destination has here, if known (the fan-out): a GPU
+            then need not provide for hubs.
         derived: What a model has worked out of the edges, kept for the block's next use.
 
     `weight`, `degree` and `norm` are there only where the model asks for them (`BlockNeeds`).
@@ -43,6 +49,7 @@ class Block:
     weight: Tensor | None = None
     degree: Tensor | None = None
     norm: Tensor | None = None
+    max_in_edges: int | None = None
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -100,7 +107,8 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     Attributes:
         x: Features of all nodes, float32 `[num_nodes, num_features]`. Where only `rows` are there,
             they are read when first asked for: models that read rows themselves never pay for it.
-        rows: The same, named but not read; None where `x` was made right away.
+        rows: The same, named but not read (on a GPU a `DeviceTable`); None where `x` was made right
+            away.
         y: Labels of the seeds, `[batch_size]` or `[batch_size, num_classes]`. Labels of other
             nodes are never needed and not fetched.
         n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
@@ -137,8 +145,8 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
 
     # PyG's Data forgets attributes that are None.
     @property
-    def rows(self) -> StoredRows | None:
-        rows: StoredRows | None = self._store.get("rows")
+    def rows(self) -> NamedRows | None:
+        rows: NamedRows | None = self._store.get("rows")
         return rows
 
     @property

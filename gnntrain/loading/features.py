@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnntrain.compute.device import DeviceTable
 from gnntrain.compute.rows import NO_NODES, Table
 from gnntrain.data.store import GraphStore
 from gnntrain.sampling.base import Int64Array
@@ -55,6 +56,10 @@ class StoredRows:
         if self.table.nodes is NO_NODES and self.table.words.dtype == np.float32:
             return share(self.table.words)
         return self.read(0, len(self))
+
+
+NamedRows = StoredRows | DeviceTable
+"""Rows that what aggregates them reads where they lie, on a CPU or on a GPU."""
 
 
 class FeatureSource(Protocol):

@@ -123,6 +123,7 @@ class Aggregation:
             is_max=self.reduce == "max",
             skip_own=self.skip_loops,
             own=self.block.dst_offset,
+            max_edges=self.block.max_in_edges,
         )
 
     def transposed(self) -> Reduction:
@@ -156,7 +157,7 @@ def aggregate_on_device(source: Tensor | device.DeviceTable, aggregation: Aggreg
     reduction, block = aggregation.on_device(), aggregation.block
     if isinstance(source, device.DeviceTable):
         return device.reduce_table(source, reduction, torch.float32)
-    return device.reduce_rows(source, reduction, lambda: _out_edges_on_device(block))
+    return device.reduce_rows(source, reduction, lambda: out_edges_on_device(block))
 
 
 class _Reduced(torch.autograd.Function):
@@ -233,12 +234,16 @@ def weighted_sum_on_device(
 ) -> Tensor:
     """`weighted_sum` by the GPU's kernels."""
     reduction = device.DeviceReduction(
-        block.indptr, block.indices, edge_weight=weight, row_scale=scale
+        block.indptr,
+        block.indices,
+        edge_weight=weight,
+        row_scale=scale,
+        max_edges=block.max_in_edges,
     )
-    return device.reduce_rows(x, reduction, lambda: _out_edges_on_device(block))
+    return device.reduce_rows(x, reduction, lambda: out_edges_on_device(block))
 
 
-def _out_edges_on_device(block: Block) -> device.OutEdges:
+def out_edges_on_device(block: Block) -> device.OutEdges:
     """The edges by source, for the GPU's kernels; found once."""
     if "device_out_edges" not in block.derived:
         edges = device.transpose(block.indptr, block.indices, block.num_src)

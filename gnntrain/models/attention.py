@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import device
+from gnntrain.compute import device_attention
 from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import (
     by_head,
     edge_chunks,
     edge_dst,
     num_sampled,
+    out_edges_on_device,
     self_loops,
     weighted_sum,
 )
@@ -23,32 +25,34 @@ from gnntrain.models.dropout import dropout as drop
 
 
 def attend(
-    block: Block, z: Tensor, z_dst: Tensor, score: Tensor, loop_score: Tensor, dropout: float
+    block: Block,
+    z: Tensor,
+    z_dst: Tensor,
+    weights: tuple[Tensor, Tensor],
+    dropout: float,
 ) -> Tensor:
-    """Average the in-neighbours and the node itself, weighted by the softmax of their scores.
-
-    Self loops in the data are left out: each node sees itself exactly once.
+    """Average the in-neighbours and the node itself.
 
     Args:
         block: The edges.
         z: float `[num_src, H·C]`, what is averaged, head by head.
         z_dst: float `[num_dst, H·C]`, the same of the destinations.
-        score: float `[num_edges, H]`.
-        loop_score: float `[num_dst, H]`, each destination's score of itself.
+        weights: Of the edges and of each destination's own loop, as of `edge_softmax`.
         dropout: Probability with which a weight is set to 0 (and the others scaled up).
 
     Returns:
         `[num_dst, H, C]`.
     """
-    heads = score.shape[1]
-    alpha, loop_alpha = edge_softmax(block, score, loop_score)
-    alpha, loop_alpha = drop(alpha, dropout), drop(loop_alpha, dropout)
+    alpha, loop_alpha = (drop(part, dropout) for part in weights)
+    heads = alpha.shape[1]
     neighbours = by_head(weighted_sum(block, z, alpha), heads)
     return neighbours + loop_alpha.unsqueeze(-1) * by_head(z_dst, heads)
 
 
 def edge_softmax(block: Block, score: Tensor, loop_score: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax over each destination's in-edges (self loops get 0) and its own extra loop.
+    """Softmax over each destination's in-edges and its own extra loop.
+
+    Self loops in the data get 0: each node sees itself exactly once.
 
     Args:
         block: The edges.
@@ -69,7 +73,45 @@ def edge_softmax_on_device(
     block: Block, score: Tensor, loop_score: Tensor
 ) -> tuple[Tensor, Tensor]:
     """`edge_softmax` by the GPU's kernels."""
-    return device.edge_softmax(score, loop_score, block.indptr, block.indices, block.dst_offset)
+    return device_attention.edge_softmax(score, loop_score, _in_edges(block))
+
+
+def sum_softmax(
+    block: Block, source: Tensor, target: Tensor, loop_score: Tensor, slope: float
+) -> tuple[Tensor, Tensor]:
+    """`edge_softmax` of the scores leaky_relu(source[u] + target[v]) (GAT's).
+
+    Args:
+        block: The edges.
+        source: float `[num_src, H]`, a source's part of the score.
+        target: float `[num_dst, H]`, a destination's.
+        loop_score: float `[num_dst, H]`, each destination's score of itself.
+        slope: Of the leaky ReLU for negative values.
+    """
+    if source.is_cuda:
+        return sum_softmax_on_device(block, source, target, loop_score, slope)
+    score = source[block.indices] + target[edge_dst(block)]
+    return edge_softmax(block, F.leaky_relu(score, slope), loop_score)
+
+
+def sum_softmax_on_device(
+    block: Block, source: Tensor, target: Tensor, loop_score: Tensor, slope: float
+) -> tuple[Tensor, Tensor]:
+    """`sum_softmax` by the GPU's kernels."""
+    parts = source, target, loop_score
+    exact = functools.reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
+    source, target, loop_score = (part.to(exact) for part in parts)
+    return device_attention.pair_softmax(source, target, loop_score, slope, _in_edges(block))
+
+
+def _in_edges(block: Block) -> device_attention.InEdges:
+    return device_attention.InEdges(
+        block.indptr,
+        block.indices,
+        block.dst_offset,
+        block.max_in_edges,
+        lambda: out_edges_on_device(block),
+    )
 
 
 def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float) -> Tensor:
@@ -87,7 +129,16 @@ def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: fl
     Returns:
         `[num_edges, H]` in the type of `att`.
     """
+    if left.is_cuda:
+        return pair_score_on_device(block, left, right, att, slope)
     return _pair_score(left, right, att, block, slope)
+
+
+def pair_score_on_device(
+    block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float
+) -> Tensor:
+    """`pair_score` by the GPU's kernels."""
+    return device_attention.pair_scores(left, right, att, slope, _in_edges(block))
 
 
 def _segments(values: Tensor, block: Block, reduce: str) -> Tensor:

@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm, LayerNorm
 
+from gnntrain.compute.device import DeviceTable
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import StoredRows
-from gnntrain.models.dropout import Drop, Dropout
+from gnntrain.loading.features import NamedRows
+from gnntrain.models.dropout import Dropout
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.models.fused_on_device import autocast_type
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
@@ -142,7 +144,7 @@ class GNN(nn.Module):
             num_parts = num_layers if jk == "cat" else 1
             self.lin = nn.Linear(num_parts * hidden_channels, out_channels)
 
-    def forward(self, x: Tensor | StoredRows, blocks: Sequence[Block]) -> Tensor:
+    def forward(self, x: Tensor | NamedRows, blocks: Sequence[Block]) -> Tensor:
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:
@@ -156,7 +158,7 @@ class GNN(nn.Module):
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
         num_seeds = blocks[-1].num_dst
-        h = x if isinstance(x, StoredRows) and self.reads_rows else self.start(_in_memory(x))
+        h = x if isinstance(x, NamedRows) and self.reads_rows else self.start(_in_memory(x))
         state = self.readout_start(num_seeds)
         for i, block in enumerate(blocks):
             h = self.layer(i, h, block)
@@ -169,22 +171,21 @@ class GNN(nn.Module):
         """Whether the first layer can read its input's rows where they are stored."""
         changes_rows = self.training and self.input_dropout.p > 0
         weight = next(self.parameters())
-        is_ours = weight.dtype == torch.float32 and not weight.is_cuda
-        return self.aggregates_rows and is_ours and not changes_rows
+        return self.aggregates_rows and weight.dtype == torch.float32 and not changes_rows
 
-    def layer(self, i: int, h: Tensor | StoredRows, block: Block) -> Tensor:
+    def layer(self, i: int, h: Tensor | NamedRows, block: Block) -> Tensor:
         """The rows that leave layer `i` for the destinations of `block`, of its sources' `h`.
 
         Where a layer's aggregation is linear it may come before or after a product. Before, it
         takes a product for each destination only; after, one for each source, but of rows that may
         be narrower.
         """
-        linear = self.linear(i, block) if not (isinstance(h, Tensor) and h.is_cuda) else None
+        linear = self.linear(i, block)
         is_narrower = self.has_transform(i) and block.num_src <= 2 * block.num_dst
-        if linear is not None and (isinstance(h, StoredRows) or not is_narrower):
+        if linear is not None and (isinstance(h, NamedRows) or not is_narrower):
             return self._linear_layer(i, linear, h, block)
-        if isinstance(h, StoredRows) and self.has_transform(i):
-            h = self.start(h.whole())
+        if isinstance(h, NamedRows) and self.has_transform(i):
+            h = self.start(_in_memory(h))
         h_dst = _destinations(h, block)
         if not self.has_transform(i):
             return self.finish(i, self.combine(i, h, h_dst, h_dst, block), h_dst)
@@ -193,11 +194,11 @@ class GNN(nn.Module):
         return self.finish(i, self.combine(i, z, h_dst, _destinations(z, block), block), h_dst)
 
     def _linear_layer(
-        self, i: int, linear: AggregatedLinear, h: Tensor | StoredRows, block: Block
+        self, i: int, linear: AggregatedLinear, h: Tensor | NamedRows, block: Block
     ) -> Tensor:
         is_plain = isinstance(self.norms[i], nn.Identity) and isinstance(self.act, nn.ReLU)
         if is_plain and not self.residuals and not self._is_output(i):
-            return linear(h, Drop.draw(self.dropout.p if self.training else 0))
+            return linear(h, self.dropout.p if self.training else 0.0)
         out = linear(h, None)
         return self.finish(i, out, _destinations(h, block) if self.residuals else out)
 
@@ -225,7 +226,7 @@ class GNN(nn.Module):
         return h
 
     def combine(
-        self, i: int, z: Tensor | StoredRows, h_dst: Tensor, z_dst: Tensor, block: Block
+        self, i: int, z: Tensor | NamedRows, h_dst: Tensor, z_dst: Tensor, block: Block
     ) -> Tensor:
         """Aggregate over the block's edges.
 
@@ -299,14 +300,16 @@ class GNN(nn.Module):
         return i == self.num_layers - 1 and self.jk == "none"
 
 
-def _in_memory(x: Tensor | StoredRows) -> Tensor:
-    return x.whole() if isinstance(x, StoredRows) else x
+def _in_memory(x: Tensor | NamedRows) -> Tensor:
+    if isinstance(x, DeviceTable):  # a product would convert them to what autocast computes in
+        return x.whole(autocast_type(x.device, torch.float32))
+    return x if isinstance(x, Tensor) else x.whole()
 
 
-def _destinations(rows: Tensor | StoredRows, block: Block) -> Tensor:
+def _destinations(rows: Tensor | NamedRows, block: Block) -> Tensor:
     """The rows of the block's destinations among those of its sources."""
     start, stop = block.dst_offset, block.dst_offset + block.num_dst
-    return rows.read(start, stop) if isinstance(rows, StoredRows) else rows[start:stop]
+    return rows.read(start, stop) if isinstance(rows, NamedRows) else rows[start:stop]
 
 
 def narrows(before: int, after: int) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import kernels
+from gnntrain.compute.device import DeviceTable
 from gnntrain.compute.rows import (
     Table,
     chunks,
@@ -25,9 +26,10 @@ from gnntrain.compute.rows import (
     table_of,
     words_of,
 )
-from gnntrain.loading.features import StoredRows
+from gnntrain.loading.features import NamedRows, StoredRows
 from gnntrain.models.aggregate import Aggregation, transposed_rows
 from gnntrain.models.dropout import Drop
+from gnntrain.models.fused_on_device import aggregated_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,27 @@ class AggregatedLinear:
     root_weight: Tensor | None
     bias: Tensor
 
-    def __call__(self, source: Tensor | StoredRows, drop: Drop | None) -> Tensor:
-        """Compute it on the CPU.
+    def __call__(self, source: Tensor | NamedRows, dropout: float | None) -> Tensor:
+        """Compute it where the rows are.
 
         Args:
             source: `[num_src, F]`; gradients flow to a tensor.
-            drop: A ReLU and this dropout follow; None: neither.
+            dropout: A ReLU and a dropout with this probability follow; None: neither.
 
         Returns:
             `[num_dst, O]` in the type that autocast computes in, or the weights'.
         """
+        if isinstance(source, DeviceTable) or (isinstance(source, Tensor) and source.is_cuda):
+            return self.on_device(source, dropout)
+        return self.on_cpu(source, None if dropout is None else Drop.draw(dropout))
+
+    def on_device(self, source: Tensor | DeviceTable, dropout: float | None) -> Tensor:
+        """Compute it by the GPU's kernels."""
+        linear = self.weight, self.root_weight, self.bias
+        return aggregated_linear(source, self.aggregation, *linear, dropout)
+
+    def on_cpu(self, source: Tensor | StoredRows, drop: Drop | None) -> Tensor:
+        """Compute it on the CPU; with a `drop`, a ReLU and that dropout follow."""
         dtype = self.weight.dtype
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")

@@ -11,9 +11,9 @@ from torch_geometric.nn import GATConv
 
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import StoredRows
-from gnntrain.models.aggregate import by_head, edge_dst
-from gnntrain.models.attention import attend
+from gnntrain.loading.features import NamedRows
+from gnntrain.models.aggregate import by_head
+from gnntrain.models.attention import attend, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
 
 
@@ -89,7 +89,7 @@ class GAT(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | StoredRows,
+        z: Tensor | NamedRows,
         h_dst: Tensor,
         z_dst: Tensor,
         block: Block,
@@ -100,10 +100,10 @@ class GAT(GNN):
         score_dst = F.linear(h_dst, score_weight)
         score_src = by_head(z, conv.heads)[..., -1]
         loop_src = by_head(z_dst, conv.heads)[..., -1]
-        score = score_src[block.indices] + score_dst[edge_dst(block)]
         slope, dropout = conv.negative_slope, conv.dropout if self.training else 0.0
-        score, loop = F.leaky_relu(score, slope), F.leaky_relu(loop_src + score_dst, slope)
-        out = attend(block, z, z_dst, score, loop, dropout)[..., :-1]
+        loop = F.leaky_relu(loop_src + score_dst, slope)
+        weights = sum_softmax(block, score_src, score_dst, loop, slope)
+        out = attend(block, z, z_dst, weights, dropout)[..., :-1]
         bias: Tensor = conv.bias
         return (out.flatten(1) if conv.concat else out.mean(1)) + bias
 

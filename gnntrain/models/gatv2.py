@@ -9,8 +9,8 @@ from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import StoredRows
-from gnntrain.models.attention import attend, pair_score
+from gnntrain.loading.features import NamedRows
+from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.gat import head_width
 
@@ -67,7 +67,7 @@ class GATv2(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | StoredRows,
+        z: Tensor | NamedRows,
         h_dst: Tensor,
         z_dst: Tensor,
         block: Block,
@@ -79,6 +79,7 @@ class GATv2(GNN):
         score = pair_score(block, z, right, att, conv.negative_slope)
         pair = F.leaky_relu(z_dst + right, conv.negative_slope).view(-1, *att.shape)
         dropout = conv.dropout if self.training else 0.0
-        out = attend(block, z, z_dst, score, (pair * att).sum(-1), dropout)
+        weights = edge_softmax(block, score, (pair * att).sum(-1))
+        out = attend(block, z, z_dst, weights, dropout)
         bias: Tensor = conv.bias
         return (out.flatten(1) if conv.concat else out.mean(1)) + bias

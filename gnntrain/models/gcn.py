@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_geometric.nn import GCNConv
 
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import StoredRows
+from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
 from gnntrain.models.fused import AggregatedLinear
@@ -52,7 +52,7 @@ class GCN(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | StoredRows,
+        z: Tensor | NamedRows,
         h_dst: Tensor,  # noqa: ARG002
         z_dst: Tensor,  # noqa: ARG002
         block: Block,

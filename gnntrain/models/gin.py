@@ -9,7 +9,7 @@ from torch_geometric.nn import MLP as PyGMLP
 from torch_geometric.nn import GINConv
 
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import StoredRows
+from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
 
@@ -63,7 +63,7 @@ class GIN(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | StoredRows,
+        z: Tensor | NamedRows,
         h_dst: Tensor,
         z_dst: Tensor,  # noqa: ARG002
         block: Block,

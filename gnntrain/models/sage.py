@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import StoredRows
+from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
 from gnntrain.models.fused import AggregatedLinear
@@ -70,7 +70,7 @@ class SAGE(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | StoredRows,
+        z: Tensor | NamedRows,
         h_dst: Tensor,
         z_dst: Tensor,  # noqa: ARG002
         block: Block,

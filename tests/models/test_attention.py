@@ -52,7 +52,7 @@ def test_the_gradient_of_attention_is_exact() -> None:
     shapes = [(40, 6), (block.num_dst, 6), (block.num_edges, 2), (block.num_dst, 2)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     assert torch.autograd.gradcheck(
-        lambda z, z_dst, score, loop: attend(block, z, z_dst, score, loop, 0.0), inputs
+        lambda z, z_dst, *scores: attend(block, z, z_dst, edge_softmax(block, *scores), 0.0), inputs
     )
 
 
@@ -79,6 +79,7 @@ def test_dropped_weights_scale_the_others_up() -> None:
     block = attention_block()
     score, loop = torch.zeros(block.num_edges, 1), torch.zeros(block.num_dst, 1)
     z, z_dst = torch.ones(40, 1), torch.ones(block.num_dst, 1)
-    sums = torch.stack([attend(block, z, z_dst, score, loop, 0.5) for _ in range(300)])
+    weights = edge_softmax(block, score, loop)
+    sums = torch.stack([attend(block, z, z_dst, weights, 0.5) for _ in range(300)])
     assert sums.std(0).min() > 0.01
     torch.testing.assert_close(sums.mean(), torch.tensor(1.0), atol=0.02, rtol=0)

@@ -85,7 +85,7 @@ def test_its_gradients_are_exact(has_root: bool) -> None:
 def test_a_block_without_destinations_has_zero_gradients() -> None:
     block = Block(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), 3)
     linear = replace(layer(), aggregation=Aggregation(block, "mean"))
-    out = linear(torch.zeros(3, 6, dtype=torch.float64), Drop.draw(0.0))
+    out = linear.on_cpu(torch.zeros(3, 6, dtype=torch.float64), Drop.draw(0.0))
     assert out.shape == (0, 5)
     torch.autograd.backward(out.sum())
     assert linear.weight.grad is not None
@@ -116,7 +116,7 @@ def test_relu_and_dropout_go_backward_through_what_was_kept() -> None:
     linear = layer()
     x = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
     plain, drop = linear(x, None), Drop.draw(0.5)
-    out = linear(x, drop)
+    out = linear.on_cpu(x, drop)
     kept = out != 0
     torch.testing.assert_close(out, torch.where(kept, plain.relu() * drop.factor, 0.0))
     assert 0.15 < kept.double().mean() < 0.35
@@ -140,7 +140,7 @@ def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -
     for reduce in ("sum", "mean", "max"):
         aggregation = Aggregation(block_of(), reduce)
         torch.testing.assert_close(aggregate(rows, aggregation), aggregate(x, aggregation))
-    out = linear(rows, Drop.draw(0.0))
+    out = linear.on_cpu(rows, Drop.draw(0.0))
     mine = torch.autograd.grad(out.sum(), weight)
     theirs = torch.autograd.grad(by_operations(linear, x).relu().sum(), weight)
     torch.testing.assert_close(mine, theirs)
@@ -149,7 +149,7 @@ def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -
 def test_autocast_computes_in_bfloat16_and_keeps_the_gradients_types() -> None:
     linear, x = layer(torch.float32), torch.randn(40, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = linear(x, Drop.draw(0.0))
+        hidden = linear.on_cpu(x, Drop.draw(0.0))
         again = replace(
             linear,
             aggregation=Aggregation(Block(torch.tensor([0, 3]), torch.tensor([1, 1, 24]), 25)),
@@ -177,7 +177,7 @@ def test_the_weights_gradients_do_not_depend_on_the_threads() -> None:
     before, grads = torch.get_num_threads(), []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        out = linear(x, Drop(1 << 15, 7))
+        out = linear.on_cpu(x, Drop(1 << 15, 7))
         grads.append(torch.autograd.grad(out.square().sum(), [linear.weight, linear.bias]))
     torch.set_num_threads(before)
     for other in grads[1:]:

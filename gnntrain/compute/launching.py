@@ -1,0 +1,137 @@
+"""Launching the GPU's kernels on tensors.
+
+Triton is imported when first needed: who computes on a CPU need not have it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnntrain.errors import UserError
+
+# The tile that a program works on: 16 numbers for each thread of four warps; no wider than what
+# leaves few columns of the last one idle, no taller than most destinations have in-edges.
+_TILE = 2048
+_MIN_BLOCK, _MAX_BLOCK = 16, 128
+_MAX_ROWS = 64
+
+# Edges of a long row that a program takes. A row of a million edges is then as much work for its
+# own program (2,000 pieces to add up) as a few pieces are for theirs.
+_PIECE_EDGES = 512
+
+
+class Tile(NamedTuple):
+    """How many rows and columns a program holds at a time."""
+
+    rows: int
+    block: int
+
+    @classmethod
+    def of(cls, width: int) -> Tile:
+        """For rows of so many columns."""
+        block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
+        return cls(min(_MAX_ROWS, _TILE // block), block)
+
+
+class Pieces(NamedTuple):
+    """How the edges of long rows are shared out, see `triton_tables`.
+
+    Attributes:
+        size: Edges of a piece; 0: no row is long.
+        number: Whole pieces that all edges make.
+    """
+
+    size: int
+    number: int
+
+    @classmethod
+    def of(cls, num_edges: int, max_edges: int | None = None) -> Pieces:
+        """For a block of so many edges, at most `max_edges` of them (if known) in a row."""
+        longest = num_edges if max_edges is None else min(num_edges, max_edges)
+        if longest < 2 * _PIECE_EDGES:
+            return cls(0, 0)
+        return cls(_PIECE_EDGES, num_edges // _PIECE_EDGES)
+
+    def partial(self, like: Tensor, width: int) -> Tensor | None:
+        """Room for the pieces' results, `[number, width]`, as fine as `like` is summed."""
+        if not self.size:
+            return None
+        return like.new_empty(self.number, width, dtype=exact_type(like.dtype))
+
+
+def exact_type(dtype: torch.dtype) -> torch.dtype:
+    """What kernels sum in that write `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def num_parts(whole: int, part: int) -> int:
+    """How many parts a whole is cut into, the last perhaps shorter."""
+    return -(-whole // part)
+
+
+def launch_by_row(name: str, out: Tensor, width: int, **arguments: Any) -> None:
+    """Run a kernel of which a program makes one row of `out`, or some of its columns."""
+    tile = Tile.of(width)
+    launch(name, (len(out), num_parts(width, tile.block)), tile, out, width, **arguments)
+
+
+def launch_by_edge(
+    name: str, out: Tensor, width: int, num_rows: int, pieces: Pieces, **arguments: Any
+) -> None:
+    """Run a kernel that writes `out` edge by edge: a program takes a row's edges, and one head.
+
+    Args:
+        name: See `launch`.
+        out: `[num_edges]`, or `[num_edges, H]` for H heads.
+        width: Of the rows that belong to the edges; each head has a part.
+        num_rows: Whose edges they are.
+        pieces: The edges of long rows, which have programs of their own.
+        **arguments: What else it takes.
+    """
+    heads = out.shape[1] if out.dim() == 2 else 1
+    tile = Tile.of(width // heads)
+    given = {**arguments, "num_rows": num_rows, "HEADS": heads, "PIECE": pieces.size}
+    launch(name, (num_rows, heads), tile, out, width, **given, OF_PIECES=False)
+    if pieces.size:
+        launch(name, (pieces.number, heads), tile, out, width, **given, OF_PIECES=True)
+
+
+def launch(
+    name: str, grid: tuple[int, int], tile: Tile, out: Tensor, width: int, **arguments: Any
+) -> None:
+    """Run a kernel on `out`'s device, after what was launched there before.
+
+    Args:
+        name: Module and kernel, as "triton_kernels.reduce_rows".
+        grid: How many programs.
+        tile: What a program works on.
+        out: What it writes.
+        width: Of the rows that it works on.
+        **arguments: What else it takes.
+    """
+    if out.numel() == 0 or 0 in grid:
+        return
+    module, kernel = name.split(".")
+    kernels = _kernels(module)
+    number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
+    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
+        getattr(kernels, kernel)[grid](
+            **arguments, out=out, WIDTH=width, TOTAL=number, ROWS=tile.rows, BLOCK=tile.block
+        )
+
+
+def _kernels(module: str) -> ModuleType:
+    try:
+        return import_module(f"gnntrain.compute.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise UserError(
+            "computing on a GPU needs triton, which is not installed",
+            "it comes with torch's CUDA builds for Linux; else: pip install triton",
+        ) from error

@@ -1,0 +1,251 @@
+"""The GPU's maxima over in-edges, and the gradient behind them; see `triton_kernels`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gnntrain.compute.triton_kernels import sum_of_pieces
+from gnntrain.compute.triton_tables import edges_at, place_of, row_of_piece, span_of
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def higher_of(
+    tops: tl.tensor, counts: tl.tensor, row: tl.tensor, count: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """The larger numbers, and how often they came; not a number is the largest."""
+    is_higher = (row > tops) | (row != row)
+    counts = tl.where(is_higher, 0, counts) + tl.where(row >= tops, count, 0)
+    return tl.where(is_higher, row, tops), counts
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """The largest number of each column, and how often it came."""
+    is_nan = tl.max((tops != tops).to(tl.int32), axis=0) > 0
+    top = tl.max(tops, axis=0)
+    count = tl.sum(tl.where(tops == top[None, :], counts, 0), axis=0)
+    return tl.where(is_nan, float("nan"), top), count
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def top_of_edges(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    indices: tl.tensor,
+    first: tl.tensor,
+    last: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PIECE: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """`[ROWS, BLOCK]`: the largest numbers that each lane met, and how often; −∞ without any."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
+    counts = tl.zeros([ROWS, BLOCK], tl.int32)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, PIECE)
+        is_edge = edge < last
+        source = tl.load(indices + edge, mask=is_edge, other=0)
+        place = place_of(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        mask = is_edge[:, None] & (columns < WIDTH)[None, :]
+        at = place[:, None] + columns[None, :]
+        row = tl.load(rows + at, mask=mask, other=float("-inf")).to(TOTAL)
+        tops, counts = higher_of(tops, counts, row, mask.to(tl.int32))
+    return tops, counts
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def max_pieces(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    num_rows: tl.tensor,
+    out: tl.tensor,
+    ties: tl.tensor,
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PIECE: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The maxima of the pieces of long rows, `TOTAL [num_pieces, WIDTH]`, for `max_rows`."""
+    piece = tl.program_id(0)
+    v, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    if v >= 0:
+        tops, counts = top_of_edges(
+            rows, nodes, slots, parts, indices, first, last, last, last,
+            WIDTH, STRIDE, PART_ROWS, ALIGN, 0, TOTAL, ROWS, BLOCK,
+        )  # fmt: skip
+        top, count = top_of(tops, counts)
+        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        at = piece.to(tl.int64) * WIDTH + columns
+        tl.store(out + at, top, mask=columns < WIDTH)
+        tl.store(ties + at, count, mask=columns < WIDTH)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def max_rows(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    partial: tl.tensor,
+    partial_ties: tl.tensor,
+    out: tl.tensor,
+    ties: tl.tensor,
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PIECE: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The largest numbers of every destination's in-neighbours; 0 without, not a number wins.
+
+    Args:
+        partial, partial_ties: What `max_pieces` gave.
+        ties: int32 as `out`: how many in-edges have brought the largest number.
+    """
+    v = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column = columns < WIDTH
+    first, last, begin, end = span_of(indptr, v, PIECE)
+    tops, counts = top_of_edges(
+        rows, nodes, slots, parts, indices, first, last, begin, end,
+        WIDTH, STRIDE, PART_ROWS, ALIGN, PIECE, TOTAL, ROWS, BLOCK,
+    )  # fmt: skip
+    if PIECE > 0:
+        end_piece = end // PIECE
+        for start in range(begin // PIECE, end_piece, ROWS):
+            piece = start + tl.arange(0, ROWS)
+            mask = (piece < end_piece)[:, None] & is_column[None, :]
+            at = piece.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+            row = tl.load(partial + at, mask=mask, other=float("-inf"))
+            count = tl.load(partial_ties + at, mask=mask, other=0)
+            tops, counts = higher_of(tops, counts, row, count)
+    top, count = top_of(tops, counts)
+    top = tl.where(last > first, top, 0)
+    at = v.to(tl.int64) * WIDTH + columns
+    tl.store(out + at, top.to(out.dtype.element_ty), mask=is_column)
+    if ties is not None:
+        tl.store(ties + at, count, mask=is_column)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def shares_of_edges(
+    row: tl.tensor,
+    tops: tl.tensor,
+    ties: tl.tensor,
+    grad: tl.tensor,
+    indices: tl.tensor,
+    first: tl.tensor,
+    last: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    WIDTH: tl.constexpr,
+    PIECE: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """`[BLOCK]`: what some out-edges bring a source with this `row`, see `spread_maximum`."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    totals = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, PIECE)
+        is_edge = edge < last
+        v = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
+        mask = is_edge[:, None] & (columns < WIDTH)[None, :]
+        at = v[:, None] * WIDTH + columns[None, :]
+        is_top = mask & (tl.load(tops + at, mask=mask, other=0) == row[None, :])
+        given = tl.load(grad + at, mask=is_top, other=0).to(TOTAL)
+        totals += given / tl.load(ties + at, mask=is_top, other=1).to(TOTAL)
+    return tl.sum(totals, axis=0)
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def spread_pieces(
+    rows: tl.tensor,
+    tops: tl.tensor,
+    ties: tl.tensor,
+    grad: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    num_rows: tl.tensor,
+    out: tl.tensor,
+    WIDTH: tl.constexpr,
+    PIECE: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """What the pieces of long rows bring, `TOTAL [num_pieces, WIDTH]`, for `spread_maximum`."""
+    piece = tl.program_id(0)
+    u, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    if u >= 0:
+        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        is_column = columns < WIDTH
+        row = tl.load(rows + u.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
+        total = shares_of_edges(
+            row, tops, ties, grad, indices, first, last, last, last, WIDTH, 0, TOTAL, ROWS, BLOCK
+        )
+        tl.store(out + piece.to(tl.int64) * WIDTH + columns, total, mask=is_column)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def spread_maximum(
+    rows: tl.tensor,
+    tops: tl.tensor,
+    ties: tl.tensor,
+    grad: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    partial: tl.tensor,
+    out: tl.tensor,
+    WIDTH: tl.constexpr,
+    PIECE: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The gradient behind `max_rows`: in-edges that share a maximum share it evenly.
+
+    Args:
+        rows: The sources' `[num_src, WIDTH]`.
+        tops, ties, grad: The destinations' maxima, what `max_rows` wrote beside them, and their
+            gradient.
+        indptr, indices: The out-edges of every source.
+        partial: What `spread_pieces` gave.
+    """
+    u = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column = columns < WIDTH
+    first, last, begin, end = span_of(indptr, u, PIECE)
+    own = u.to(tl.int64) * WIDTH + columns
+    row = tl.load(rows + own, mask=is_column, other=0)
+    total = shares_of_edges(
+        row, tops, ties, grad, indices, first, last, begin, end, WIDTH, PIECE, TOTAL, ROWS, BLOCK
+    )
+    if PIECE > 0:
+        total += sum_of_pieces(partial, begin // PIECE, end // PIECE, WIDTH, TOTAL, ROWS, BLOCK)
+    tl.store(out + own, total.to(out.dtype.element_ty), mask=is_column)

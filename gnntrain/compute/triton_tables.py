@@ -1,0 +1,128 @@
+"""What the GPU's kernels share: where rows lie, and how a destination's in-edges are shared out.
+
+Tables `rows` are `[any, WIDTH]`, in the GPU's memory or pinned in the host's, where the GPU reads
+them over the bus; `place_of` says where a source's row begins. Any other argument that is None is
+not wanted. What is known when a kernel is compiled (in capitals, and what is None) costs nothing
+when it runs; a width that is known lets numbers be read several at a time. Numbers that change from
+batch to batch are not specialised on: Triton would compile anew when one is 1 or a multiple of 16.
+
+A program walks over the in-edges of one destination. Where one may have very many, the edges are
+cut into pieces of `PIECE`: piece p is the edges `p · PIECE … (p + 1) · PIECE − 1`. A row of
+`2 · PIECE` edges or more leaves the pieces that lie wholly in it to programs of their own, which
+run before (`row_of_piece`), and adds their results to that of the edges at its two ends
+(`span_of`). Which edges are summed with which depends on the block alone: equal runs give equal
+numbers. `PIECE` 0: no row is that long.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton is not typed
+def place_of(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    source: tl.tensor,
+    mask: tl.tensor,
+    STRIDE: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> tl.tensor:
+    """Where the rows of some sources begin, counted in numbers from `rows` on.
+
+    Rows of `parts` lie outside `rows`: an int64 reaches all that the GPU can address.
+
+    Args:
+        nodes: The node of a source; None: the source's own number.
+        slots: The row in `rows` of a node, negative where it is not there; None: the node's own
+            number, or, where there are `parts`, all nodes are in these.
+        parts: Addresses of matrices that hold `PART_ROWS` nodes each, one after the other.
+        mask: Which sources there are; nothing is read for others.
+        STRIDE: Numbers from one row to the next.
+        ALIGN: So many numbers fit a whole number of times between `rows` and each part.
+    """
+    if nodes is not None:
+        source = tl.load(nodes + source, mask=mask, other=0)
+    node = source.to(tl.int64)
+    if slots is not None:
+        slot = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
+        place = slot * STRIDE
+    else:
+        place = node * STRIDE
+    if parts is not None:
+        is_far = mask
+        if slots is not None:
+            is_far = (slot < 0) & mask
+        address = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
+        away = (address - rows.to(tl.int64)) // (rows.dtype.element_ty.primitive_bitwidth // 8)
+        away = tl.multiple_of(away, ALIGN) + (node % PART_ROWS) * STRIDE
+        place = tl.where(is_far, away, place)
+    return place
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def span_of(indptr: tl.tensor, v: tl.tensor, PIECE: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """The in-edges of a destination: the first, the end; and the first and end of its pieces."""
+    first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
+    begin, end = last, last
+    if PIECE > 0:
+        is_long = last - first >= 2 * PIECE
+        begin = tl.where(is_long, (first + PIECE - 1) // PIECE * PIECE, last)
+        end = tl.where(is_long, last // PIECE * PIECE, last)
+    return first, last, begin, end
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def edges_at(
+    start: tl.tensor, begin: tl.tensor, end: tl.tensor, ROWS: tl.constexpr, PIECE: tl.constexpr
+) -> tl.tensor:
+    """The next `ROWS` edges of a walk that has come to `start`, past the pieces `begin … end`.
+
+    The walk runs up to the row's last edge less `end - begin`.
+    """
+    edge = start + tl.arange(0, ROWS)
+    if PIECE > 0:
+        edge += tl.where(edge >= begin, end - begin, 0)
+    return edge
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def row_of_piece(
+    indptr: tl.tensor, num_rows: tl.tensor, piece: tl.tensor, PIECE: tl.constexpr
+) -> tuple[tl.tensor, ...]:
+    """The row that leaves a piece to its own program (or −1), and the piece's edges."""
+    begin = piece.to(indptr.dtype.element_ty) * PIECE
+    low, high = num_rows * 0, num_rows + 1
+    while high - low > 1:  # the last row that starts at or before the piece
+        middle = low + (high - low) // 2
+        is_before = tl.load(indptr + middle) <= begin
+        low = tl.where(is_before, middle, low)
+        high = tl.where(is_before, high, middle)
+    is_row = low < num_rows
+    first = tl.load(indptr + low)
+    last = tl.load(indptr + low + 1, mask=is_row, other=0)
+    is_inside = is_row & (last - first >= 2 * PIECE) & (begin + PIECE <= last)
+    return tl.where(is_inside, low, -1), begin, begin + PIECE
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def walk_of(
+    indptr: tl.tensor, num_rows: tl.tensor, OF_PIECES: tl.constexpr, PIECE: tl.constexpr
+) -> tuple[tl.tensor, ...]:
+    """What this program walks over: its row, the first edge, the end, and what is left out.
+
+    With `OF_PIECES` that is its piece, if a long row has left it one; else a row without pieces.
+    """
+    if OF_PIECES:
+        v, first, last = row_of_piece(indptr, num_rows, tl.program_id(0), PIECE)
+        last = tl.where(v >= 0, last, first)
+        v = tl.maximum(v, 0)
+        begin, end = last, last
+    else:
+        v = tl.program_id(0)
+        first, last, begin, end = span_of(indptr, v, PIECE)
+    return v, first, last, begin, end
