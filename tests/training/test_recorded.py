@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def trainer(
     torch.manual_seed(0)
     place, listener = torch.device(device), Listener()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
-    needs = replace(needs_of(model), rows=False)
+    needs = needs_of(model)
     graph = DeviceGraph.of(store, needs, place, torch.from_numpy(store.indices).to(place))
     sampler = TritonNeighborSampler(
         graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None

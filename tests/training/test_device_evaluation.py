@@ -1,0 +1,146 @@
+"""What a GPU computes for all nodes is what the host computes, wherever the layers lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnntrain.compute.device import DeviceTable
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.device_features import (
+    DeviceFeatures,
+    PlacedFeatures,
+    StagedFeatures,
+    cached_table,
+    stored_rows,
+)
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.training import device_evaluation
+from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
+from gnntrain.training.forward import needs_of
+from gnntrain.training.scratch import Scratch
+from tests.compute.devices import on_each_device
+from tests.graphs import random_graph, stored
+from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, make_model
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from gnntrain.loading.device import DeviceGraph
+
+PLENTY, NONE = 2**40, 0
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    return stored(
+        tmp_path / "store", random_graph(edge_weight=weights), feature_dtype=request.param
+    )
+
+
+def placed(store: GraphStore, kind: str, device: torch.device) -> DeviceFeatures:
+    rows = stored_rows(store)
+    if kind == "staged":
+        return StagedFeatures(rows, device)
+    if kind == "cached":
+        on_gpu = device.type == "cuda"
+        cold = rows.pin_memory() if on_gpu else rows.clone()
+        return PlacedFeatures(cached_table(cold, torch.tensor([0, 7, 30]), device), device)
+    return PlacedFeatures(DeviceTable(rows.to(device)), device)
+
+
+def evaluator(
+    store: GraphStore,
+    scratch_dir: Path,
+    device: str,
+    *,
+    room: int,
+    features: str = "resident",
+    graph: DeviceGraph | None = None,
+    memory_limit: int = PLENTY,
+) -> DeviceLayerwiseEvaluator:
+    context = DistributedContext(device=torch.device(device))
+    return DeviceLayerwiseEvaluator(
+        store,
+        MappedFeatures(store),
+        context,
+        Scratch(context, scratch_dir, memory_limit),
+        placed=placed(store, features, context.device),
+        graph=graph,
+        room=room,
+    )
+
+
+@on_each_device
+@pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
+@pytest.mark.parametrize("features", ["resident", "cached", "staged"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+def test_logits_are_the_hosts(
+    store: GraphStore,
+    tmp_path: Path,
+    device: str,
+    variant: dict[str, Any],
+    features: str,
+    room: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_evaluation, "_MAX_CHUNK_NUMBERS", 150)  # several chunks a layer
+    model = make_model(store, variant)
+    expected = layerwise(store, tmp_path).infer(model, embed=True)
+    model.to(device)
+    ours = evaluator(store, tmp_path, device, room=room, features=features)
+    found = ours.infer(model, embed=True)
+    assert found.logits.device.type == "cpu"
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=1e-4)
+    assert isinstance(found.embeddings, torch.Tensor)
+    assert isinstance(expected.embeddings, torch.Tensor)
+    torch.testing.assert_close(found.embeddings, expected.embeddings, atol=1e-4, rtol=1e-4)
+
+
+@on_each_device
+@pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
+def test_edges_on_the_device_are_the_stores(
+    store: GraphStore, tmp_path: Path, device: str, room: int
+) -> None:
+    model = make_model(store, VARIANTS[3])  # takes weights and norms
+    expected = layerwise(store, tmp_path).logits(model)
+    place = torch.device(device)
+    indices = torch.from_numpy(store.indices).to(place)
+    graph = DeviceGraph.of(store, needs_of(model), place, indices)
+    model.to(device)
+    found = evaluator(store, tmp_path, device, room=room, graph=graph).logits(model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@on_each_device
+def test_metrics_are_the_hosts_and_the_memory_is_given_back(
+    store: GraphStore, tmp_path: Path, device: str
+) -> None:
+    model = make_model(store, VARIANTS[0])
+    expected = layerwise(store, tmp_path).evaluate(model)
+    ours = evaluator(store, tmp_path, device, room=PLENTY)
+    assert ours.evaluate(model.to(device)) == expected
+    assert ours._matrices == {}
+
+
+def test_layers_beyond_the_memory_limit_go_to_disk(
+    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[Path] = []
+    reserve = Scratch._reserve
+
+    def noted(self: Scratch, num_bytes: int, in_memory: bool) -> Path:
+        files.append(reserve(self, num_bytes, in_memory))
+        return files[-1]
+
+    monkeypatch.setattr(Scratch, "_reserve", noted)
+    model = make_model(store, VARIANTS[0])
+    expected = layerwise(store, tmp_path).logits(model)
+    found = evaluator(store, tmp_path, "cpu", room=NONE, memory_limit=100).logits(model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert {path.parent for path in files} == {tmp_path}
