@@ -86,7 +86,7 @@ class Parts:
 
     def loader(self) -> Loader:
         """This rank's mini-batches of the training nodes."""
-        config, plan = self.config, self._plan()
+        config, plan = self.config, self.plan()
         if config.sampler.name == "full":
             return FullGraphLoader(
                 self.store,
@@ -99,7 +99,7 @@ class Parts:
             )
         return self._neighbor_loader(plan, config.sampler.fan_outs)
 
-    def _plan(self) -> SeedPlan:
+    def plan(self) -> SeedPlan:
         """Which training nodes this rank takes when."""
         config, seeds = self.config, self.store.split("train")
         full = config.sampler.name == "full"
@@ -272,17 +272,20 @@ class Parts:
         # Triton need not be installed where it is not asked for.
         from gnntrain.loading.device import DeviceNeighborLoader
 
+        # Triton's interpreter, in tests without a GPU, knows one thread only.
+        on_gpu = self.context.device.type == "cuda"
         return DeviceNeighborLoader(
             self._device_graph,
             self._device_features,
-            self._device_sampler(fan_outs),
+            self.device_sampler(fan_outs),
             plan,
             needs=needs_of(self.model),
-            threads=self._num_loader_threads(),
+            threads=self._num_loader_threads() if on_gpu else 0,
             prefetch=self.config.sampler.prefetch,
         )
 
-    def _device_sampler(self, fan_outs: tuple[int, ...]) -> TritonNeighborSampler:
+    def device_sampler(self, fan_outs: tuple[int, ...]) -> TritonNeighborSampler:
+        """The GPU's sampler for these fan-outs, one for all loaders."""
         from gnntrain.sampling.gpu import TritonNeighborSampler
 
         if fan_outs not in self._device_samplers:
@@ -321,10 +324,10 @@ class Parts:
         if asked.hotness == "degree":
             counts = out_degrees(self.store)
         elif self._backend == "triton":
-            sampler = self._device_sampler(fan_outs)
+            sampler = self.device_sampler(fan_outs)
             counts = presampled(
                 lambda seeds, key: sampler.sample(seeds, key=key).nodes,
-                self._plan(),
+                self.plan(),
                 self.store.num_nodes,
                 asked.presample_epochs,
             )
@@ -332,7 +335,7 @@ class Parts:
             host = self._sampler(fan_outs)
             counts = presampled(
                 lambda seeds, key: share(host.sample(seeds, key=key).nodes),
-                self._plan(),
+                self.plan(),
                 self.store.num_nodes,
                 asked.presample_epochs,
             )

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Checks everything that needs a GPU, on a machine that has one, in less than ten minutes.
+# Checks and measures everything that needs a GPU, on a machine that has one, in under ten minutes.
 #
-#     scripts/gpu_check.sh [further arguments of pytest]
+#     scripts/gpu_check.sh [FILE.json]
 #
+# The figures, the device and the versions go to FILE.json (default: docs/benchmarks/<date>-gpu.json).
 # Tests that need no GPU run everywhere, by `python -m pytest`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset TRITON_INTERPRET
+json=${1:-docs/benchmarks/$(date +%F)-gpu.json}
 python - <<'PYTHON'
 import sys
 
@@ -17,4 +19,7 @@ if not torch.cuda.is_available():
     sys.exit("gpu_check: torch sees no GPU on this machine")
 print(f"torch {torch.__version__}, triton {triton.__version__}, {torch.cuda.get_device_name()}")
 PYTHON
-exec timeout 600 python -m pytest -m gpu "$@"
+tests=0
+timeout 240 python -m pytest -m gpu || tests=$?
+timeout 330 python -m scripts.bench.gpu --json "$json"
+exit "$tests"

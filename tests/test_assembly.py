@@ -34,7 +34,7 @@ def plain_model(_: Any, in_channels: int, out_channels: int) -> PlainModel:
 def trained(store: GraphStore, device: str, model: str, backend: str, scratch: Path) -> FitResult:
     config = from_dict(
         {
-            "model": {"name": model, "hidden_channels": 8, "num_layers": 2},
+            "model": {"name": model, "hidden_channels": 8, "num_layers": 2, "dropout": 0.0},
             "sampler": {"fan_outs": [3, 2], "backend": backend},
             "evaluation": {"name": "sampled"},
             "trainer": {"batch_size": 7, "epochs": 2},

@@ -1,0 +1,83 @@
+"""The GPU benchmark runs from end to end; without a GPU on a tiny graph, in the interpreter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from tests.compute.devices import INTERPRETS, NEEDS_GPU
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from scripts.bench.gpu import CASES, Figure, config_of, main, ratios, run
+
+TINY: dict[str, dict[str, Any]] = {
+    "dataset": {"name": "synthetic", "num_nodes": 150, "num_train": 90, "feature_dtype": "float32"},
+    "trainer": {"batch_size": 40},
+    "model": {"hidden_channels": 8},
+}
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")
+@pytest.mark.slow
+def test_every_kind_of_case_is_measured_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "gpu.json"
+    chosen = [CASES[number] for number in (1, 5, 6, 7, 8)]
+    figures = run(
+        chosen,
+        2,
+        Console(quiet=True),
+        file,
+        ["a", "command"],
+        device=torch.device("cpu"),
+        smaller=TINY,
+        record=lambda body: body,
+    )
+    assert [one.name for one in figures] == [case.name for case in chosen]
+    assert all(len(one.rounds) == 2 and one.median > 0 for one in figures)
+    written = json.loads(file.read_text())
+    assert [one["name"] for one in written["figures"]] == [case.name for case in chosen]
+    assert written["machine"]["packages"]["torch"] == torch.__version__
+    cached = figures[2].notes
+    assert 0 < cached["cache_hit_rate"] < 1
+    assert cached["steps"] == 3
+
+
+def test_sections_of_another_name_are_not_mixed() -> None:
+    gat = next(case for case in CASES if "gat" in case.name)
+    config = config_of(gat, epochs=3)
+    assert config.model.name == "gat"
+    assert config.dataset.name == "synthetic_products"
+    assert config.sampler.fan_outs == (15, 10, 5)
+    assert config.trainer.precision == "bf16"
+
+
+def test_shares_are_told_of_what_was_measured() -> None:
+    one = Figure("products, sage", "s", [1.0], 1.0, 1.0, 1.0, None, None)
+    cached = replace(one, name="products, sage, 10 % of the rows cached", median=1.25)
+    assert ratios([one, cached]) == {"speed with 10 % cached, of all rows on the GPU": 0.8}
+    assert ratios([]) == {}
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="torch sees no GPU"):
+        main([])
+
+
+@pytest.mark.parametrize("_", [pytest.param(None, marks=NEEDS_GPU)])
+def test_a_recorded_epoch_runs_on_a_gpu(
+    _: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (figure,) = run([CASES[1]], 2, Console(quiet=True), None, [], smaller=TINY)
+    assert figure.notes["placement"]
