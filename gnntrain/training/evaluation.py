@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -36,7 +37,11 @@ class Evaluator(Protocol):
     """Gives the metrics of a model on every split."""
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
-        """Collective: all ranks call it, and all get the same answer."""
+        """Collective: all ranks call it, and all get the same answer.
+
+        Raises:
+            Interrupted: On all ranks, where the run was asked to stop meanwhile.
+        """
         ...
 
 
@@ -102,7 +107,7 @@ class LayerwiseEvaluator:
         for start, stop in self._chunks(model):
             rows = self._features.named().read(start, stop)
             out[start:stop] = model(self._on_device(rows), ()).cpu()
-        self._context.barrier()
+        self._context.meet()
         return out
 
     def _by_layer(self, model: GNN) -> Tensor:
@@ -123,7 +128,7 @@ class LayerwiseEvaluator:
                     state[:] = model.readout_add(i, state, h)
                     h = state if is_last else h
                 target[a:b] = (model.readout(h) if is_last else h).cpu()
-            self._context.barrier()
+            self._context.meet()
             source = target
             del given
             self._scratch.release("z")
@@ -155,7 +160,7 @@ class LayerwiseEvaluator:
             z = self._matrix("z", width)
             for a, b in self._chunks(model):
                 z[a:b] = model.transform(i, self._input(model, i, source, a, b)).cpu()
-            self._context.barrier()
+            self._context.meet()
             return self._on_device(z)
         if isinstance(source, Tensor):
             return self._on_device(source)
@@ -178,7 +183,11 @@ class LayerwiseEvaluator:
     def _chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
         max_rows = max(1, _MAX_CHUNK_NUMBERS // widest)
-        return chunks(self._store.indptr, *self._rows, max_rows)
+        # A rank that sees that the run is to stop leaves the rest, and tells it where all meet.
+        board = self._context.board
+        return takewhile(
+            lambda _: not board.stop_asked, chunks(self._store.indptr, *self._rows, max_rows)
+        )
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
@@ -227,9 +236,12 @@ class SampledEvaluator:
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
         for batch in () if idle else loader:
+            if self._context.board.stop_asked:
+                break
             if batch.num_counted:
                 logits.append(module(batch.to(self._context.device)).float().cpu())
                 labels.append(batch.y.cpu())
+        self._context.meet()
         parts = self._context.gather_to_main(list(zip(logits, labels, strict=True)))
         batches = [batch for part in parts for batch in part]
         if not batches:
