@@ -6,39 +6,40 @@ the verb runs.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gnntrain import __version__
-from gnntrain.errors import GnntrainError, Terminated, UserError
-from gnntrain.failures import keep_traceback, sentence, sigterm_raised, way_on
+from gnntrain.distributed.signals import handled
+from gnntrain.errors import GnntrainError, UserError, signal_of
+from gnntrain.failures import keep_traceback, sentence, way_on
 from gnntrain.groups import config_groups
 from gnntrain.verbs import VERBS, Arguments, Verb, general_help, say, verb_help
-from gnntrain.verbs.base import INTERRUPTED, TERMINATED
+
+_ENDED = {signal.SIGTERM: "terminated (SIGTERM)", signal.SIGHUP: "the terminal was closed (SIGHUP)"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: done. 2: the user's mistake. 1: something failed at run time. 130: interrupted, 143: by
-    SIGTERM.
+    0: done. 2: the user's mistake. 1: something failed at run time. 128 + the signal's number:
+    interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP).
     """
     _accept_any_locale()
     try:
-        with sigterm_raised():
+        with handled():
             return _main(sys.argv[1:] if argv is None else list(argv))
-    except Terminated as error:
-        _complain("terminated")
-        _tell_way_on(error)
-        return TERMINATED
     except KeyboardInterrupt as error:
-        _complain("interrupted")
+        number = signal_of(error)
+        _complain(_ENDED.get(number, "interrupted"))
         _tell_way_on(error)
-        return INTERRUPTED
+        return 128 + number
     except Exception as error:
         return _fail(error)
 
@@ -201,7 +202,8 @@ def _tell_way_on(error: BaseException) -> None:
 
 
 def _complain(text: str, prefix: str = "gnntrain: ") -> None:
-    print(f"{prefix}{text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed reads nothing any more
+        print(f"{prefix}{text}", file=sys.stderr, flush=True)
 
 
 def _accept_any_locale() -> None:

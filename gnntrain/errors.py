@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class GnntrainError(Exception):
     """An error with a sentence for the user.
@@ -32,5 +34,22 @@ class RunError(GnntrainError):
     """Something failed at run time: what was reached is saved, exit code 1."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: a run ends as after Ctrl-C, with what it reached; exit code 143."""
+class Diverged(RunError):
+    """The loss or the weights are not finite: from the same checkpoint it would happen again."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the run to end: it ends as after Ctrl-C, with what it reached.
+
+    Args:
+        number: The signal; the exit code is 128 more, as a shell has it.
+    """
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def signal_of(error: KeyboardInterrupt) -> signal.Signals:
+    """The signal behind an interruption; Python itself raises one only for Ctrl-C."""
+    return signal.Signals(error.number if isinstance(error, Interrupted) else signal.SIGINT)

@@ -1,34 +1,12 @@
-"""How a failure is told: its sentence, and where its traceback is kept; SIGTERM as an exception."""
+"""How a failure is told: its sentence, and where its traceback is kept."""
 
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from gnntrain.errors import GnntrainError, Terminated
-
-
-@contextmanager
-def sigterm_raised() -> Iterator[None]:
-    """The first SIGTERM is raised; a scheduler may send more while the run is ending."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread gets signals
-        return
-
-    def terminate(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise Terminated
-
-    previous = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+from gnntrain.errors import GnntrainError
 
 
 def sentence(error: BaseException) -> str:

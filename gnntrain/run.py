@@ -21,14 +21,16 @@ from gnntrain.cores import available_cores
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import RunError, UserError
+from gnntrain.distributed.signals import last_words
+from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, in_words, status_of, summarize
 from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import open_run_store, prepare_store, record_of
-from gnntrain.training.checkpoint import State, load_last
+from gnntrain.training.checkpoint import State, load_last, sweep_drafts
 from gnntrain.training.records import Summary
+from gnntrain.training.scratch import sweep_scratch
 
 __all__ = [
     "evaluate",
@@ -121,14 +123,22 @@ def _train(
 ) -> dict[str, Any]:
     """Start the ranks, again where they fail and may be, and see that the run has a summary."""
     plan = replace(plan, report_dir=run.logs)
-    with run.held():
+
+    def close(error: BaseException) -> None:
+        restore_terminal()  # a rank that was killed could not
+        _close(run, job, store, plan.world_size, error)
+
+    with run.held(), last_words(lambda number: close(Interrupted(number))):
+        sweep_drafts(run.checkpoints)  # of a process that was killed while it wrote
         try:
             _launch(config.trainer.max_restarts, run, job, plan)
         except BaseException as error:
-            restore_terminal()  # a rank that was killed could not
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
-            _close(run, job, store, plan.world_size, error)
+            sweep_drafts(run.checkpoints)
+            close(error)
             raise
+        finally:
+            sweep_scratch(run.path)
     return run.summary() or {}
 
 
@@ -136,7 +146,7 @@ def _launch(restarts_left: int, run: RunDirectory, job: Job, plan: LaunchPlan) -
     while True:
         try:
             return launch("gnntrain.worker:train_rank", job, plan)
-        except UserError:
+        except (UserError, Diverged):  # they would only happen again
             raise
         except Exception as error:
             if restarts_left == 0:

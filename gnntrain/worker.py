@@ -11,7 +11,8 @@ from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.launch import first_report
+from gnntrain.distributed.reports import first_report
+from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
 from gnntrain.loading.loader import Loader
 from gnntrain.reporting.console import Console
@@ -73,8 +74,10 @@ def _fit(
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
-        if not isinstance(caught, KeyboardInterrupt):
+        if not parts.context.board.stop_asked:
             error = first_report(run.logs) or caught
+            if isinstance(error, KeyboardInterrupt) and parts.context.board.abandoned:
+                error = RunError("Another rank failed.")
         raise
     finally:
         if parts.context.is_main:

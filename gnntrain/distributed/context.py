@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from gnntrain.distributed.board import Board
+from gnntrain.errors import Interrupted
 
 T = TypeVar("T")
 
@@ -22,6 +27,7 @@ class DistributedContext:
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    board: Board = field(default_factory=lambda: Board.create(1), compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -32,20 +38,43 @@ class DistributedContext:
         """The element-wise sum of every rank's `values` (same shape and dtype on all)."""
         if self.world_size > 1:
             values = values.clone()
-            dist.all_reduce(values)
+            with self.exchanging():
+                dist.all_reduce(values)
         return values
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         if self.world_size > 1:
-            dist.barrier()
+            with self.exchanging():
+                dist.barrier()
+
+    def meet(self) -> None:
+        """Wait until all ranks are here.
+
+        Raises:
+            Interrupted: On all ranks alike, where one of them has seen that the run is to stop.
+        """
+        asked = torch.tensor(self.board.stop_asked, device=self.device)
+        if self.world_size > 1:
+            with self.exchanging():
+                dist.all_reduce(asked, dist.ReduceOp.MAX)
+        if number := int(asked):
+            raise Interrupted(number)
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """What is done meanwhile waits for the other ranks; who fails there has waited for them."""
+        self.board.wait(self.rank, True)
+        yield
+        self.board.wait(self.rank, False)
 
     def broadcast(self, value: T) -> T:
         """Rank 0's `value` (plain data) on every rank."""
         if self.world_size == 1:
             return value
         box: list[Any] = [value]
-        dist.broadcast_object_list(box, src=0, device=self._object_device())
+        with self.exchanging():
+            dist.broadcast_object_list(box, src=0, device=self._object_device())
         return cast(T, box[0])
 
     def gather(self, value: T) -> list[T]:
@@ -53,7 +82,8 @@ class DistributedContext:
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        with self.exchanging():
+            dist.all_gather_object(values, value)
         return cast(list[T], values)
 
     def gather_to_main(self, value: T) -> list[T]:
@@ -61,14 +91,16 @@ class DistributedContext:
         if self.world_size == 1:
             return [value]
         values: list[Any] | None = [None] * self.world_size if self.is_main else None
-        dist.gather_object(value, values, dst=0)
+        with self.exchanging():
+            dist.gather_object(value, values, dst=0)
         return cast(list[T], values or [])
 
     def synchronize_buffers(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers (batch-norm statistics), as the checkpoint has them."""
         if self.world_size > 1:
-            for buffer in module.buffers():
-                dist.broadcast(buffer, src=0)
+            with self.exchanging():
+                for buffer in module.buffers():
+                    dist.broadcast(buffer, src=0)
 
     def _object_device(self) -> torch.device | None:
         return self.device if self.device.type == "cuda" else None

@@ -1,39 +1,32 @@
-"""Starting the ranks of one machine, and ending them all when one fails."""
+"""Starting the ranks of one machine."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import multiprocessing.connection as mp_connection
+import logging
 import os
-import signal
 import socket
 import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import spawn
 
+from gnntrain.distributed.board import Board
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import GnntrainError, RunError, Terminated, UserError
+from gnntrain.distributed.reports import forget_reports, reported
+from gnntrain.distributed.signals import held_back, listen_in_rank, passed_on
+from gnntrain.distributed.supervision import Supervisor
+from gnntrain.errors import Interrupted, signal_of
 
-# How long ranks may take to save what they reached after Ctrl-C or SIGTERM.
-_GRACE_SECONDS = 20.0
-# How long they may take to notice that another one has failed.
-_NOTICE_SECONDS = 8.0
-_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
-# From outside or by a fault of the rank's own: never because another rank went first.
-_OWN_ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)
+_log = logging.getLogger("gnntrain")
 
 Worker = Callable[[DistributedContext, Any], None] | str
 
@@ -70,14 +63,26 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
-        KeyboardInterrupt: After Ctrl-C, or SIGTERM where it is raised so; all ranks have ended.
+        Interrupted: After SIGINT, SIGTERM or SIGHUP to any process of the run; all ranks have
+            ended, those that trained after the same step.
     """
-    for report in plan.report_dir.glob("rank_*.error.json"):
-        report.unlink()  # of an earlier start of the same run
-    if plan.world_size == 1:
+    forget_reports(plan.report_dir)
+    board = Board.create(plan.world_size)
+    with passed_on(board):
+        if plan.world_size > 1:
+            _launch_ranks(worker, payload, plan, board)
+            return
         torch.set_num_threads(plan.threads)
-        _call(worker, DistributedContext(device=_device(plan, 0)), payload)
-        return
+        try:
+            _call(worker, DistributedContext(device=_device(plan, 0), board=board), payload)
+        except Exception as error:
+            if board.stop_asked:
+                _log.warning("While the run was being stopped: %s", error)
+                raise Interrupted(board.stop_asked) from error
+            raise
+
+
+def _launch_ranks(worker: Worker, payload: Any, plan: LaunchPlan, board: Board) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
         port = listener.getsockname()[1]
         # The listening socket itself is handed over: no gap in which the port could be taken.
@@ -89,102 +94,35 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             timeout=timedelta(seconds=plan.timeout),
             master_listen_fd=listener.detach(),
         )
-        with _signals_ignored():
-            ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                _rank_main, (worker, payload, plan, port), plan.world_size, join=False
-            )
         try:
-            failed = _first_to_fail(ranks.processes)
-            if failed:
-                cause = _cause(failed, plan.report_dir)
-                _wind_down(ranks.processes, signal.SIGTERM, notice=_NOTICE_SECONDS)
-                raise cause or first_report(plan.report_dir) or _unexplained(failed)
-        except KeyboardInterrupt as error:
-            number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
-            _wind_down(ranks.processes, number)
-            raise
+            with held_back():
+                resource_tracker.ensure_running()
+                # It has let SIGINT and SIGTERM through again.
+                with held_back():
+                    ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                        _rank_main,
+                        (worker, payload, plan, port, board),
+                        plan.world_size,
+                        join=False,
+                    )
+            Supervisor(ranks.processes, board, plan.report_dir, plan.timeout).watch()
         finally:
             del store
 
 
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Processes started meanwhile ignore Ctrl-C until they are ready to answer it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signals, and is the one that gets them
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def _first_to_fail(processes: Sequence[mp.Process]) -> dict[int, int]:
-    """Wait for all ranks; exit codes, by rank, of those that had failed when the first did."""
-    waiting = {process.sentinel for process in processes}
-    while waiting:
-        waiting -= set(mp_connection.wait(list(waiting)))
-        codes = {rank: process.exitcode for rank, process in enumerate(processes)}
-        failed = {rank: code for rank, code in codes.items() if code}
-        if failed:
-            return failed
-    return {}
-
-
-def _wind_down(
-    processes: Sequence[mp.Process], number: signal.Signals, *, notice: float = 0.0
+def _rank_main(
+    rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int, board: Board
 ) -> None:
-    """Let the ranks save what they reached; end those that take too long.
-
-    A second Ctrl-C ends them at once.
-
-    Args:
-        number: What tells them to end.
-        notice: Seconds in which they may find out by themselves.
-    """
     try:
-        _wait_for_all(processes, time.monotonic() + notice)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        # Again and again, since a rank that is still starting ignores Ctrl-C.
-        while time.monotonic() < deadline and any(p.is_alive() for p in processes):
-            for process in processes:
-                if process.is_alive() and process.pid is not None:
-                    # A terminal has told them all already, `kill -INT` only this process.
-                    os.kill(process.pid, number)
-            _wait_for_all(processes, time.monotonic() + 1)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def _wait_for_all(processes: Sequence[mp.Process], deadline: float) -> None:
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-
-
-def _interrupt_once(number: int, _frame: object) -> None:
-    """Signals reach a rank from outside and from its parent: the first counts."""
-    for handled in _EXIT_CODES:
-        signal.signal(handled, signal.SIG_IGN)
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-
-
-def _rank_main(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
-    for number in _EXIT_CODES:
-        signal.signal(number, _interrupt_once)
-    try:
+        listen_in_rank(board, rank)
         with (
-            _reported(rank, plan.report_dir),
-            _joined(rank, plan, port) as context,
-            _reported(rank, plan.report_dir),
+            reported(rank, plan.report_dir),
+            _joined(rank, plan, port, board) as context,
+            reported(rank, plan.report_dir),
         ):
             _call(worker, context, payload)
-    except Terminated:
-        sys.exit(_EXIT_CODES[signal.SIGTERM])
-    except KeyboardInterrupt:
-        sys.exit(_EXIT_CODES[signal.SIGINT])
+    except KeyboardInterrupt as error:
+        sys.exit(128 + signal_of(error))
 
 
 def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
@@ -196,23 +134,14 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
 
 
 @contextmanager
-def _reported(rank: int, report_dir: Path) -> Iterator[None]:
-    """An error is left for the parent before the others can fail for its sake."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        if not _report_path(rank, report_dir).exists():
-            _leave_report(rank, error, report_dir)
-        raise
-
-
-@contextmanager
-def _joined(rank: int, plan: LaunchPlan, port: int) -> Iterator[DistributedContext]:
+def _joined(rank: int, plan: LaunchPlan, port: int, board: Board) -> Iterator[DistributedContext]:
     torch.set_num_threads(plan.threads)
     device = _device(plan, rank)
     # The ranks are on one machine: gloo need not ask the resolver for the host's own name.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     timeout = timedelta(seconds=plan.timeout)
+    context = DistributedContext(rank, plan.world_size, device, board)
+    board.wait(rank, True)
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in __all__
         "127.0.0.1", port, is_master=False, timeout=timeout
     )
@@ -223,9 +152,10 @@ def _joined(rank: int, plan: LaunchPlan, port: int) -> Iterator[DistributedConte
         world_size=plan.world_size,
         timeout=timeout,
     )
+    board.wait(rank, False)
     try:
-        yield DistributedContext(rank, plan.world_size, device)
-        dist.barrier()
+        yield context
+        context.barrier()
     finally:
         dist.destroy_process_group()
 
@@ -235,58 +165,3 @@ def _device(plan: LaunchPlan, rank: int) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(rank)
     return torch.device("cuda", rank)
-
-
-def _leave_report(rank: int, error: Exception | KeyboardInterrupt, report_dir: Path) -> None:
-    if isinstance(error, GnntrainError):
-        message, hint = error.message, error.hint
-    elif isinstance(error, KeyboardInterrupt):
-        name = "SIGTERM" if isinstance(error, Terminated) else "SIGINT"
-        message, hint = f"Rank {rank} was ended by {name}.", None
-    else:
-        message, hint = f"Rank {rank} failed: {type(error).__name__}: {error}", None
-    report = {
-        "time": time.time_ns(),
-        "message": message,
-        "hint": hint,
-        "user": isinstance(error, UserError),
-        "traceback": traceback.format_exc(),
-    }
-    path = _report_path(rank, report_dir)
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(report))
-    draft.replace(path)  # another rank may be looking
-
-
-def _report_path(rank: int, report_dir: Path) -> Path:
-    return report_dir / f"rank_{rank}.error.json"
-
-
-def _cause(failed: Mapping[int, int], report_dir: Path) -> GnntrainError | None:
-    """What a rank that was the first to end failed of: not of another one that had gone."""
-    for rank, code in failed.items():
-        if -code in _OWN_ENDS:
-            name = signal.Signals(-code).name
-            hint = "The system kills a process when memory runs out." if name == "SIGKILL" else None
-            return RunError(f"Rank {rank} was ended by {name}.", hint)
-    return first_report(report_dir)
-
-
-def _unexplained(failed: Mapping[int, int]) -> RunError:
-    rank, code = next(iter(failed.items()))
-    names = {-number: number.name for number in signal.Signals}
-    names |= {code: number.name for number, code in _EXIT_CODES.items()}
-    by = f"was ended by {names[code]}" if code in names else f"ended with exit code {code}"
-    return RunError(f"Rank {rank} {by}.")
-
-
-def first_report(report_dir: Path) -> GnntrainError | None:
-    """The error of the rank that failed first by itself, as it told it; None if none has."""
-    reports = [json.loads(path.read_text()) for path in report_dir.glob("rank_*.error.json")]
-    if not reports:
-        return None
-    first = min(reports, key=lambda report: int(report["time"]))
-    kind = UserError if first["user"] else RunError
-    cause = kind(first["message"], first["hint"])
-    cause.add_note(first["traceback"])
-    return cause

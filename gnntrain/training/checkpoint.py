@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import zipfile
@@ -59,6 +60,14 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
             f"The checkpoint {path} could not be written: {reason}.",
             "Free some space there; the checkpoint before it is as it was.",
         ) from error
+
+
+def sweep_drafts(directory: Path) -> None:
+    """Remove what processes that were killed while they wrote a checkpoint have left; called where
+    nobody writes any more."""
+    with contextlib.suppress(OSError):
+        for draft in directory.glob(".*.pt.*"):
+            draft.unlink()
 
 
 def _fsync_directory(directory: Path) -> None:

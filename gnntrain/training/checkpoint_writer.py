@@ -38,9 +38,15 @@ class CheckpointWriter:
         self._failure: RunError | None = None
         self._warned = False
 
-    def offer(self, state: State, *, best: bool) -> None:
-        """Take `state`, which nobody may change any more, as the last, and as the best if so."""
+    def offer(self, state: State, *, best: bool, at_once: bool = False) -> None:
+        """Take `state`, which nobody may change any more, as the last, and as the best if so.
+
+        Args:
+            at_once: Write it now, however short ago the one before was.
+        """
         with self._wakeup:
+            if at_once:
+                self._written = -math.inf
             if best:
                 self._held[BEST] = state
             self._held[LAST] = state

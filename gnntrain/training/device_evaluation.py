@@ -23,7 +23,6 @@ from gnntrain.training.evaluation import (
     LayerwiseEvaluator,
     Rows,
     balanced_range,
-    chunks,
 )
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
@@ -170,7 +169,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
         most = max(1, _MAX_CHUNK_NUMBERS // widest)
         max_edges = _MAX_CHUNK_EDGES if self._is_resident else most
-        return chunks(self._store.indptr, *self._rows, most, max_edges)
+        return self._cuts(most, max_edges)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         size = self._store.num_nodes, num_columns
@@ -186,9 +185,8 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         return super()._matrix(name, num_columns)
 
     def _share(self, matrix: Tensor) -> None:
-        if not self._is_resident:
-            super()._share(matrix)
-        elif self._context.world_size > 1 and self._all_ranks:
+        super()._share(matrix)
+        if self._is_resident and self._context.world_size > 1 and self._all_ranks:
             for rank in range(self._context.world_size):
                 a, b = balanced_range(self._store.indptr, rank, self._context.world_size)
                 if b > a:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -42,7 +43,11 @@ class Evaluator(Protocol):
     """Gives the metrics of a model on every split."""
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
-        """Collective: all ranks call it, and all get the same answer."""
+        """Collective: all ranks call it, and all get the same answer.
+
+        Raises:
+            Interrupted: On all ranks, where the run was asked to stop meanwhile.
+        """
         ...
 
 
@@ -239,7 +244,7 @@ class LayerwiseEvaluator:
 
     def _share(self, matrix: Tensor) -> None:  # noqa: ARG002
         """Wait until `matrix` has every rank's rows."""
-        self._context.barrier()
+        self._context.meet()
 
     def _release(self, name: str | None = None) -> None:
         """Forget the matrix `name`, or all."""
@@ -257,7 +262,13 @@ class LayerwiseEvaluator:
     def _chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
         max_rows = max(1, _MAX_CHUNK_NUMBERS // widest)
-        return chunks(self._store.indptr, *self._rows, max_rows, _MAX_CHUNK_EDGES)
+        return self._cuts(max_rows, _MAX_CHUNK_EDGES)
+
+    def _cuts(self, max_rows: int, max_edges: int) -> Iterator[tuple[int, int]]:
+        # A rank that sees that the run is to stop leaves the rest, and tells it where all meet.
+        board = self._context.board
+        cuts = chunks(self._store.indptr, *self._rows, max_rows, max_edges)
+        return takewhile(lambda _: not board.stop_asked, cuts)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
@@ -303,9 +314,12 @@ class SampledEvaluator:
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
         for batch in () if idle else loader:
+            if self._context.board.stop_asked:
+                break
             if batch.num_counted:
                 logits.append(module(batch.to(self._context.device)).float().cpu())
                 labels.append(batch.y.cpu())
+        self._context.meet()
         parts = self._context.gather_to_main(list(zip(logits, labels, strict=True)))
         batches = [batch for part in parts for batch in part]
         if not batches:

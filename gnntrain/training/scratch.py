@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -77,7 +78,8 @@ class Scratch:
         roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 2 * num_bytes
         if in_memory and roomy:
             directory = _SHARED_MEMORY
-        handle, name = tempfile.mkstemp(prefix=".gnntrain-scratch-", dir=directory)
+        prefix = _prefix(self._context.board.owner)
+        handle, name = tempfile.mkstemp(prefix=prefix, dir=directory)
         try:
             if hasattr(os, "posix_fallocate"):
                 # Reserved now, since a full disk under a mapped page would kill the process.
@@ -90,3 +92,15 @@ class Scratch:
         finally:
             os.close(handle)
         return Path(name)
+
+
+def sweep_scratch(directory: Path) -> None:
+    """Remove the files of ranks of this process that were killed before all had mapped them."""
+    for place in (directory, _SHARED_MEMORY):
+        with contextlib.suppress(OSError):
+            for path in place.glob(f"{_prefix(os.getpid())}*"):
+                path.unlink()
+
+
+def _prefix(owner: int) -> str:
+    return f".gnntrain-scratch-{owner}-"

@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.build import Task
+from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import RunError
+from gnntrain.errors import Diverged, Interrupted
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
@@ -28,10 +29,12 @@ from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
+from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.recorded import Record, RecordedStep
 from gnntrain.training.records import Callback, EpochRecord, FitResult, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
+from gnntrain.training.wishes import Wishes
 
 if TYPE_CHECKING:
     from gnntrain.loading.device import DeviceNeighborLoader, SeedBatch
@@ -86,6 +89,7 @@ class Trainer:
         self._callbacks = callbacks if self._context.is_main else ()
         self._writer = CheckpointWriter(checkpoints) if checkpoints is not None else None
         self._clock = CheckpointClock(saving or CheckpointConfig(), self._context)
+        self._wishes = Wishes(self._context, self._callbacks)
         self._identity = identity or {}
         self._loss = build_loss(task, config.label_smoothing)
         self._history: list[dict[str, Any]] = []
@@ -158,17 +162,22 @@ class Trainer:
         """Train to the end, or until the validation metric has stalled for `patience` evaluations.
 
         `result` is up to date at any time, and the checkpoints of what was reached are written
-        also when an exception (or Ctrl-C) ends it.
+        also when an exception ends it.
 
         Raises:
-            RunError: The loss is not finite; or the last checkpoint could not be written.
+            Interrupted: A signal asked for it: on all ranks after the same step, or instead of the
+                same evaluation; a checkpoint of just that is written.
+            Diverged: The loss is not finite.
+            RunError: Memory ran out; or the last checkpoint could not be written.
         """
         self._began = time.monotonic()
         self._clock.restart(self._step)
+        self._enter(Phase.TRAINING, self._step)
         try:
             while not self._is_over():
                 self._run_epoch(len(self.result.records) + 1)
         finally:
+            self._enter(Phase.CLOSING, self._step)
             if self._writer is not None:
                 self._writer.close()
         if self._writer is not None:
@@ -183,14 +192,16 @@ class Trainer:
         return enough or self.result.has_stalled(self._config.patience)
 
     def _run_epoch(self, epoch: int) -> None:
-        totals = self._train(epoch)
+        where = lambda: f"in epoch {epoch}, step {self._step + 1} of the run"  # noqa: E731
+        with memory_explained(where, training_hint(self._loader, self._config)):
+            totals = self._train(epoch)
         loss, num_seeds, num_edges, hit_rate = self._reduced(totals)
         seconds = totals.seconds
         _log.info("epoch %d: step %d, loss %g, %.3f s", epoch, self._step, loss, seconds)
         evaluated = time.perf_counter()
-        metrics = self._evaluate(epoch)
+        metrics = self._evaluated(epoch, totals)
         eval_seconds = time.perf_counter() - evaluated
-        memory = sum(self._context.gather(resident_bytes()))
+        facts = self._context.gather((resident_bytes(), self._context.board.stop_asked))
         record = EpochRecord(
             epoch=epoch,
             step=self._step,
@@ -201,7 +212,7 @@ class Trainer:
             eval_seconds=eval_seconds,
             seeds_per_s=num_seeds / seconds,
             edges_per_s=num_edges / seconds,
-            memory_bytes=memory,
+            memory_bytes=sum(memory for memory, _ in facts),
             gpu_memory_bytes=peak_gpu_bytes(self._context.device) or None,
             cache_hit_rate=hit_rate,
             time=totals.times | {"evaluation": eval_seconds},
@@ -211,6 +222,11 @@ class Trainer:
         self._checkpoint(None, improved=improved)
         for callback in self._callbacks:
             callback.on_epoch(record)
+        if (asked := max(number for _, number in facts)) and not self._is_over():
+            raise Interrupted(asked)
+
+    def _enter(self, phase: Phase, step: int) -> None:
+        self._context.board.enter(self._context.rank, phase, step)
 
     def _train(self, epoch: int) -> EpochTotals:
         self._module.train()
@@ -249,11 +265,16 @@ class Trainer:
             self._refuse_nonfinite(epoch, totals)
         if self._callbacks and (is_due or self._recorded is None):
             self._report_step(epoch, totals, with_loss=is_due)
-        if self._clock.is_due(self._step):
+        asked = self._wishes.after(self._step)
+        if self._clock.is_due(self._step) or asked:
             self._refuse_nonfinite(epoch, totals)
-            self._checkpoint(totals, improved=False)
+            self._checkpoint(totals, improved=False, at_once=bool(asked))
+        if asked:
+            self._wishes.answer(asked, self._step)
 
     def _train_step(self, batch: MiniBatch | SeedBatch, totals: EpochTotals) -> None:
+        self._enter(Phase.TRAINING, self._step + 1)
+        self._wishes.settle(self._step + 1)
         totals.lr = self._optimizer.param_groups[0]["lr"]
         totals.num_steps += 1
         self._step += 1
@@ -284,7 +305,7 @@ class Trainer:
             loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        with self._phases.split("backward", "all_reduce"):
+        with self._phases.split("backward", "all_reduce"), self._context.exchanging():
             torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         with self._phases("optimizer"):
             if not self._take_step():
@@ -342,7 +363,7 @@ class Trainer:
     def _refuse_nonfinite(self, epoch: int, totals: EpochTotals) -> None:
         step = int(totals.first_bad)
         if step > 0:
-            raise RunError(
+            raise Diverged(
                 f"The training loss is {float(totals.loss)} in epoch {epoch}, step {step} of "
                 f"{len(self._loader)} ({self._seeds_in_words(epoch, step)}).",
                 f"Lower trainer.lr (now {self._config.lr}), set trainer.clip_norm=1 or "
@@ -354,7 +375,7 @@ class Trainer:
         """A checkpoint must be worth going on from, and all ranks have the same weights."""
         finite = torch.stack([weight.isfinite().all() for weight in self._model.parameters()])
         if not bool(finite.all()):
-            raise RunError(
+            raise Diverged(
                 f"After step {self._step} weights are not finite, though the loss still was.",
                 f"Lower trainer.lr (now {self._config.lr}), or set trainer.clip_norm=1 or "
                 "trainer.on_nonfinite=skip; the checkpoints of what was before are kept.",
@@ -365,7 +386,7 @@ class Trainer:
             return
         message = f"{totals.num_skipped} of {totals.num_steps} steps of epoch {epoch}"
         if totals.num_skipped == totals.num_steps:
-            raise RunError(
+            raise Diverged(
                 f"The gradient was not finite in any of the {message}.",
                 f"Lower trainer.lr (now {self._config.lr}), or look for extreme features.",
             )
@@ -377,6 +398,18 @@ class Trainer:
         seeds = plan.share(plan.order(epoch), step - 1).seeds
         shown = ", ".join(map(str, seeds[:_SHOWN_SEEDS].tolist()))
         return f"seed nodes {shown}{', ...' if len(seeds) > _SHOWN_SEEDS else ''}"
+
+    def _evaluated(self, epoch: int, totals: EpochTotals) -> SplitMetrics:
+        self._enter(Phase.EVALUATING, self._step)
+        hint = evaluation_hint(self._evaluator, self._context.device)
+        try:
+            with memory_explained(lambda: f"in the evaluation after epoch {epoch}", hint):
+                return self._evaluate(epoch)
+        except Interrupted:
+            # Where all ranks have met, the epoch's training is saved, and its evaluation is due.
+            if self._context.world_size == 1 or not self._context.board.abandoned:
+                self._checkpoint(totals, improved=False, at_once=True)
+            raise
 
     def _evaluate(self, epoch: int) -> SplitMetrics:
         last = epoch == self._config.epochs or self._step >= self._num_steps
@@ -390,14 +423,16 @@ class Trainer:
             self._schedule.after_evaluation(value)
         return metrics
 
-    def _checkpoint(self, totals: EpochTotals | None, *, improved: bool) -> None:
+    def _checkpoint(
+        self, totals: EpochTotals | None, *, improved: bool, at_once: bool = False
+    ) -> None:
         """Save where training stands, inside an epoch with its totals so far. Collective."""
         self._refuse_spoilt_weights()
         if totals is not None:
             totals.add_times(self._new_times())
         ranks = self._context.gather_to_main(rank_state(totals, self._context.device))
         if self._writer is not None and self._context.is_main:
-            self._writer.offer(self._state(ranks), best=improved)
+            self._writer.offer(self._state(ranks), best=improved, at_once=at_once)
         self._clock.restart(self._step)
 
     def _state(self, ranks: list[dict[str, Any]]) -> State:

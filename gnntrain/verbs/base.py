@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-INTERRUPTED = 130
-TERMINATED = 143
+_INTERRUPTED = 130
 
 
 @dataclass
@@ -88,4 +87,4 @@ def figure(value: object) -> str:
 
 def exit_code(summary: Mapping[str, Any]) -> int:
     """The exit code that tells how a run ended."""
-    return {"interrupted": INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
+    return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)

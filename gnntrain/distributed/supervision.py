@@ -1,0 +1,176 @@
+"""The parent's part in a run: it sees who fails, who has to save and end, and who is stuck."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.connection as mp_connection
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+
+from gnntrain.distributed.board import Board, Phase, Place
+from gnntrain.distributed.reports import CollectiveTimeout, first_report
+from gnntrain.distributed.signals import STEP_SECONDS
+from gnntrain.errors import GnntrainError, Interrupted, RunError
+
+_log = logging.getLogger("gnntrain")
+
+_LOOK_SECONDS = 0.25
+# How long ranks may take to notice by themselves that another one has failed, ...
+_NOTICE_SECONDS = 8.0
+# ... and to end after they were told to end where they are.
+_END_SECONDS = 7.0
+# From outside or by a fault of the rank's own: never because another rank went first.
+_OWN_ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)
+_MEMORY_HINT = (
+    "The system kills a process when memory runs out: lower trainer.batch_size, sampler.fan_outs "
+    "or the number of ranks."
+)
+
+
+class Supervisor:
+    """Waits for ranks, and ends them all when one fails or a signal asks for it.
+
+    Args:
+        processes: By rank.
+        board: What they share.
+        report_dir: Where they leave their errors.
+        timeout: Seconds that a rank waits for the others.
+    """
+
+    def __init__(
+        self, processes: Sequence[BaseProcess], board: Board, report_dir: Path, timeout: float
+    ) -> None:
+        self._processes = processes
+        self._board = board
+        self._report_dir = report_dir
+        self._timeout = timeout
+
+    def watch(self) -> None:
+        """Return when all ranks are done; none is left, however this ends.
+
+        Raises:
+            GnntrainError: What the first failing rank failed of, or which rank is stuck.
+            Interrupted: A signal asked the run to stop.
+        """
+        try:
+            while alive := self._alive():
+                sentinels = [self._processes[rank].sentinel for rank in alive]
+                mp_connection.wait(sentinels, _LOOK_SECONDS)
+                if self._board.stop_asked:
+                    return self._stop(self._board.stop_asked)
+                if self._failed():
+                    self._fail(self._failed())
+            if self._failed():
+                self._fail(self._failed())
+        finally:
+            # A second Ctrl-C comes here at once.
+            for process in self._processes:
+                process.kill()
+                process.join()
+
+    def _stop(self, number: int) -> None:
+        """Let the ranks save after their step and end; all may have just been done."""
+        if self._board.is_training():
+            self._wait(STEP_SECONDS)
+        self._end_where_they_are()
+        codes = [process.exitcode for process in self._processes]
+        if all(code == 0 for code in codes):
+            return
+        if (cause := first_report(self._report_dir)) is not None:
+            _log.warning("While the run was being stopped: %s", cause.message)
+        raise Interrupted(number)
+
+    def _fail(self, failed: Mapping[int, int]) -> None:
+        places = [self._board.place(rank) for rank in range(len(self._processes))]
+        is_stopped = {rank for rank in self._alive() if self._is_stopped(rank)}
+        computing = {rank for rank in self._alive() if not places[rank].is_waiting}
+        cause = _own_end(failed) or first_report(self._report_dir)
+        self._wait(_NOTICE_SECONDS)
+        silent = is_stopped | computing or set(self._alive())
+        self._end_where_they_are()
+        if _is_timeout(cause, failed) and silent:
+            raise self._unanswered(sorted(silent), places, is_stopped)
+        raise cause or first_report(self._report_dir) or _unexplained(failed)
+
+    def _unanswered(
+        self, silent: Sequence[int], places: Sequence[Place], is_stopped: set[int]
+    ) -> RunError:
+        told = [
+            f"Rank {rank} has not answered since {_where(places[rank])}"
+            + (" (the process is stopped)" if rank in is_stopped else "")
+            for rank in silent
+        ]
+        return RunError(
+            f"{'; '.join(told)}: the others waited {self._timeout:g} s for it.",
+            "It is stopped, in an endless loop, or slow; raise distributed.timeout if it may take "
+            f"longer. What it said last is in {self._report_dir / f'rank_{silent[0]}.log'}.",
+        )
+
+    def _end_where_they_are(self) -> None:
+        """End the ranks that are left, by an exception while that helps."""
+        self._board.abandon()
+        deadline = time.monotonic() + _END_SECONDS
+        while (alive := self._alive()) and time.monotonic() < deadline:
+            for rank in alive:
+                pid = self._processes[rank].pid
+                if pid is not None:
+                    os.kill(pid, signal.SIGTERM)
+            self._wait(1.0)
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+
+    def _alive(self) -> list[int]:
+        return [rank for rank, process in enumerate(self._processes) if process.is_alive()]
+
+    def _failed(self) -> dict[int, int]:
+        codes = {rank: process.exitcode for rank, process in enumerate(self._processes)}
+        return {rank: code for rank, code in codes.items() if code}
+
+    def _is_stopped(self, rank: int) -> bool:
+        try:
+            return bool(psutil.Process(self._processes[rank].pid).status() == psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return False
+
+
+def _where(place: Place) -> str:
+    if place.phase == Phase.STARTING:
+        return "its start"
+    evaluation = "the evaluation after " if place.phase == Phase.EVALUATING else ""
+    return f"{evaluation}step {place.step}"
+
+
+def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
+    """A rank's own end, where it was the first: not for another one that had gone."""
+    for rank, code in failed.items():
+        if -code in _OWN_ENDS:
+            name = signal.Signals(-code).name
+            return RunError(
+                f"Rank {rank} was ended by {name}.", _MEMORY_HINT if name == "SIGKILL" else None
+            )
+    return None
+
+
+def _is_timeout(cause: GnntrainError | None, failed: Mapping[int, int]) -> bool:
+    # NCCL ends a process that has waited for too long.
+    aborted = cause is None and -signal.SIGABRT in failed.values()
+    return aborted or isinstance(cause, CollectiveTimeout)
+
+
+def _unexplained(failed: Mapping[int, int]) -> RunError:
+    rank, code = next(iter(failed.items()))
+    names = {-number: number.name for number in signal.Signals}
+    by = f"was ended by {names[code]}" if code in names else f"ended with exit code {code}"
+    return RunError(f"Rank {rank} {by}.")

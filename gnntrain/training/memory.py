@@ -1,0 +1,65 @@
+"""What to do where memory runs out: which keys to lower, told with the failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gnntrain.config import TrainerConfig
+from gnntrain.errors import RunError
+from gnntrain.loading.loader import FullGraphLoader, Loader
+from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator
+
+# What torch's CPU allocator and the operating system say; a RuntimeError and an OSError.
+_CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+
+
+@contextmanager
+def memory_explained(where: Callable[[], str], hint: str) -> Iterator[None]:
+    """Turn a lack of memory into a sentence that says where, and what to do.
+
+    Raises:
+        RunError: Memory ran out.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        kind = lacking_memory(error)
+        if kind is None:
+            raise
+        said = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
+        raise RunError(f"{kind} ran out {where()}: {said}.", hint) from error
+
+
+def lacking_memory(error: BaseException) -> str | None:
+    """Which memory an error says ran out; None where it is another error."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "GPU memory"
+    said = str(error)
+    if isinstance(error, MemoryError) or any(words in said for words in _CPU_WORDS):
+        return "Memory"
+    return "GPU memory" if "CUDA error: out of memory" in said else None
+
+
+def training_hint(loader: Loader, config: TrainerConfig) -> str:
+    """What to lower where a training step lacks memory."""
+    if isinstance(loader, FullGraphLoader):
+        return "Set sampler=neighbor, which trains in mini-batches, or lower model.hidden_channels."
+    return (
+        f"Lower trainer.batch_size (now {config.batch_size}), sampler.fan_outs or "
+        "model.hidden_channels."
+    )
+
+
+def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
+    """What to lower where evaluation lacks memory."""
+    if not isinstance(evaluator, LayerwiseEvaluator):
+        return "Lower evaluation.batch_size or evaluation.fan_outs."
+    if device.type == "cuda":
+        return "Set evaluation=sampled: layer by layer, a layer of all nodes must fit on the GPU."
+    return (
+        "Lower evaluation.memory_limit, beyond which layers go to disk, or the number of ranks; or "
+        "set evaluation=sampled."
+    )

@@ -1,0 +1,265 @@
+"""Signals to a run of one process; and to the parent, a rank or all processes of a larger one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from gnntrain.distributed.board import Phase
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.signals import HANDLED, handled
+from gnntrain.errors import Interrupted
+from gnntrain.training.wishes import Wishes
+
+ROOT = Path(__file__).parents[2]
+ALONE = LaunchPlan(1, False, threads=1, timeout=60)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """What is there before is there after; without it, a signal would end the tests."""
+
+    def ignore(number: int, _frame: object) -> None: ...
+
+    before = {number: signal.signal(number, ignore) for number in HANDLED}
+    yield
+    assert all(signal.getsignal(number) is ignore for number in HANDLED)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_before_training_a_signal_ends_a_run_where_it_is(number: int) -> None:
+    reached = []
+
+    def start(_context: DistributedContext, _payload: None) -> None:
+        send(signal.SIGUSR1)  # there is nothing to save
+        send(number)
+        reached.append("training")
+
+    with pytest.raises(Interrupted) as caught:
+        launch(start, None, ALONE)
+    assert caught.value.number == number
+    assert not reached
+
+
+def test_in_training_a_signal_is_noted_and_a_second_ctrl_c_ends_it_at_once() -> None:
+    seen = []
+
+    def train(context: DistributedContext, _payload: None) -> None:
+        context.board.enter(0, Phase.TRAINING, 1)
+        send(signal.SIGINT)
+        send(signal.SIGINT)  # `timeout` tells the group, and its child once more
+        send(signal.SIGTERM)
+        seen.append(context.board.stop_asked)
+        time.sleep(0.25)
+        send(signal.SIGINT)
+        seen.append(-1)
+
+    with pytest.raises(Interrupted) as caught:
+        launch(train, None, ALONE)
+    assert caught.value.number == signal.SIGINT
+    assert seen == [signal.SIGINT]
+
+
+def test_an_error_while_a_run_is_being_stopped_is_told_but_it_was_interrupted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def train(context: DistributedContext, _payload: None) -> None:
+        context.board.enter(0, Phase.TRAINING, 1)
+        send(signal.SIGTERM)
+        raise ValueError("boom")
+
+    with pytest.raises(Interrupted):
+        launch(train, None, ALONE)
+    assert "While the run was being stopped: boom" in caplog.text
+
+
+def test_what_a_process_was_started_to_ignore_it_goes_on_to_ignore() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with handled():
+        send(signal.SIGHUP)
+    assert signal.signal(signal.SIGHUP, previous) == signal.SIG_IGN
+
+
+def run_alone(code: str) -> tuple[int, float]:
+    """Exit code and seconds of a script whose limits are a tenth of what they are."""
+    lines = "from gnntrain.distributed import signals\nimport os, signal, time\n"
+    lines += "signals.STEP_SECONDS, signals.LAST_SECONDS = 1.0, 2.0\n" + code
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", lines], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    return done.returncode, time.monotonic() - begin
+
+
+def test_a_process_that_does_not_end_is_ended_after_its_last_words(tmp_path: Path) -> None:
+    code, _ = run_alone(
+        "from pathlib import Path\n"
+        f"with signals.last_words(lambda n: Path({str(tmp_path)!r}, 'said').write_text(str(n))):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    except KeyboardInterrupt:\n"
+        "        time.sleep(60)\n"
+    )
+    assert code == 128 + signal.SIGTERM
+    assert (tmp_path / "said").read_text() == str(int(signal.SIGTERM))
+
+
+def exchange_until_stopped(context: DistributedContext, directory: str) -> None:
+    """Steps of a few milliseconds, and notes of what is done after them."""
+    wishes = Wishes(context, ())
+    notes = Path(directory)
+    for step in range(1, 10**6):
+        context.board.enter(context.rank, Phase.TRAINING, step)
+        wishes.settle(step)
+        context.sum(torch.tensor(step))
+        number = wishes.after(step)
+        if number:
+            (notes / f"{context.rank}-{signal.Signals(number).name}").write_text(str(step))
+            if number == signal.SIGUSR1:
+                context.barrier()
+            else:
+                raise Interrupted(number)
+        elif step == 20:
+            (notes / f"{context.rank}.ready").touch()
+
+
+def never_end(context: DistributedContext, directory: str) -> None:
+    """A rank that does not look at what is asked for."""
+    context.board.enter(context.rank, Phase.TRAINING, 1)
+    (Path(directory) / f"{context.rank}.ready").touch()
+    time.sleep(600)
+
+
+def stay_away(context: DistributedContext, directory: str) -> None:
+    """Rank 1 is stopped, rank 2 loops; rank 0 waits for them."""
+    context.board.enter(context.rank, Phase.TRAINING, 11 + context.rank)
+    context.barrier()
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while context.rank == 2:
+        pass
+    (Path(directory) / "0.ready").touch()
+    context.barrier()
+
+
+class Job:
+    """A launched job of several ranks, in a process group of its own."""
+
+    def __init__(
+        self, worker: str, directory: Path, world_size: int = 2, timeout: float = 60
+    ) -> None:
+        script = directory / "job.py"
+        script.write_text(
+            "import signal, sys\n"
+            "from pathlib import Path\n"
+            "from gnntrain.distributed.launch import LaunchPlan, launch\n"
+            "from gnntrain.errors import signal_of\n"
+            f"plan = LaunchPlan({world_size}, False, 1, {timeout}, Path(sys.argv[1]))\n"
+            "if __name__ == '__main__':\n"
+            "    try:\n"
+            f"        launch('tests.distributed.test_signals:{worker}', sys.argv[1], plan)\n"
+            "    except KeyboardInterrupt as error:\n"
+            "        sys.exit(128 + signal_of(error))\n"
+        )
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(directory)],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.ranks: list[psutil.Process] = []
+
+    def wait_until_ready(self, num_ready: int = 2) -> None:
+        deadline = time.monotonic() + 120
+        while len(list(self.directory.glob("*.ready"))) < num_ready:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        children = psutil.Process(self.process.pid).children()
+        self.ranks = [c for c in children if "spawn_main" in " ".join(c.cmdline())]
+
+    def end(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(self.ranks, timeout=30)
+        assert not alive
+        return self.process.returncode, errors
+
+    def steps(self, note: str) -> list[int]:
+        """After which step each rank did it."""
+        return [int(path.read_text()) for path in sorted(self.directory.glob(f"*-{note}"))]
+
+
+def test_all_ranks_save_and_stop_after_the_same_step_whoever_is_told(tmp_path: Path) -> None:
+    for told, number in (("group", signal.SIGHUP), ("rank", signal.SIGTERM)):
+        directory = tmp_path / told
+        directory.mkdir()
+        job = Job("exchange_until_stopped", directory)
+        job.wait_until_ready()
+        os.killpg(job.process.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 60
+        while len(job.steps("SIGUSR1")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(set(job.steps("SIGUSR1"))) == 1
+        if told == "group":
+            os.killpg(job.process.pid, number)
+        else:
+            job.ranks[1].send_signal(number)
+        code, errors = job.end()
+        assert code == 128 + number
+        assert len(job.steps(number.name)) == 2
+        assert len(set(job.steps(number.name))) == 1
+        assert "Traceback" not in errors
+
+
+def test_a_second_ctrl_c_ends_ranks_that_do_not_stop(tmp_path: Path) -> None:
+    job = Job("never_end", tmp_path)
+    job.wait_until_ready()
+    os.killpg(job.process.pid, signal.SIGINT)
+    time.sleep(1)
+    assert job.process.poll() is None
+    begin = time.monotonic()
+    os.killpg(job.process.pid, signal.SIGINT)
+    code, errors = job.end()
+    assert code == 130
+    assert time.monotonic() - begin < 9  # not after the ten seconds that a step may take
+    assert "Traceback" not in errors
+
+
+def test_ranks_whose_parent_was_killed_save_and_end(tmp_path: Path) -> None:
+    job = Job("exchange_until_stopped", tmp_path)
+    job.wait_until_ready()
+    job.process.kill()
+    job.end()
+    stopped = job.steps("SIGINT") or job.steps("SIGTERM")
+    assert len(stopped) == 2
+    assert len(set(stopped)) == 1
+
+
+@pytest.mark.slow
+def test_the_ranks_that_others_wait_for_in_vain_are_named(tmp_path: Path) -> None:
+    job = Job("stay_away", tmp_path, world_size=3, timeout=10)
+    job.wait_until_ready(1)
+    code, errors = job.end()
+    assert code == 1
+    told = errors.splitlines()
+    (message,) = [line for line in told if "has not answered" in line]
+    assert "Rank 1 has not answered since step 12 (the process is stopped)" in message
+    assert "Rank 2 has not answered since step 13: the others waited 10 s" in message
+    assert "Rank 0" not in message
