@@ -203,7 +203,8 @@ def test_a_mistake_in_the_users_own_file_is_told(own_conf: Path) -> None:
     assert "modl" in problem.expected
     file.write_text("a: [")
     (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
-    assert "files that fit together" in problem.expected
+    assert "a YAML file" in problem.expected
+    assert str(file) == problem.value
 
 
 def test_a_folder_of_files_must_be_there_and_take_no_shipped_name(own_conf: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gnntrain.cores import available_cores
 from gnntrain.data.graph import AnyArray
+from gnntrain.data.npz_members import read_header
 from gnntrain.data.store_meta import SEAL_FILE, ArrayMeta, StoreError, StoreMeta, canonical_json
 
 _HASH_PIECE = 1 << 26
@@ -55,12 +56,10 @@ def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
 
 
 def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("not of npy version 1.0")
-    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-    if fortran_order or dtype.hasobject:
-        raise ValueError(f"{dtype} in {'Fortran' if fortran_order else 'C'} order")
-    return shape, dtype
+    header = read_header(file)
+    if header.fortran_order:
+        raise ValueError(f"{header.dtype} in Fortran order")
+    return header.shape, header.dtype
 
 
 def checksums(files: list[Path]) -> list[str]:
