@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 
 import torch
 
 from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
+from gnntrain.data.doubts import doubts_about
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import first_report
@@ -24,6 +26,8 @@ from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Callback, RunInfo
 from gnntrain.training.trainer import Trainer
 
+_log = logging.getLogger("gnntrain")
+
 
 def train_rank(context: DistributedContext, job: Job) -> None:
     """Train as the job says; the same on every rank but for who speaks."""
@@ -37,6 +41,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             stack.enter_context(contextlib.closing(forward_warnings(console)))
             callbacks = [console, *build_loggers(job.config["logger"], run, job.config)]
         parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
+        if context.is_main:
+            for doubt in doubts_about(parts.store):
+                _log.warning("%s", doubt)
         loader = parts.loader()
         trainer = Trainer(
             parts.model,

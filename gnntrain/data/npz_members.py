@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import tokenize
-import math
-import tokenize
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path

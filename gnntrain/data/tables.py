@@ -222,9 +222,9 @@ class TextTable:
     ) -> tuple[Any, int]:
         """The wanted columns as an Arrow table, without rows of a wrong number of fields.
 
-        With `strict` such a row is an error. Arrow counts rows (skipped ones included, blank ones not) only when it uses one thread:
-        it does if `wrong` is given to hold the numbers of those rows. Returns the table and how
-        many rows were left out.
+        With `strict` such a row is an error. Arrow counts rows (skipped ones included, blank ones
+        not) only when it uses one thread: it does if `wrong` is given to hold the numbers of those
+        rows. Returns the table and how many rows were left out.
         """
         from pyarrow import csv as arrow_csv
 

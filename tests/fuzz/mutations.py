@@ -144,7 +144,7 @@ def _edit(content: Any, place: Any, edit: Callable[..., None], value: Any, other
         for key in other:
             source = source[key]
         edit(parent, last, value, source)
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, AttributeError):
         return  # an earlier edit took it away
 
 

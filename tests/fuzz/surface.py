@@ -48,7 +48,8 @@ class Surface:
             try:
                 self.read(value)
             except GnntrainError as error:
-                assert error.message.strip(), "a refusal says why"
+                if not error.message.strip():
+                    raise AssertionError("a refusal says why") from error
                 return False
         return True
 
