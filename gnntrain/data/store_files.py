@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -27,6 +28,8 @@ _CLOCK_STEP_NS = 20_000_000
 def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
     """One array of the store at `path`, mapped read-only; raises `StoreError`."""
     try:
+        if not stat.S_ISREG((path / meta.file).lstat().st_mode):
+            raise StoreError(path, f"{meta.file} is no regular file")
         with (path / meta.file).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size != meta.bytes:

@@ -25,7 +25,7 @@ def test_a_graph_like_any_other_is_not_doubted(tmp_path: Path) -> None:
 def test_classes_without_a_training_node_are_counted_with_the_nodes_that_have_them(
     tmp_path: Path,
 ) -> None:
-    (doubt,) = doubts(tmp_path, [0, 1, 0, 1, 0, 1] + [2, 2, 0] + [2, 3, 1])
+    (doubt,) = doubts(tmp_path, [0, 1, 0, 1, 0, 1, *(2, 2, 0), *(2, 3, 1)])
     assert doubt == (
         "No training node has 2 of 4 classes, which cannot be learnt: "
         "class 2 (2 val and 1 test nodes), class 3 (0 val and 1 test nodes)."
@@ -53,7 +53,7 @@ def test_a_graph_without_edges_and_one_without_validation_nodes_are_told(tmp_pat
 
 
 def test_a_metric_that_a_split_cannot_give_is_told(tmp_path: Path) -> None:
-    labels = [0, 1, 0, 1, 0, 1] + [0, 0, 0] + [1, 1, 1]
+    labels = [0, 1, 0, 1, 0, 1, *(0, 0, 0), *(1, 1, 1)]
     val, test = doubts(tmp_path, labels, task="binary", metric="roc_auc")
     assert val.startswith("roc_auc is not defined on val")
     assert "last epoch" in val
