@@ -41,9 +41,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             stack.enter_context(contextlib.closing(forward_warnings(console)))
             callbacks = [console, *build_loggers(job.config["logger"], run, job.config)]
         parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
-        if context.is_main:
-            for doubt in doubts_about(parts.store):
-                _log.warning("%s", doubt)
         loader = parts.loader()
         trainer = Trainer(
             parts.model,
@@ -65,6 +62,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             restore_tables(run, records)
         for callback in callbacks:
             callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
+        if context.is_main:
+            for doubt in doubts_about(parts.store):
+                _log.warning("%s", doubt)
         _fit(trainer, callbacks, run, job, parts)
 
 

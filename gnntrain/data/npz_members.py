@@ -56,11 +56,11 @@ def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
     if dtype.hasobject:
         raise ValueError("it holds pickled objects")
     header = Header(shape, fortran_order, dtype)
-    if num_bytes is not None and (
-        any(length < 0 for length in shape) or header.num_bytes != num_bytes - stream.tell()
-    ):
-        sizes = f"{list(shape)} {dtype}, but {num_bytes:,} bytes are there"
-        raise ValueError(f"its header tells of {sizes}")
+    if num_bytes is not None:
+        left = num_bytes - stream.tell()
+        if header.num_bytes != left or any(length < 0 for length in shape):
+            sizes = f"{list(shape)} {dtype}, but {left:,} bytes are there"
+            raise ValueError(f"its header tells of {sizes}")
     return header
 
 
