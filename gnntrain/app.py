@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -25,12 +26,15 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.reading import from_dict, plugin_names, read
+from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import conf_dir, config_groups
 
 __all__ = ["Composed", "compose_config", "config_groups", "expand_sweep", "recompose_config"]
 
 _KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
 _DEEPEST = 20
+_MOST_JOBS = 10_000
+_MOST_INTERPOLATIONS = 32
 _INCOMPLETE = ("plugin", "files")
 _LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
@@ -73,7 +77,7 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     for override in values:
         if override.key_or_group.split(".")[0] not in unsure:
             _add(problems, _set(node, override, groups))
-    raw = _resolve(node, "", problems)
+    raw = _resolved(node, problems)
     config = _checked(raw, problems)
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
     return Composed(config, list(overrides), text)
@@ -96,7 +100,7 @@ def recompose_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     for override in _parse(overrides, groups, problems):
         choose = _choose_again if _is_choice(override, groups) else _set
         _add(problems, choose(node, override, groups))
-    config = _checked(_resolve(node, "", problems), problems, saved=True)
+    config = _checked(_resolved(node, problems), problems, saved=True)
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)
@@ -154,6 +158,10 @@ def _folder_problems(folder: Path) -> Iterator[Problem]:
     shipped = config_groups()
     for group, options in shipped.items():
         for file in sorted((folder / group).glob("*.yaml")):
+            try:
+                read_yaml(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                yield Problem("--config-dir", str(file), f"a YAML file: {error}")
             if file.stem in options:
                 expects = f"files with names of their own: {group}={file.stem} is shipped already"
                 yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")
@@ -189,7 +197,7 @@ def _parse_one(text: str) -> Override | None:
     for form in (text, f'{key}="{value}"' if plain else text):
         try:
             override = parser.parse_override(form)
-        except HydraException:
+        except (HydraException, ValueError):  # ValueError: a number of thousands of digits
             continue
         override.input_line = text
         return override
@@ -327,8 +335,17 @@ def _set(
     return None
 
 
+def _resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:
+    """Plain data, interpolations resolved; those that cannot be are problems."""
+    number = str(OmegaConf.to_container(node, resolve=False)).count("${")
+    if number > _MOST_INTERPOLATIONS:  # each may double what the one before stands for
+        expects = f"at most {_MOST_INTERPOLATIONS} interpolations in all"
+        raise ConfigError([*problems, Problem("", f"{number} interpolations", expects)])
+    return _resolve(node, "", problems)
+
+
 def _resolve(node: DictConfig, prefix: str, problems: list[Problem]) -> dict[str, Any]:
-    """Plain data, interpolations resolved; one that cannot be is a problem."""
+    """As `_resolved`, of one section."""
     plain: dict[str, Any] = {}
     for key in map(str, node):
         path = f"{prefix}{key}"
@@ -366,6 +383,9 @@ def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> 
         _variants(override, groups, problems)
         for override in _parse(overrides, groups, problems, sweep=True)
     ]
+    num_jobs = math.prod(map(len, variants))
+    if num_jobs > _MOST_JOBS:
+        problems.append(Problem("", " ".join(overrides), f"at most {_MOST_JOBS:,} jobs"))
     if problems:
         raise ConfigError(problems)
     return [list(job) for job in itertools.product(*variants)]
@@ -383,6 +403,10 @@ def _variants(
         problems.append(Problem(key, text, expects))
         return []
     sweep = override.value()
+    if isinstance(sweep, RangeSweep) and not 0 < _length(sweep) <= _MOST_JOBS:
+        expects = f"a range of 1 to {_MOST_JOBS:,} values"
+        problems.append(Problem(key, text, expects))
+        return []
     if not isinstance(sweep, Glob):
         return [f"{key}={value}" for value in override.sweep_string_iterator()]
     options = groups.get(override.key_or_group)
@@ -393,3 +417,9 @@ def _variants(
         expects = f"a pattern that matches {what} {', '.join(options or groups)}"
         problems.append(Problem(key, text, expects))
     return [f"{key}={name}" for name in names]
+
+
+def _length(sweep: RangeSweep) -> float:
+    """About how many values a range has; 0 where it never ends."""
+    start, stop, step = (float(number or 0) for number in (sweep.start, sweep.stop, sweep.step))
+    return (stop - start) / step if step else 0.0

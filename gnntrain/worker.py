@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 
 import torch
 
 from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
+from gnntrain.data.doubts import doubts_about
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.reports import first_report
@@ -24,6 +26,8 @@ from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Callback, RunInfo
 from gnntrain.training.trainer import Trainer
+
+_log = logging.getLogger("gnntrain")
 
 
 def train_rank(context: DistributedContext, job: Job) -> None:
@@ -59,6 +63,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             restore_tables(run, records)
         for callback in callbacks:
             callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
+        if context.is_main:
+            for doubt in doubts_about(parts.store):
+                _log.warning("%s", doubt)
         _fit(trainer, callbacks, run, job, parts)
 
 

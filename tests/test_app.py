@@ -203,7 +203,8 @@ def test_a_mistake_in_the_users_own_file_is_told(own_conf: Path) -> None:
     assert "modl" in problem.expected
     file.write_text("a: [")
     (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
-    assert "files that fit together" in problem.expected
+    assert "a YAML file" in problem.expected
+    assert str(file) == problem.value
 
 
 def test_a_folder_of_files_must_be_there_and_take_no_shipped_name(own_conf: Path) -> None:
@@ -255,3 +256,37 @@ def test_each_kind_of_sweep_goes_through_its_values(override: str, jobs: list[st
 def test_a_sweep_through_no_values_is_refused(override: str) -> None:
     with pytest.raises(ConfigError):
         expand_sweep([override])
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["range(1,1000000000)", "shuffle(range(1,1000000000))", "range(0,1,0)", "range(0,1,1e-9)"],
+)
+def test_a_sweep_through_endlessly_many_values_is_refused_at_once(value: str) -> None:
+    with pytest.raises(ConfigError, match="a range of 1 to 10,000 values"):
+        expand_sweep([f"trainer.seed={value}"])
+
+
+def test_a_sweep_of_too_many_jobs_is_refused_before_they_are_listed() -> None:
+    with pytest.raises(ConfigError, match="at most 10,000 jobs"):
+        expand_sweep([f"trainer.{key}=range(1,100)" for key in ("seed", "epochs", "patience")])
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    (problem,) = problems_of("trainer.seed=" + "9" * 5000)
+    assert problem.key == "trainer.seed"
+
+
+def test_interpolations_that_double_each_other_are_refused_before_they_are_resolved() -> None:
+    chain = [f"model.options.a{n}=[${{.a{n - 1}}},${{.a{n - 1}}}]" for n in range(1, 40)]
+    problem = problems_of("model=plugin", "model.options.a0=[x]", *chain)[0]
+    assert problem.expected == "at most 32 interpolations in all"
+
+
+def test_a_few_lines_of_yaml_that_stand_for_more_than_memory_holds_are_refused(
+    own_conf: Path,
+) -> None:
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))]
+    (own_conf / "experiment" / "mine.yaml").write_text("\n".join(lines))
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert "more than 100,000 values" in problem.expected

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as npy_format
 
 from gnntrain.data.bad_rows import Record
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.tables import unreadable
+from gnntrain.data.npz_members import read_header
+from gnntrain.data.tables import refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
@@ -25,52 +27,70 @@ Arrays = Mapping[str, AnyArray]
 def load_arrays(path: Path) -> Arrays:
     """All arrays of a file; a single one in an npy file is mapped, not read.
 
+    Sizes are compared with the file's and with the free memory before anything is allocated.
+
     Raises:
-        UserError: The file cannot be read, or holds pickled objects or anything but arrays of
-            numbers and texts.
+        UserError: The file cannot be read, does not fit in memory, or holds pickled objects or
+            anything but arrays of real numbers and texts.
     """
     try:
         arrays = _load(path)
-        for name, array in arrays.items():
-            if array.dtype.kind not in "biufUS":
-                raise ValueError(f"array {name!r} is of type {array.dtype}")
-    except _UNREADABLE as error:
+    except UserError:
+        raise
+    except Exception as error:  # zipfile, NumPy and torch stumble over damage in many ways
         if "pickle" in str(error) or isinstance(error, pickle.UnpicklingError):
             # Their own advice is to load it unsafely.
             plain = ValueError("it does not hold plain arrays, and nothing else is ever loaded")
             raise unreadable(path, plain) from error
         raise unreadable(path, error) from error
+    for name, array in arrays.items():
+        _refuse_other_types(path, name, array)
     return arrays
 
 
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    EOFError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-)
+def _refuse_other_types(path: Path, name: str, array: AnyArray) -> None:
+    if array.dtype.kind not in "biufUS":
+        which = f"its array {name!r}" if name else "it"
+        raise UserError(
+            f"{path}: {which} holds values of type {array.dtype}.",
+            "Only real numbers, truth values and texts are read; convert them first.",
+        )
 
 
 def _load(path: Path) -> Arrays:
     if path.suffix.lower() in (".pt", ".pth"):
         return _load_torch(path)
     if path.suffix.lower() == ".npy":
+        with path.open("rb") as file:
+            read_header(file, path.stat().st_size)
         return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file.items())
+    with zipfile.ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        refuse_beyond_memory(path, sum(info.file_size for info in members))
+        return {info.filename.removesuffix(".npy"): _member(archive, info) for info in members}
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
+    with archive.open(info) as stream:
+        read_header(stream, info.file_size)
+    with archive.open(info) as stream:
+        array: AnyArray = npy_format.read_array(stream, allow_pickle=False)
+        return array
 
 
 def _load_torch(path: Path) -> Arrays:
     import torch
 
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
     with warnings.catch_warnings(action="ignore"):  # about how foreign files are pickled
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     tensors = loaded if isinstance(loaded, dict) else {"": loaded}
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise ValueError("it holds something else than a tensor or a dict of tensors")
+    # A tensor may repeat one number as often as it likes.
+    refuse_beyond_memory(path, sum(t.numel() * t.element_size() for t in tensors.values()))
     wide = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
     return {str(name): tensor.detach().numpy() for name, tensor in wide.items()}
 

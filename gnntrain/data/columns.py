@@ -92,15 +92,20 @@ def finite_rows(matrix: AnyArray) -> BoolArray:
 
 
 def column_of_array(array: AnyArray) -> Column:
-    """A one-dimensional array of numbers or texts as a column; NaN is a missing value."""
+    """A one-dimensional array of numbers or texts as a column; NaN is a missing value.
+
+    Where a whole number does not fit in int64, all become texts.
+    """
     if array.dtype.kind in "US":
         import pandas as pd
 
-        texts = array if array.dtype.kind == "U" else np.char.decode(array, "utf-8")
+        texts = array if array.dtype.kind == "U" else np.char.decode(array, "utf-8", "replace")
         codes, values = pd.factorize(texts.astype(object))
         return Column(np.asarray(values, object), codes, np.zeros(len(array), bool))
     if array.dtype.kind == "f":
         return _column_of_floats(array.astype(np.float64))
+    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
+        return column_of_array(array.astype(str))
     return Column(array.astype(np.int64), None, np.zeros(len(array), bool))
 
 
@@ -124,21 +129,35 @@ def is_plain(array: Any, *, fractions: bool) -> bool:
 
 
 def column_of_arrow(array: Any) -> Column:
-    """An Arrow column of integers, floats or strings; empty strings are missing values."""
+    """An Arrow column of integers, floats or strings; empty strings are missing values.
+
+    Where a whole number does not fit in int64, all become texts.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_floating(array.type):
         return _column_of_floats(array.to_numpy().astype(np.float64))
     missing = array.is_null().to_numpy()
-    if pa.types.is_integer(array.type):
+    if pa.types.is_integer(array.type) and _fits_int64(array):
         return Column(pc.fill_null(array, 0).to_numpy().astype(np.int64), None, missing)
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.string())
     texts = pc.fill_null(array, "").dictionary_encode().unify_dictionaries()
     if not texts.num_chunks:
         return Column(np.empty(0, object), np.empty(0, np.int32), missing)
     values = pc.utf8_trim_whitespace(texts.chunk(0).dictionary).to_numpy(zero_copy_only=False)
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in texts.chunks])
     return Column(values, codes, (values == "")[codes])
+
+
+def _fits_int64(array: Any) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if array.type != pa.uint64():
+        return True
+    return (pc.max(array).as_py() or 0) <= np.iinfo(np.int64).max
 
 
 def matrix_of_arrow(arrays: list[Any], num_rows: int) -> Float32Array:

@@ -284,6 +284,11 @@ def _edges_of_arrays(path: Path, arrays: Arrays, weight_name: str | None) -> Edg
         raise UserError(
             f"{path}: sources of shape {list(source.shape)}, targets of {list(target.shape)}."
         )
+    if "b" in (source.dtype.kind, target.dtype.kind):
+        raise UserError(
+            f"{path}: the edges are truth values, not node ids.",
+            "List the edges of an adjacency matrix as pairs of nodes.",
+        )
     if weight is not None and (weight.size != len(source) or weight.dtype.kind not in "biuf"):
         raise UserError(f"{path}: the weights are not one number an edge.")
     ends = (column_of_array(source), column_of_array(target))

@@ -28,6 +28,7 @@ from gnntrain.data.columns import BoolArray, Column, Rows, column_of_array
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.tables import (
+    MAX_COLUMNS,
     PARQUET_SUFFIXES,
     TEXT_SUFFIXES,
     Table,
@@ -301,6 +302,8 @@ def _of_arrays(path: Path, names: Sequence[str]) -> NodeRows:
         main = main[:, 0]
     if main.ndim not in (1, 2) or (main.ndim == 1 and names is FEATURE_ARRAYS):
         raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
+    if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
+        raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
     if ids is not None and ids.shape != (len(main),):
         raise UserError(f"{path}: {len(main)} rows and ids of shape {list(ids.shape)}.")
     places: dict[Role, int] = {}

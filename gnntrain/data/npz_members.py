@@ -7,6 +7,8 @@ unpacked in one pass, a range of rows at a time.
 
 from __future__ import annotations
 
+import math
+import tokenize
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +24,52 @@ _SKIP_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
-class _Header:
+class Header:
+    """What an npy file says of its array."""
+
     shape: tuple[int, ...]
     fortran_order: bool
     dtype: np.dtype[np.generic]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
+    """Read the header at the beginning of an npy file; the stream is then at the array.
+
+    Args:
+        stream: The file.
+        num_bytes: Size of the file, header included, where the header must agree with it.
+
+    Raises:
+        ValueError: The header is broken, tells of pickled objects, or of another size.
+    """
+    version = npy_format.read_magic(stream)
+    if version not in _READERS:
+        raise ValueError(f"it has npy version {version}")
+    try:
+        shape, fortran_order, dtype = _READERS[version](stream)
+    except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise ValueError("its header is broken") from error
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects")
+    header = Header(shape, fortran_order, dtype)
+    if num_bytes is not None:
+        left = num_bytes - stream.tell()
+        if header.num_bytes != left or any(length < 0 for length in shape):
+            sizes = f"{list(shape)} {dtype}, but {left:,} bytes are there"
+            raise ValueError(f"its header tells of {sizes}")
+    return header
+
+
+_READERS = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+    # the same, in UTF-8 for the sake of field names, which are not read
+    (3, 0): npy_format.read_array_header_2_0,
+}
 
 
 def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
@@ -38,7 +82,7 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(f"{name}.npy")
         with archive.open(info) as stream:
-            header = _read_header(stream)
+            header = _row_header(stream)
             header_bytes = stream.tell()
     if info.compress_type != zipfile.ZIP_STORED:
         return StreamedRows(path, info.filename, header)
@@ -52,17 +96,11 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
     )
 
 
-def _read_header(stream: IO[bytes]) -> _Header:
-    version = npy_format.read_magic(stream)
-    read = (
-        npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    )
-    shape, fortran_order, dtype = read(stream)
-    if dtype.hasobject:
-        raise ValueError("it holds pickled objects")
-    if len(shape) not in (1, 2):
-        raise ValueError(f"it has {len(shape)} dimensions")
-    return _Header(shape, fortran_order, dtype)
+def _row_header(stream: IO[bytes]) -> Header:
+    header = read_header(stream)
+    if len(header.shape) not in (1, 2):
+        raise ValueError(f"it has {len(header.shape)} dimensions")
+    return header
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
@@ -82,7 +120,7 @@ class StreamedRows:
         dtype: Its type.
     """
 
-    def __init__(self, path: Path, member: str, header: _Header) -> None:
+    def __init__(self, path: Path, member: str, header: Header) -> None:
         if header.fortran_order and len(header.shape) == 2:
             raise ValueError("it is compressed and in Fortran order")
         self._path = path
@@ -114,7 +152,7 @@ class StreamedRows:
             self.close()
             archive = zipfile.ZipFile(self._path)
             self._stream = archive.open(self._member)
-            _read_header(self._stream)
+            _row_header(self._stream)
             self._position = 0
         while self._position < position:
             step = min(position - self._position, _SKIP_VALUES)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, Int64Array, Task
 from gnntrain.data.large_raw import LARGE_READERS, RawGraph
+from gnntrain.data.plain_pickles import only_plain_pickles
 from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
 from gnntrain.data.targets import (
     METRIC_OF_TASK,
@@ -102,7 +103,8 @@ class PyGBuilder:
             raise UserError(
                 f"dataset={self.dataset}: PyG cannot read the raw files in {raw_dir} "
                 f"({type(error).__name__}: {error}).",
-                "They may be incomplete: remove them to have them downloaded again.",
+                "They may be incomplete or not the original: remove them to have them downloaded "
+                "again.",
             ) from error
 
     def _read(self, raw_dir: Path) -> GraphData:
@@ -134,7 +136,7 @@ def _download(spec: PyGSpec, scratch: Path) -> Path:
 
 def _processed(spec: PyGSpec, raw_dir: Path) -> Any:
     dataset = _bare(spec, str(raw_dir))
-    with quiet():
+    with quiet(), only_plain_pickles():
         dataset.process()
     return dataset.made
 

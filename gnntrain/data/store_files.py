@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -14,6 +15,7 @@ import numpy as np
 
 from gnntrain.cores import available_cores
 from gnntrain.data.graph import AnyArray
+from gnntrain.data.npz_members import read_header
 from gnntrain.data.store_meta import SEAL_FILE, ArrayMeta, StoreError, StoreMeta, canonical_json
 
 _HASH_PIECE = 1 << 26
@@ -26,6 +28,8 @@ _CLOCK_STEP_NS = 20_000_000
 def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
     """One array of the store at `path`, mapped read-only; raises `StoreError`."""
     try:
+        if not stat.S_ISREG((path / meta.file).lstat().st_mode):
+            raise StoreError(path, f"{meta.file} is no regular file")
         with (path / meta.file).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size != meta.bytes:
@@ -55,12 +59,10 @@ def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
 
 
 def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("not of npy version 1.0")
-    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-    if fortran_order or dtype.hasobject:
-        raise ValueError(f"{dtype} in {'Fortran' if fortran_order else 'C'} order")
-    return shape, dtype
+    header = read_header(file)
+    if header.fortran_order:
+        raise ValueError(f"{header.dtype} in Fortran order")
+    return header.shape, header.dtype
 
 
 def checksums(files: list[Path]) -> list[str]:

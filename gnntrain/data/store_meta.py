@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -102,6 +103,8 @@ def digest_of(value: object, num_bytes: int = 20) -> str:
 def read_meta(path: Path) -> StoreMeta:
     """Read and check `meta.json` of the store at `path`; raises `StoreError`."""
     try:
+        if not stat.S_ISREG((path / META_FILE).lstat().st_mode):
+            raise StoreError(path, f"{META_FILE} is no regular file")
         text = (path / META_FILE).read_bytes()
         raw = json.loads(text)
     except FileNotFoundError:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import psutil
 
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import Rows, column_of_arrow, is_plain, matrix_of_arrow
@@ -31,7 +32,7 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 
-_MAX_COLUMNS = 100_000
+MAX_COLUMNS = 100_000
 _MAX_LINE_BYTES = 1 << 23
 
 
@@ -69,6 +70,17 @@ def unreadable(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {brief}", "Is it a file of the kind its name says?")
 
 
+def refuse_beyond_memory(path: Path, num_bytes: int) -> None:
+    """Raise a UserError where what a file says it unpacks to does not fit in the free memory."""
+    available = psutil.virtual_memory().available
+    if num_bytes > available:
+        raise UserError(
+            f"{path} unpacks to {num_bytes / 2**30:,.1f} GiB; "
+            f"{available / 2**30:,.1f} GiB of memory are free.",
+            "Give the array as an npy file, which is not read as a whole, or use a larger machine.",
+        )
+
+
 def _fields(row: Record) -> str:
     return "1 field" if len(row) == 1 else f"{len(row)} fields"
 
@@ -89,8 +101,8 @@ def _inspect(
     first_row, second_row = (
         next(csv.reader([text], delimiter=delimiter), []) for text in (line, second)
     )
-    if len(line) >= _MAX_LINE_BYTES or len(first_row) > _MAX_COLUMNS:
-        raise ValueError(f"its first line has more than {_MAX_COLUMNS:,} columns or is endless")
+    if len(line) >= _MAX_LINE_BYTES or len(first_row) > MAX_COLUMNS:
+        raise ValueError(f"its first line has more than {MAX_COLUMNS:,} columns or is endless")
     names = tuple(field.strip() for field in first_row)
     has_header = _is_header(names, second_row, known_names) if header == "auto" else header
     if not has_header:
@@ -98,11 +110,15 @@ def _inspect(
     return TextTable(path, delimiter, names, num_skipped + has_header, bad)
 
 
-def _open_text(path: Path) -> TextIOWrapper:
+def _open_bytes(path: Path) -> BufferedReader:
+    """The file, unpacked on the way."""
     import pyarrow as pa
 
-    packed = pa.input_stream(str(path), compression="detect")
-    return TextIOWrapper(packed, encoding="utf-8-sig", errors="replace", newline="")
+    return BufferedReader(pa.input_stream(str(path), compression="detect"))
+
+
+def _open_text(path: Path) -> TextIOWrapper:
+    return TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", errors="replace", newline="")
 
 
 def _delimiter(path: Path, line: str) -> str:
@@ -154,30 +170,61 @@ class TextTable:
         types: dict[int, Any] = dict.fromkeys(numbers, pa.float32())
         wanted = [*texts, *numbers]
         try:
-            try:
-                table, num_wrong = self._load(wanted, types)
-            except pa.ArrowInvalid:  # something in there is no number: find out later which
-                types |= dict.fromkeys(numbers, pa.string())
-                table, num_wrong = self._load(wanted, types)
+            table, num_wrong = self._load_kindly(wanted, types, numbers)
             unclear = [p for p in texts if not is_plain(table[str(p)], fractions=p == label)]
             if unclear:  # dates, truth values, fractions: as they are written
                 types |= dict.fromkeys(unclear, pa.string())
                 table, num_wrong = self._load(wanted, types)
             origin = self._note_wrong(table.num_rows) if num_wrong else None
         except (pa.ArrowInvalid, OSError) as error:
+            self._refuse_other_encodings()
             raise unreadable(self.path, error) from error
         columns = tuple(column_of_arrow(table[str(p)]) for p in texts)
         matrix = matrix_of_arrow([table[str(p)] for p in numbers], table.num_rows)
         return Rows(self, columns, matrix, origin)
 
+    def _load_kindly(
+        self, wanted: Sequence[int], types: dict[int, Any], numbers: Sequence[int]
+    ) -> tuple[Any, int]:
+        """As `_load`; where something in `numbers` is no number, they become texts in `types`."""
+        import pyarrow as pa
+
+        try:
+            return self._load(wanted, types, strict=True)
+        except pa.ArrowInvalid:  # find out later which row is wrong
+            self._refuse_other_encodings()
+        try:
+            return self._load(wanted, types)
+        except pa.ArrowInvalid:
+            types |= dict.fromkeys(numbers, pa.string())
+            return self._load(wanted, types)
+
+    def _refuse_other_encodings(self) -> None:
+        """Raise a UserError at the first line that is not UTF-8 (Arrow would print a traceback)."""
+        with _open_bytes(self.path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{self.path} line {number} is not UTF-8: "
+                        f"byte 0x{line[error.start]:02x} at position {error.start}.",
+                        "Save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`.",
+                    ) from error
+
     def _load(
-        self, wanted: Sequence[int], types: dict[int, Any], *, wrong: list[int] | None = None
+        self,
+        wanted: Sequence[int],
+        types: dict[int, Any],
+        *,
+        strict: bool = False,
+        wrong: list[int] | None = None,
     ) -> tuple[Any, int]:
         """The wanted columns as an Arrow table, without rows of a wrong number of fields.
 
-        Arrow counts rows (skipped ones included, blank ones not) only when it uses one thread:
-        it does if `wrong` is given to hold the numbers of those rows. Returns the table and how
-        many rows were left out.
+        With `strict` such a row is an error. Arrow counts rows (skipped ones included, blank ones
+        not) only when it uses one thread: it does if `wrong` is given to hold the numbers of those
+        rows. Returns the table and how many rows were left out.
         """
         from pyarrow import csv as arrow_csv
 
@@ -198,7 +245,9 @@ class TextTable:
             use_threads=wrong is None,
         )
         parse = arrow_csv.ParseOptions(
-            delimiter=self.delimiter, invalid_row_handler=leave_out, newlines_in_values=False
+            delimiter=self.delimiter,
+            invalid_row_handler=None if strict else leave_out,
+            newlines_in_values=False,
         )
         convert = arrow_csv.ConvertOptions(
             include_columns=[str(position) for position in dict.fromkeys(wanted)],
@@ -255,7 +304,11 @@ class ParquetTable:
         from pyarrow import parquet
 
         self.path = path
-        self.names: tuple[str, ...] = tuple(parquet.read_schema(path).names)
+        metadata = parquet.read_metadata(path)
+        self.names: tuple[str, ...] = tuple(metadata.schema.to_arrow_schema().names)
+        self._num_rows = metadata.num_rows
+        if len(self.names) > MAX_COLUMNS:
+            raise ValueError(f"it has {len(self.names):,} columns, more than {MAX_COLUMNS:,}")
 
     def read(self, texts: Sequence[int], numbers: Sequence[int], label: int | None = None) -> Rows:
         """Read some columns.
@@ -291,6 +344,8 @@ class ParquetTable:
         from pyarrow import parquet
 
         names = [self.names[position] for position in dict.fromkeys(positions)]
+        # Equal values are written once: a small file may hold any number of rows.
+        refuse_beyond_memory(self.path, 4 * self._num_rows * len(names))
         return parquet.read_table(self.path, columns=names)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:

@@ -19,6 +19,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from filelock import FileLock, Timeout
 
+from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.finding import LATEST, RUNS, find_run, known_runs
@@ -170,8 +171,8 @@ class RunDirectory:
         """
         path = self.path / "config.yaml"
         try:
-            config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            config = read_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
         if not isinstance(config, dict):
             raise UserError(f"{path} holds no configuration, but a {type(config).__name__}")
@@ -214,7 +215,7 @@ class RunDirectory:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             return StoreRecord(str(found["path"]), str(found["digest"]), found.get("learnt"))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write_summary(self, summary: Summary) -> None:

@@ -29,6 +29,7 @@ from gnntrain.sampling.kernels import (
 
 MAX_BATCH_NODES = 2**30
 MAX_DEGREE = 2**32 - 1
+MAX_HOP_EDGES = 2**31 - 1  # what the int32 offsets of a block can number
 NOT_WANTED: Int64Array = np.empty(0, np.int64)
 
 
@@ -90,7 +91,7 @@ class CPUNeighborSampler:
 
         Raises:
             UserError: A seed is not a node of the graph.
-            RunError: The batch has more than 2^30 nodes.
+            RunError: The batch has more than 2^30 nodes, or a hop 2^31 edges or more.
         """
         seeds = checked_seeds(seeds, self.num_nodes)
         try:
@@ -204,6 +205,11 @@ class _Scratch:
 
     def reserve(self, num_edges: int, most: int, fan_out: int) -> None:
         """Make room for a hop of `num_edges`, at most `most` of them at one destination."""
+        if num_edges > MAX_HOP_EDGES:
+            raise RunError(
+                f"a hop of a mini-batch has {num_edges:,} edges, beyond the limit of 2^31 - 1",
+                "Lower the batch size or the fan-outs.",
+            )
         self._reserve_nodes(min(num_edges, len(self.local)))
         if most > len(self.positions):
             self.positions = np.empty(_roomy(most), np.int64)

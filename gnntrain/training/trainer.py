@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -419,7 +420,7 @@ class Trainer:
         self._context.synchronize_buffers(self._model)
         metrics = self._evaluator.evaluate(self._model)
         value = metrics["val"].get(self._metric)
-        if value is not None:
+        if value is not None and not math.isnan(value):
             self._schedule.after_evaluation(value)
         return metrics
 

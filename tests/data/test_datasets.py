@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import shutil
 import socket
 import subprocess
@@ -330,6 +331,22 @@ def test_raw_files_that_are_broken_are_a_users_error(tmp_path: Path) -> None:
             archive.writestr("feature.npy", b"nothing")
     with pytest.raises(UserError, match="cannot read the raw files"):
         build("reddit", tmp_path)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (Path.touch, (Path("/nowhere/touched"),))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", ["ind.cora.x", "ind.cora.graph"])
+def test_a_raw_file_that_would_run_code_is_refused(tmp_path: Path, name: str) -> None:
+    for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
+        content: Any = {0: [1], 1: [0]} if part == "graph" else np.eye(2)
+        (tmp_path / f"ind.cora.{part}").write_bytes(pickle.dumps(content, protocol=2))
+    (tmp_path / "ind.cora.test.index").write_text("2\n3\n")
+    (tmp_path / name).write_bytes(pickle.dumps([Evil()], protocol=2))
+    with pytest.raises(UserError, match="which could run code"):
+        build("cora", tmp_path)
 
 
 def test_the_same_choice_has_the_same_identity_and_another_has_not(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import logging
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -483,12 +486,108 @@ def test_no_file_may_run_code(tmp_path: Path) -> None:
     torch.save({"x": Evil()}, tmp_path / "x.pt")
     (tmp_path / "y.pt").write_bytes(pickle.dumps(Evil()))
     (tmp_path / "y.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:-9])
-    np.save(tmp_path / "y.npy", np.zeros((4, 1), "datetime64[s]"))
-    for name in ("x.npy", "x.npz", "x.pt", "y.pt", "y.npz", "y.npy"):
+    for name in ("x.npy", "x.npz", "x.pt", "y.pt", "y.npz"):
         message = message_of(**{**paths, "features": str(tmp_path / name)})
         assert "cannot be read" in message
         assert "trust" not in message
         assert "weights_only" not in message
+
+
+def npy(shape: tuple[int, ...], data: bytes = b"") -> bytes:
+    """An npy file whose header tells of float32 numbers of a shape, whatever there is."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + data
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**10), (2**62, 2**62), (10**30,), (4, -1), (4, 3)])
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_a_header_that_tells_of_more_than_is_there_is_refused_before_anything_is_allocated(
+    tmp_path: Path, shape: tuple[int, ...], suffix: str
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "npz":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", npy(shape, bytes(40)))
+    else:
+        path.write_bytes(npy(shape, bytes(40)))
+    message = message_of(**{**write(tmp_path), "features": str(path)})
+    assert "its header tells of" in message
+    assert "40 bytes are there" in message
+
+
+def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", npy((4, 1)).replace(b"'shape': (4, 1)", b"'shape': (((4,1"))
+    assert "its header is broken" in message_of(**{**write(tmp_path), "features": str(path)})
+
+
+def test_what_unpacks_to_more_than_the_free_memory_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(available=100_000)
+    monkeypatch.setattr("gnntrain.data.tables.psutil.virtual_memory", lambda: free)
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((4, 100_000), np.float32))
+    torch.save(torch.zeros(4, 100_000), tmp_path / "x.pt")
+    torch.save(torch.zeros(4, 1).expand(4, 100_000), tmp_path / "y.pt")  # one number, repeated
+    table = pd.DataFrame({"id": np.arange(100_000), "a": 1.0})
+    table.to_parquet(tmp_path / "x.parquet")
+    paths = write(tmp_path)
+    for name in ("x.npz", "x.pt", "y.pt", "x.parquet"):
+        message = message_of(**{**paths, "features": str(tmp_path / name)})
+        assert f"{name} unpacks to" in message
+        assert "0.0 GiB of memory are free" in message
+
+
+def test_what_else_lies_in_an_archive_is_passed_over(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    np.savez(tmp_path / "x.npz", ids=np.array([10, 20, 30, 40]), x=np.ones((4, 2)))
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert build(**{**paths, "features": str(tmp_path / "x.npz")}).num_nodes == 4
+
+
+@pytest.mark.parametrize("values", [np.ones((4, 1), complex), np.zeros((4, 1), "datetime64[s]")])
+def test_arrays_of_other_than_real_numbers_and_texts_are_refused(
+    tmp_path: Path, values: AnyArray
+) -> None:
+    np.save(tmp_path / "x.npy", values)
+    message = message_of(**{**write(tmp_path), "features": str(tmp_path / "x.npy")})
+    assert f"holds values of type {values.dtype}" in message
+    assert "Only real numbers" in message
+
+
+def test_truth_values_are_no_edges(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", np.eye(2, dtype=bool))
+    message = message_of(**{**write(tmp_path), "edges": str(tmp_path / "e.npy")})
+    assert "the edges are truth values" in message
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_ids_beyond_64_bits_are_texts_and_not_taken_for_others(tmp_path: Path, kind: str) -> None:
+    paths = write(tmp_path)
+    ids = np.array([10, 20, 30, 2**64 - 1], np.uint64)
+    if kind == "npz":
+        np.savez(tmp_path / "f.npz", ids=ids, x=np.ones((4, 1)))
+    else:
+        pd.DataFrame({"id": ids, "a": 1.0}).to_parquet(tmp_path / "f.parquet")
+    options = {"features": str(tmp_path / f"f.{kind}"), "bad_rows": "skip", "split": None}
+    data = build(**{**paths, **options})
+    assert data.node_ids is not None
+    assert data.node_ids.tolist() == [b"10", b"20", b"30", b"18446744073709551615"]
+    assert data.labels.tolist() == [0, 1, 0, -1]
+
+
+def test_a_line_that_is_not_utf_8_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for content in (b"id,label\n10,a\n20,\xe9,b\n30,a\n", b"id,label\n10,a\n20,\xe9b\n30,a\n"):
+        message = message_of(**write(tmp_path, labels=content))
+        assert "labels.csv line 3 is not UTF-8: byte 0xe9" in message
+        assert "iconv" in message
+    assert capfd.readouterr().err == ""  # Arrow prints a traceback where a handler cannot be called
 
 
 @pytest.mark.parametrize(

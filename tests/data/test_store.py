@@ -318,7 +318,27 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert reason(tmp_path) == "it has no meta.json"
 
 
+def test_a_broken_header_is_said(path: Path) -> None:
+    file = path / "gcn_norm.npy"
+    content = file.read_bytes()
+    broken = content.replace(b"'shape': (12,), }", b"'shape': (((12,),")
+    assert len(broken) == len(content)
+    file.write_bytes(broken)
+    assert "gcn_norm.npy is not a valid npy file (its header is broken)" in reason(path)
+
+
+@pytest.mark.parametrize("name", ["features.npy", "meta.json"])
+def test_links_and_pipes_in_place_of_files_are_refused(path: Path, name: str) -> None:
+    elsewhere = path.parent / "elsewhere"
+    (path / name).rename(elsewhere)
+    (path / name).symlink_to(elsewhere)
+    assert reason(path) == f"{name} is no regular file"
+    (path / name).unlink()
+    os.mkfifo(path / name)  # who opens it waits for ever
+    assert reason(path) == f"{name} is no regular file"
+
+
 def test_a_directory_in_place_of_a_file_is_said(path: Path) -> None:
     (path / "labels.npy").unlink()
     (path / "labels.npy").mkdir()
-    assert reason(path).startswith("labels.npy cannot be read")
+    assert reason(path) == "labels.npy is no regular file"

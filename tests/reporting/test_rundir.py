@@ -261,3 +261,21 @@ def test_the_config_is_plain_yaml() -> None:
     text = (create().path / "config.yaml").read_text()
     assert "!!" not in text
     assert list(yaml.safe_load(text)) == ["model", "sampler", "trainer"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"path": 1}', "[]", "\x00", '{"path": "x"'])
+def test_a_store_record_that_is_none_is_a_users_error(text: str) -> None:
+    run = create()
+    (run.path / "store.json").write_text(text)
+    with pytest.raises(UserError, match=r"store\.json cannot be read"):
+        run.store_record()
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "a: &a {b: *a}", "!!python/name:os.system", "\x00", "a: 2024-13-45"]
+)
+def test_a_configuration_that_is_no_plain_data_is_a_users_error(text: str) -> None:
+    run = create()
+    (run.path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
+        run.config()

@@ -1,0 +1,1 @@
+"""Inputs that nobody should write, and everything that reads what others wrote."""

@@ -1,0 +1,118 @@
+"""Graphs of more than 2^31 edges or nodes, in files that are almost all hole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from gnntrain.data.build import GraphData, PrepareOptions, _needed_bytes
+from gnntrain.data.store import GraphStore
+from gnntrain.errors import RunError
+from gnntrain.loading.batch import NO_NEEDS
+from gnntrain.loading.loader import whole_graph_block
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.training.evaluation import balanced_range, chunks
+
+HUB_EDGES = 3 * 2**30
+KEY = SampleKey(seed=1, epoch=2, step=3)
+
+Array = npt.NDArray[Any]
+
+
+def with_hole(path: Path, length: int, dtype: type[np.generic], end: list[int]) -> Array:
+    """An array of zeros but for its `end`: no disk and no memory is used for the rest."""
+    array = np.memmap(path, dtype, "w+", shape=(length,))
+    array[length - len(end) :] = end
+    return array.view(np.ndarray)
+
+
+@dataclass
+class Graph:
+    """Node 0 has 3 · 2^30 in-edges, all from itself; node 1 has three; node 2 has one."""
+
+    indptr: Array
+    indices: Array
+    num_nodes: int = 3
+    edge_weight: None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Graph:
+        indptr = np.array([0, HUB_EDGES, HUB_EDGES + 3, HUB_EDGES + 4])
+        return cls(indptr, with_hole(path / "indices", HUB_EDGES + 4, np.int32, [0, 1, 2, 1]))
+
+
+def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
+    graph = Graph.at(tmp_path)
+    sampler = CPUNeighborSampler(graph.indptr, graph.indices, (-1,), edge_ids=True)
+    sampled = sampler.sample(np.array([2, 1]), key=KEY)
+    (hop,) = sampled.hops
+    assert hop.edge_ids is not None
+    assert hop.edge_ids.tolist() == [HUB_EDGES + place for place in (3, 0, 1, 2)]
+    assert sampled.nodes[hop.indices].tolist() == [1, 0, 1, 2]
+
+
+def test_a_hub_of_more_than_2_31_in_edges_is_sampled_over_its_whole_length(tmp_path: Path) -> None:
+    graph = Graph.at(tmp_path)
+    for replace in (False, True):
+        sampler = CPUNeighborSampler(
+            graph.indptr, graph.indices, (40,), edge_ids=True, replace=replace
+        )
+        (hop,) = sampler.sample(np.array([0]), key=KEY).hops
+        assert hop.edge_ids is not None
+        assert len(np.unique(hop.edge_ids)) == 40
+        assert 0 <= hop.edge_ids.min() < 2**30
+        assert 2**31 < hop.edge_ids.max() < HUB_EDGES
+
+
+def test_more_edges_than_a_block_can_number_are_refused_before_they_are_listed(
+    tmp_path: Path,
+) -> None:
+    graph = Graph.at(tmp_path)
+    sampler = CPUNeighborSampler(graph.indptr, graph.indices, (-1,))
+    with pytest.raises(RunError, match="3,221,225,472 edges, beyond the limit") as caught:
+        sampler.sample(np.array([0]), key=KEY)
+    assert caught.value.hint == "Lower the batch size or the fan-outs."
+
+
+@pytest.mark.skipif(psutil.virtual_memory().total < 12 << 30, reason="the system grants too little")
+def test_nodes_beyond_2_31_are_sampled(tmp_path: Path) -> None:
+    num_nodes = 2**31 + 8
+    indptr = with_hole(tmp_path / "indptr", num_nodes + 1, np.int64, [0, 2, 3])
+    indices = np.array([2**31 + 1, 5, 2**31 + 6], np.int64)
+    sampler = CPUNeighborSampler(indptr, indices, (-1, -1))
+    sampled = sampler.sample(np.array([2**31 + 7]), key=KEY)
+    assert sampled.nodes.tolist() == [2**31 + 7, 2**31 + 6, 2**31 + 1, 5]
+
+
+def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> None:
+    graph = Graph.at(tmp_path)
+    assert list(chunks(graph.indptr, 0, 3, 100)) == [(0, 1), (1, 3)]
+    assert [balanced_range(graph.indptr, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
+    block = whole_graph_block(cast(GraphStore, graph), NO_NEEDS, 1, 3)
+    assert block.indptr.tolist() == [0, 3, 4]
+    assert block.indices.tolist() == [0, 1, 2, 1]
+
+
+def test_the_disk_space_of_more_than_2_31_edges_is_added_up_exactly() -> None:
+    num_edges = 2**33
+    ends = np.broadcast_to(np.int32(0), (num_edges,))
+    data = GraphData(
+        dataset="large",
+        num_nodes=5,
+        src=ends,
+        dst=ends,
+        labels=np.zeros(5, np.int64),
+        num_classes=2,
+        task="multiclass",
+        splits={name: np.empty(0, np.int64) for name in ("train", "val", "test")},
+        features=None,
+    )
+    both_ways = _needed_bytes(data, PrepareOptions(to_undirected=True))
+    assert 0 <= both_ways - 2 * 4 * num_edges < 100_000
