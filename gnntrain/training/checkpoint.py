@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import zipfile
@@ -53,12 +54,21 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         _fsync_directory(path.parent)
     except (OSError, RuntimeError, CheckpointError) as error:
         # torch's writer tells a full disk as a RuntimeError.
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that is read-only now keeps the part too
+            temporary.unlink(missing_ok=True)
         reason = error.reason if isinstance(error, CheckpointError) else _first_line(error)
         raise RunError(
             f"The checkpoint {path} could not be written: {reason}.",
             "Free some space there; the checkpoint before it is as it was.",
         ) from error
+
+
+def sweep_unfinished(directory: Path) -> None:
+    """Remove what a process that was killed while it wrote a checkpoint has left behind."""
+    for name in (LAST, BEST):
+        for path in directory.glob(f".{name}.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _fsync_directory(directory: Path) -> None:
