@@ -308,7 +308,7 @@ def test_a_logger_that_fails_is_dropped_with_one_warning(
     assert "No space left" in warning
 
 
-@pytest.mark.parametrize("num_bytes", [0, 400])
+@pytest.mark.parametrize("num_bytes", [0, 280])
 def test_files_catch_up_when_a_disk_that_was_full_has_room_again(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, num_bytes: int
 ) -> None:
