@@ -37,12 +37,16 @@ def differences(run: Path, undisturbed: Path) -> list[str]:
 
 def _rows(run: Path) -> list[dict[str, Any]]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in _TIMES} for line in lines]
+    return [_without_times(json.loads(line)) for line in lines]
 
 
 def _told_in_csv(run: Path) -> list[dict[str, Any]]:
     with (run / "metrics.csv").open(newline="") as file:
-        return [{k: v for k, v in row.items() if k not in _TIMES} for row in csv.DictReader(file)]
+        return [_without_times(row) for row in csv.DictReader(file)]
+
+
+def _without_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if k not in _TIMES and not k.startswith("time/")}
 
 
 def _equal(a: Any, b: Any) -> bool:
