@@ -25,6 +25,7 @@ import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import spawn
 
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.loopback import check_loopback
 from gnntrain.errors import GnntrainError, RunError, Terminated, UserError
 
 # How long ranks may take to save what they reached after Ctrl-C or SIGTERM.
@@ -78,6 +79,7 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
         torch.set_num_threads(plan.threads)
         _call(worker, DistributedContext(device=_device(plan, 0)), payload)
         return
+    check_loopback()
     with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
         port = listener.getsockname()[1]
         # The listening socket itself is handed over: no gap in which the port could be taken.
