@@ -30,7 +30,6 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import open_run_store, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, sweep_drafts
 from gnntrain.training.records import Summary
-from gnntrain.training.scratch import sweep_scratch
 
 __all__ = [
     "evaluate",
@@ -137,8 +136,6 @@ def _train(
             sweep_drafts(run.checkpoints)
             close(error)
             raise
-        finally:
-            sweep_scratch(run.path)
     return run.summary() or {}
 
 

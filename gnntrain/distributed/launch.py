@@ -21,6 +21,7 @@ from torch.multiprocessing.spawn import spawn
 
 from gnntrain.distributed.board import Board
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.loopback import check_loopback
 from gnntrain.distributed.reports import forget_reports, reported
 from gnntrain.distributed.signals import held_back, listen_in_rank, passed_on
 from gnntrain.distributed.supervision import Supervisor
@@ -83,6 +84,7 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
 
 
 def _launch_ranks(worker: Worker, payload: Any, plan: LaunchPlan, board: Board) -> None:
+    check_loopback()
     with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
         port = listener.getsockname()[1]
         # The listening socket itself is handed over: no gap in which the port could be taken.

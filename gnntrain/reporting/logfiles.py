@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gnntrain.errors import RunError
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import (
     SPLIT_ORDER,
     EpochRecord,
@@ -25,10 +27,15 @@ from gnntrain.training.records import (
 class Logger:
     """A listener that keeps the records of epochs and ignores what it does not override.
 
+    Attributes:
+        catches_up: Whether what failed with an OSError may be told again, and is then kept once.
+
     Args:
         run: The run directory.
         config: The resolved configuration, plain values.
     """
+
+    catches_up: ClassVar[bool] = False
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any]) -> None:
         self.run = run
@@ -50,13 +57,27 @@ class Logger:
         """Closes what was opened."""
 
 
+def append_whole(path: Path, piece: bytes) -> None:
+    """Adds ``piece`` to the file at ``path``, all of it or, where the disk refuses, nothing.
+
+    Raises:
+        OSError: it refuses.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(piece) != len(piece):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
 class JsonlLogger(Logger):
     """``metrics.jsonl``: one JSON object an epoch, readable at once by whoever follows the file."""
 
+    catches_up = True
+
     def on_epoch(self, record: EpochRecord) -> None:
         """Appends one line."""
-        with (self.run.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(_json_line(record))
+        append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
 
 
 def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
@@ -72,19 +93,12 @@ def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
     path = run.path / "metrics.jsonl"
     try:
         if records or path.is_file():
-            _replace(path, "".join(map(_json_line, records)))
+            write_atomically(path, "".join(map(_json_line, records)))
         path = run.path / "metrics.csv"
         if path.is_file():
-            _replace(path, _csv_text(records))
+            write_atomically(path, _csv_text(records))
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.draft")
-    with draft.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-    draft.replace(path)  # a full disk must not cost the rows there are
 
 
 def _json_line(record: EpochRecord) -> str:
@@ -95,12 +109,7 @@ def _csv_text(records: Sequence[EpochRecord]) -> str:
     """The table of ``records``; nothing for none, so that the logger begins it."""
     rows = [json_safe(record.flat()) for record in records]
     columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(columns))
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
+    return _csv_rows(list(columns), [_header(columns), *rows]) if rows else ""
 
 
 def reached(run: RunDirectory, metric: str) -> FitResult:
@@ -130,6 +139,8 @@ class CsvLogger(Logger):
     has them too. A record with a column of its own widens the table, once.
     """
 
+    catches_up = True
+
     def __init__(self, run: RunDirectory, config: Mapping[str, Any]) -> None:
         super().__init__(run, config)
         self._path = run.path / "metrics.csv"
@@ -138,19 +149,15 @@ class CsvLogger(Logger):
     def on_start(self, info: RunInfo) -> None:
         """Writes the header, or takes over that of a file with rows."""
         rows = self._rows()
-        self._columns = list(rows[0]) if rows else _evaluated_columns(info.metric)
-        self._rewrite(rows)
+        self._rewrite(list(rows[0]) if rows else _evaluated_columns(info.metric), rows)
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Appends one row."""
         row = json_safe(record.flat())
         unknown = [name for name in row if name not in self._columns]
         if unknown:
-            rows = self._rows()
-            self._columns += unknown
-            self._rewrite(rows)
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, self._columns).writerow(row)
+            self._rewrite([*self._columns, *unknown], self._rows())
+        append_whole(self._path, _csv_rows(self._columns, [row]).encode())
 
     def _rows(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
@@ -158,13 +165,19 @@ class CsvLogger(Logger):
         with self._path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
-    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
-        draft = self._path.with_suffix(".csv.draft")
-        with draft.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(rows)
-        draft.replace(self._path)  # a full disk must not cost the rows there are
+    def _rewrite(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
+        write_atomically(self._path, _csv_rows(columns, [_header(columns), *rows]))
+        self._columns = columns
+
+
+def _csv_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, columns).writerows(rows)
+    return text.getvalue()
+
+
+def _header(columns: Iterable[str]) -> dict[str, str]:
+    return {name: name for name in columns}
 
 
 def _evaluated_columns(metric: str) -> list[str]:

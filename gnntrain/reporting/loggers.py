@@ -11,6 +11,7 @@ import difflib
 import importlib.util
 import inspect
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -33,7 +34,11 @@ _log = logging.getLogger("gnntrain")
 
 
 class Guarded:
-    """A listener that is dropped, with one warning, when it fails.
+    """A listener whose failures do not end the run, and are told once.
+
+    One that catches up (see `Logger`) and failed with an OSError is told again what it missed,
+    with whatever comes next, so that a disk that was full for a while costs nothing. Any other is
+    dropped.
 
     Args:
         name: What to call it in the warning.
@@ -43,14 +48,17 @@ class Guarded:
     def __init__(self, name: str, callback: Callback) -> None:
         self.name = name
         self._callback: Callback | None = callback
+        self._catches_up: bool = getattr(callback, "catches_up", False)
+        self._missed: deque[tuple[str, object]] = deque()
 
     def on_start(self, info: RunInfo) -> None:
         """Passed on."""
         self._pass_on("on_start", info)
 
     def on_step(self, progress: StepProgress) -> None:
-        """Passed on."""
-        self._pass_on("on_step", progress)
+        """Passed on, but never later."""
+        if not self._missed:
+            self._pass_on("on_step", progress)
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Passed on."""
@@ -65,14 +73,30 @@ class Guarded:
         self._pass_on("on_finish", summary)
 
     def _pass_on(self, method: str, argument: object) -> None:
-        if self._callback is None:
-            return
-        try:
-            getattr(self._callback, method)(argument)
-        except Exception as error:
-            self._callback = None
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            _log.warning("the logger %s failed and is left out from now on: %s", self.name, reason)
+        was_behind = bool(self._missed)
+        self._missed.append((method, argument))
+        while self._missed and self._callback is not None:
+            try:
+                name, value = self._missed[0]
+                getattr(self._callback, name)(value)
+            except Exception as error:
+                if self._catches_up and isinstance(error, OSError):
+                    self._tell_once(was_behind, error)
+                    return
+                self._drop(error)
+            else:
+                self._missed.popleft()
+        self._missed.clear()
+
+    def _tell_once(self, was_behind: bool, error: OSError) -> None:
+        if not was_behind:
+            words = "the logger %s cannot write (%s); what it misses follows when it can again"
+            _log.warning(words, self.name, error.strerror or error)
+
+    def _drop(self, error: Exception) -> None:
+        self._callback = None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        _log.warning("the logger %s failed and is left out from now on: %s", self.name, reason)
 
 
 def check_loggers(names: Collection[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +23,11 @@ class _MessageSink(Protocol):
 class RankLog(logging.FileHandler):
     """``logs/rank_N.log``: what a rank has to say, and Python's warnings.
 
-    It listens from its making until :meth:`close`. A disk that fills up ends the file, not the
-    run.
+    It listens from its making until :meth:`close`. A disk that refuses is told once to whoever
+    else listens; what it refuses is lost, and the file goes on when there is room again.
     """
+
+    _is_refused = False
 
     def __init__(self, path: Path, rank: int) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
@@ -33,9 +36,17 @@ class RankLog(logging.FileHandler):
         _attach(self)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """Stops writing; told to whoever else listens."""
-        _detach(self)
-        logging.getLogger(LOGGER).warning("%s cannot be written any more", self.baseFilename)
+        """Told once, until a record could be written again."""
+        if not self._is_refused:
+            self._is_refused = True
+            reason = getattr(sys.exc_info()[1], "strerror", None) or sys.exc_info()[1]
+            words = "%s cannot be written (%s); what it would say meanwhile is lost"
+            logging.getLogger(LOGGER).warning(words, self.baseFilename, reason)
+
+    def flush(self) -> None:
+        """Flushes the file; after that it holds all there was to write."""
+        super().flush()
+        self._is_refused = False
 
     def close(self) -> None:
         """Stops listening and closes the file."""

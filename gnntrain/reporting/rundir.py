@@ -260,7 +260,7 @@ class RunDirectory:
     def _write(self, name: str, text: str) -> None:
         path = self.path / name
         try:
-            _write_atomically(path, text)
+            write_atomically(path, text)
         except OSError as error:
             raise RunError(
                 f"{path} cannot be written: {error.strerror or error}", _hint(error)
@@ -382,16 +382,22 @@ def _to_json(value: Any) -> str:
     return json.dumps(json_safe(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Puts ``text`` at ``path`` in one step; where the disk refuses, what was there stays.
+
+    Raises:
+        OSError: it refuses.
+    """
     draft = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        with draft.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that is read-only now keeps the draft too
+            draft.unlink(missing_ok=True)
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import json
-from collections.abc import Iterator, Mapping
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from gnntrain.reporting.logfiles import Logger
+from gnntrain.reporting.logfiles import Logger, append_whole
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, RunInfo, Summary, json_safe
 
@@ -20,37 +25,64 @@ _MLFLOW_STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "F
 
 
 class TensorBoardLogger(Logger):
-    """Event files in ``tensorboard/``: a scalar each by epoch; configuration and end as text."""
+    """An event file in ``tensorboard/``: a scalar each by epoch; configuration and end as text.
+
+    TensorBoard's own writer leaves the writing to a thread, which a full disk ends for good; here
+    an epoch's events are written at once, or not at all and again later.
+    """
+
+    catches_up = True
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any]) -> None:
         super().__init__(run, config)
-        self._writer: Any = None
+        self._path: Path | None = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Opens the event file."""
-        from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
-
-        # Epochs that an earlier part of the run told after the checkpoint are hidden.
-        purge_step = info.first_epoch if info.first_epoch > 1 else None
-        self._writer = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=purge_step)
-        self._add_text("config", self.config)
-        self._add_text("run", dataclasses.asdict(info))
+        """Begins the event file."""
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        path = self.run.path / "tensorboard" / name
+        path.parent.mkdir(exist_ok=True)
+        head: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
+        if info.first_epoch > 1:
+            # Epochs that an earlier part of the run told after the checkpoint are hidden.
+            head.append({"step": info.first_epoch, "session_log": {"status": "START"}})
+        config = _text_event("config", self.config)
+        self._append(path, [*head, config, _text_event("run", dataclasses.asdict(info))])
+        self._path = path
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Adds the record's scalars at its epoch."""
-        for name, value in _scalars(record):
-            self._writer.add_scalar(name, value, record.epoch)
-        self._writer.flush()
+        values = [{"tag": name, "simple_value": value} for name, value in _scalars(record)]
+        self._append(self._path, [{"step": record.epoch, "summary": {"value": values}}])
 
     def on_finish(self, summary: Summary) -> None:
-        """Closes the event file."""
-        if self._writer is not None:
-            self._add_text("summary", summary.to_dict())
-            self._writer.close()
+        """Adds the run's end."""
+        self._append(self._path, [_text_event("summary", summary.to_dict())])
 
-    def _add_text(self, name: str, value: Mapping[str, Any]) -> None:
-        text = json.dumps(json_safe(value), indent=2, default=str)
-        self._writer.add_text(name, f"```\n{text}\n```")
+    def _append(self, path: Path | None, events: Sequence[Mapping[str, Any]]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if path is None:  # ended before it began
+            return
+        records = io.BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            writer.write(Event(wall_time=time.time(), **event).SerializeToString())
+        append_whole(path, records.getvalue())
+
+
+def _text_event(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """What TensorBoard shows as text under ``name``."""
+    text = json.dumps(json_safe(value), indent=2, default=str)
+    tensor = {
+        "dtype": "DT_STRING",
+        "string_val": [f"```\n{text}\n```".encode()],
+        "tensor_shape": {"dim": [{"size": 1}]},
+    }
+    metadata = {"plugin_data": {"plugin_name": "text"}}
+    value = {"tag": f"{name}/text_summary", "metadata": metadata, "tensor": tensor}
+    return {"summary": {"value": [value]}}
 
 
 class WandbLogger(Logger):

@@ -54,7 +54,8 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         _fsync_directory(path.parent)
     except (OSError, RuntimeError, CheckpointError) as error:
         # torch's writer tells a full disk as a RuntimeError.
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that is read-only now keeps the part too
+            temporary.unlink(missing_ok=True)
         reason = error.reason if isinstance(error, CheckpointError) else _first_line(error)
         raise RunError(
             f"The checkpoint {path} could not be written: {reason}.",

@@ -12,7 +12,14 @@ from pathlib import Path
 from gnntrain.config import CheckpointConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
-from gnntrain.training.checkpoint import BEST, LAST, PREVIOUS, State, save_checkpoint
+from gnntrain.training.checkpoint import (
+    BEST,
+    LAST,
+    PREVIOUS,
+    State,
+    save_checkpoint,
+    sweep_drafts,
+)
 
 _log = logging.getLogger("gnntrain")
 
@@ -25,7 +32,7 @@ class CheckpointWriter:
 
     The first state offered is written at once; of those that follow in quick succession the newest
     is written every few seconds, and `close` writes what is held. A disk that refuses is told
-    once, as a warning, and tried again with the next state.
+    once, as a warning, and tried again every few seconds until it takes them, which is told too.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,7 +43,7 @@ class CheckpointWriter:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._failure: RunError | None = None
-        self._warned = False
+        sweep_drafts(directory)
 
     def offer(self, state: State, *, best: bool, at_once: bool = False) -> None:
         """Take `state`, which nobody may change any more, as the last, and as the best if so.
@@ -67,19 +74,14 @@ class CheckpointWriter:
             thread.join()
 
     def raise_failure(self) -> None:
-        """Raises RunError where the newest state could not be written."""
+        """Raises RunError where the newest states could not be written."""
         if self._failure is not None:
             raise self._failure
 
     def _write_until_closed(self) -> None:
         while self._wait():
-            # The best first: a last checkpoint that speaks of it must find it there.
-            for name in (BEST, LAST):
-                with self._wakeup:
-                    state = self._held.pop(name, None)
-                if state is not None:
-                    self._write(name, state)
-            self._written = time.monotonic()
+            self._write_held()
+        self._write_held()
 
     def _wait(self) -> bool:
         """Sleep until there is something to write; False once there will be nothing more."""
@@ -87,22 +89,47 @@ class CheckpointWriter:
             while not self._closing:
                 left = self._written + _SECONDS_BETWEEN_WRITES - time.monotonic()
                 if self._held and left <= 0:
-                    break
+                    return True
                 self._wakeup.wait(left if self._held else None)
-            return bool(self._held)
+            return False
 
-    def _write(self, name: str, state: State) -> None:
+    def _write_held(self) -> None:
+        # The best first: a last checkpoint that speaks of it must find it there. For the same
+        # reason the last waits where the best cannot be written.
+        for name in (BEST, LAST):
+            with self._wakeup:
+                state = self._held.pop(name, None)
+            if state is not None and not self._write(name, state):
+                with self._wakeup:
+                    self._held.setdefault(name, state)
+                break
+        else:
+            self._recovered()
+        self._written = time.monotonic()
+
+    def _write(self, name: str, state: State) -> bool:
+        path = self._directory / name
+        previous = self._directory / PREVIOUS if name == LAST else None
         try:
-            path = self._directory / name
-            save_checkpoint(
-                path, state, previous=self._directory / PREVIOUS if name == LAST else None
-            )
-            self._failure = None
+            save_checkpoint(path, state, previous=previous)
         except RunError as error:
-            self._failure = error
-            if not self._warned:
-                self._warned = True
-                _log.warning("%s Training goes on.", error.message)
+            self._refused(error)
+        except Exception as error:  # or the thread would end, and with it all checkpoints
+            reason = f"{type(error).__name__}: {error}"
+            self._refused(RunError(f"The checkpoint {path} could not be written: {reason}."))
+        else:
+            return True
+        return False
+
+    def _refused(self, error: RunError) -> None:
+        if self._failure is None:
+            _log.warning("%s Training goes on, and it is tried again.", error.message)
+        self._failure = error
+
+    def _recovered(self) -> None:
+        if self._failure is not None:
+            self._failure = None
+            _log.warning("The checkpoints in %s are written again.", self._directory)
 
 
 class CheckpointClock:

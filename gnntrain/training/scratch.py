@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,15 +13,14 @@ from torch import Tensor
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 
-_SHARED_MEMORY = Path("/dev/shm")
-
 
 class Scratch:
     """Hands out float32 matrices that every rank reads and writes.
 
-    One rank alone gets ordinary memory. Several ranks map one file, in shared memory where there
-    is ample room and else in `directory`; so does a single rank beyond `memory_limit`. Files are
-    unlinked as soon as every rank has mapped them, so that the end of the job frees them.
+    One rank alone gets ordinary memory. Several ranks map one file: in memory (which the size of
+    /dev/shm does not limit), or in `directory` beyond `memory_limit`, as a single rank then does
+    too. On Linux the file has no name, and whatever ends the ranks, it goes with them; elsewhere
+    it loses its name as soon as every rank has mapped it.
 
     Args:
         directory: Where files go that are too large for memory.
@@ -56,51 +54,61 @@ class Scratch:
         in_memory = num_bytes <= self.memory_limit
         if num_bytes == 0 or (self._context.world_size == 1 and in_memory):
             return torch.empty(num_rows, num_columns)
-        path: Path | None = None
-        error: str | None = None
+        file: _SharedFile | None = None
+        problem: str | None = None
         if self._context.is_main:
             try:
-                path = self._reserve(num_bytes, in_memory)
-            except OSError as failure:
-                error = f"Evaluation needs {num_bytes / 2**30:.1f} GiB for activations: {failure}."
-        path, error = self._context.broadcast((path, error))
-        if path is None:
-            raise RunError(error or "", "Free some disk space, or set evaluation=sampled.")
-        flat = torch.from_file(str(path), shared=True, size=num_rows * num_columns)
-        self._context.barrier()
-        if self._context.is_main:
-            path.unlink()
+                file = _SharedFile(num_bytes, None if in_memory else self._directory)
+            except OSError as error:
+                problem = f"Evaluation needs {num_bytes:,} bytes for activations: {error}."
+        try:
+            path, problem = self._context.broadcast((None if file is None else file.path, problem))
+            if path is None:
+                raise RunError(problem or "", "Free some space there, or set evaluation=sampled.")
+            flat = torch.from_file(path, shared=True, size=num_rows * num_columns)
+            self._context.barrier()
+        finally:
+            if file is not None:
+                file.forget()
         return flat.view(num_rows, num_columns)
 
-    def _reserve(self, num_bytes: int, in_memory: bool) -> Path:
-        directory = self._directory
-        # Half of what is free: other matrices and other programs need some too.
-        roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 2 * num_bytes
-        if in_memory and roomy:
-            directory = _SHARED_MEMORY
-        prefix = _prefix(self._context.board.owner)
-        handle, name = tempfile.mkstemp(prefix=prefix, dir=directory)
+
+class _SharedFile:
+    """A file of `num_bytes` that is there until it is forgotten and nobody maps it any more.
+
+    Attributes:
+        path: Where other processes of this user can open it.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+
+    def __init__(self, num_bytes: int, directory: Path | None) -> None:
+        self._name: str | None = None
+        if directory is None and hasattr(os, "memfd_create"):
+            self._handle = os.memfd_create("gnntrain-scratch")
+        else:
+            self._handle, self._name = tempfile.mkstemp(prefix=".gnntrain-scratch-", dir=directory)
+        self.path = self._name or ""
         try:
+            if sys.platform == "linux":
+                self._unlink()
+                self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
             if hasattr(os, "posix_fallocate"):
                 # Reserved now, since a full disk under a mapped page would kill the process.
-                os.posix_fallocate(handle, 0, num_bytes)
+                os.posix_fallocate(self._handle, 0, num_bytes)
             else:
-                os.truncate(handle, num_bytes)
+                os.truncate(self._handle, num_bytes)
         except OSError:
-            Path(name).unlink()
+            self.forget()
             raise
-        finally:
-            os.close(handle)
-        return Path(name)
 
+    def forget(self) -> None:
+        """Let go of it: those who mapped it keep it."""
+        self._unlink()
+        os.close(self._handle)
 
-def sweep_scratch(directory: Path) -> None:
-    """Remove the files of ranks of this process that were killed before all had mapped them."""
-    for place in (directory, _SHARED_MEMORY):
-        with contextlib.suppress(OSError):
-            for path in place.glob(f"{_prefix(os.getpid())}*"):
-                path.unlink()
-
-
-def _prefix(owner: int) -> str:
-    return f".gnntrain-scratch-{owner}-"
+    def _unlink(self) -> None:
+        if self._name is not None:
+            Path(self._name).unlink()
+            self._name = None

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -99,6 +101,18 @@ def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
             job.result()
     for directory in directories:
         assert json.loads((directory / "1.txt").read_text())["echo"] == directory.name
+
+
+def test_ranks_that_cannot_reach_each_other_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    with pytest.raises(RunError, match=r"127\.0\.0\.1 cannot be reached: Network is unreach") as it:
+        launch(collectives, {}, plan(2, tmp_path))
+    assert "ip link set lo up" in str(it.value.hint)
 
 
 def wait_for_interrupt(context: DistributedContext, payload: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import csv
+import dataclasses
 import importlib
 import json
 import logging
@@ -17,6 +19,7 @@ from gnntrain.reporting import loggers
 from gnntrain.reporting.loggers import LOGGERS, build_loggers, check_loggers
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import Callback, EpochRecord, Summary
+from tests.disks import full_disk
 from tests.reporting.samples import INFO, RECORD, STEP, SUMMARY, record, summary
 
 CONFIG = {"model": {"name": "sage", "hidden_channels": 16}, "sampler": {"fan_outs": [25, 10]}}
@@ -102,15 +105,38 @@ def test_the_files_go_on_where_an_earlier_run_stopped(run: RunDirectory) -> None
     assert [row["epoch"] for row in json_lines(run)] == [1, 2]
 
 
-def test_tensorboard_has_the_scalars_of_every_epoch(run: RunDirectory) -> None:
+def tensorboard_events(run: RunDirectory) -> Any:
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    play(build_loggers({"tensorboard": {}}, run, CONFIG), record(1), record(2, train_loss=1.5))
     events = accumulator.EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
-    losses = events.Scalars("train/loss")
-    assert [(event.step, event.value) for event in losses] == [(1, 1.9375), (2, 1.5)]
+    return events
+
+
+def tensorboard_losses(run: RunDirectory) -> list[tuple[int, float]]:
+    events = tensorboard_events(run).Scalars("train/loss")
+    return [(event.step, event.value) for event in events]
+
+
+def test_tensorboard_has_the_scalars_of_every_epoch(run: RunDirectory) -> None:
+    play(build_loggers({"tensorboard": {}}, run, CONFIG), record(1), record(2, train_loss=1.5))
+    assert tensorboard_losses(run) == [(1, 1.9375), (2, 1.5)]
+    events = tensorboard_events(run)
     assert "val/accuracy" in events.Tags()["scalars"]
     assert "config/text_summary" in events.Tags()["tensors"]
+    assert (
+        b'"hidden_channels": 16'
+        in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+    )
+
+
+def test_tensorboard_hides_what_was_told_after_the_checkpoint(run: RunDirectory) -> None:
+    play(build_loggers({"tensorboard": {}}, run, CONFIG), record(1), record(2), record(3))
+    (first,) = (run.path / "tensorboard").iterdir()
+    first.rename(first.with_name("events.out.tfevents.1000000000.earlier"))
+    (board,) = build_loggers({"tensorboard": {}}, run, CONFIG)[1:]
+    board.on_start(dataclasses.replace(INFO, first_epoch=2))
+    board.on_epoch(record(2, train_loss=1.5))
+    assert tensorboard_losses(run) == [(1, 1.9375), (2, 1.5)]
 
 
 class FakeWandbRun:
@@ -280,6 +306,55 @@ def test_a_logger_that_fails_is_dropped_with_one_warning(
     (warning,) = caplog.messages
     assert "logger csv failed" in warning
     assert "No space left" in warning
+
+
+@pytest.mark.parametrize("num_bytes", [0, 280])
+def test_files_catch_up_when_a_disk_that_was_full_has_room_again(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, num_bytes: int
+) -> None:
+    callbacks = build_loggers({"csv": {}, "tensorboard": {}}, run, CONFIG)
+    for callback in callbacks:
+        callback.on_start(INFO)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        for epoch in range(1, 6):
+            # the part of a row that found room must not stay
+            with full_disk(num_bytes) if 2 <= epoch <= 4 else contextlib.nullcontext():
+                for callback in callbacks:
+                    callback.on_epoch(record(epoch, train_loss=float(epoch)))
+    for callback in callbacks:
+        callback.on_finish(SUMMARY)
+    assert [row["epoch"] for row in json_lines(run)] == [1, 2, 3, 4, 5]
+    assert [row["epoch"] for row in csv_rows(run)] == ["1", "2", "3", "4", "5"]
+    assert [value for _, value in tensorboard_losses(run)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert len(caplog.messages) == 3
+    assert all("what it misses follows" in message for message in caplog.messages)
+
+
+def test_a_table_is_whole_at_every_moment_of_a_full_disk(run: RunDirectory) -> None:
+    (jsonl, table) = build_loggers({"csv": {}}, run, CONFIG)
+    for callback in (jsonl, table):
+        callback.on_start(INFO)
+        callback.on_epoch(record(1))
+    sizes = [(run.path / name).stat().st_size for name in ("metrics.jsonl", "metrics.csv")]
+    with full_disk(min(sizes) + 100):
+        jsonl.on_epoch(record(2))
+        table.on_epoch(record(2))
+        assert len(json_lines(run)) + len(csv_rows(run)) <= 3
+        assert sizes[0] == (run.path / "metrics.jsonl").stat().st_size
+
+
+def test_a_logger_that_could_not_begin_begins_later(run: RunDirectory) -> None:
+    _, table, tensorboard = build_loggers({"csv": {}, "tensorboard": {}}, run, CONFIG)
+    with full_disk():
+        table.on_start(INFO)
+        tensorboard.on_start(INFO)
+        table.on_epoch(record(1))
+        tensorboard.on_epoch(record(1))
+    assert not list(run.path.glob(".metrics*"))
+    table.on_finish(SUMMARY)
+    tensorboard.on_finish(SUMMARY)
+    assert [row["epoch"] for row in csv_rows(run)] == ["1"]
+    assert tensorboard_losses(run) == [(1, 1.9375)]
 
 
 def test_a_run_directory_that_vanished_does_not_end_the_run(

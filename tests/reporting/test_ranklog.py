@@ -14,6 +14,7 @@ import pytest
 
 from gnntrain.errors import RunError
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
+from tests.disks import full_disk
 
 LOG = logging.getLogger("gnntrain")
 
@@ -80,7 +81,7 @@ def test_warnings_reach_the_watcher_as_one_line_each() -> None:
     assert len(sink.messages) == 2
 
 
-def test_a_file_that_cannot_be_written_any_more_is_said_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     sink = Sink()
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank_0.log").symlink_to("/dev/full")
@@ -88,7 +89,22 @@ def test_a_file_that_cannot_be_written_any_more_is_said_once(tmp_path: Path) -> 
         LOG.info("one")
         LOG.info("two")
     assert len(sink.messages) == 1
-    assert "rank_0.log cannot be written any more" in sink.messages[0]
+    assert "rank_0.log cannot be written (No space left on device)" in sink.messages[0]
+
+
+def test_the_file_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    sink = Sink()
+    with closing(forward_warnings(sink)), closing(open_rank_log(tmp_path, 0)):
+        LOG.info("before")
+        with full_disk(100):
+            for number in range(500):
+                LOG.info("meanwhile %d", number)
+        LOG.info("after")
+    assert len(sink.messages) == 1
+    lines = (tmp_path / "logs" / "rank_0.log").read_text().splitlines()
+    assert lines[0].endswith("before")
+    assert lines[-1].endswith("after")
+    assert all(line.startswith("20") for line in lines[:3])
 
 
 def test_a_log_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gnntrain.errors import RunError
 from gnntrain.training import checkpoint_writer
 from gnntrain.training.checkpoint import State, load_checkpoint, save_checkpoint
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
+from tests.disks import full_disk
 
 
 def wait_for(path: Path) -> None:
@@ -56,33 +57,82 @@ def test_training_does_not_wait_for_the_disk(
     assert len(written) <= 3
 
 
-def test_a_full_disk_is_told_once_and_tried_again(
+def test_a_full_disk_is_told_once_and_written_to_when_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save = save_checkpoint
-    is_full = True
-
-    def sometimes(path: Path, state: State, *, previous: Path | None = None) -> None:
-        if is_full:
-            raise RunError("The disk is full.")
-        save(path, state, previous=previous)
-
-    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", sometimes)
-    monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.02)
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         writer = CheckpointWriter(tmp_path)
-        for epoch in (1, 2):
-            writer.offer({"epoch": epoch}, best=True)
+        writer.offer({"epoch": 1}, best=True)
+        wait_for(tmp_path / "last.pt")
+        with full_disk(100):
+            for epoch in (2, 3, 4):
+                writer.offer({"epoch": epoch}, best=epoch == 3)
+                time.sleep(0.1)
+            assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
+        wait_for(tmp_path / "last.prev.pt")  # nothing new is offered
         writer.close()
-    assert caplog.messages == ["The disk is full. Training goes on."]
-    with pytest.raises(RunError):
-        writer.raise_failure()
-    is_full = False
+    writer.raise_failure()
+    refused, recovered = caplog.messages
+    assert "could not be written" in refused
+    assert "Training goes on, and it is tried again." in refused
+    assert "are written again" in recovered
+    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 3
+    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"best.pt", "last.pt", "last.prev.pt"}
+
+
+def test_a_state_that_could_not_be_written_until_the_end_is_a_failure(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path)
-    writer.offer({"epoch": 3}, best=True)
+    with full_disk(100):
+        writer.offer({"epoch": 1}, best=True)
+        writer.close()
+    with pytest.raises(RunError, match=r"best\.pt could not be written"):
+        writer.raise_failure()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_last_does_not_speak_of_a_best_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_best(path: Path, state: State, *, previous: Path | None = None) -> None:
+        if path.name == "best.pt":
+            raise RunError("The disk is full.")
+        save_checkpoint(path, state, previous=previous)
+
+    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", refuse_best)
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=True)
+    writer.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_nobody_thought_of_does_not_end_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[Exception] = [MemoryError("no room for a copy")]
+
+    def fail_once(path: Path, state: State, *, previous: Path | None = None) -> None:
+        if errors:
+            raise errors.pop()
+        save_checkpoint(path, state, previous=previous)
+
+    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", fail_once)
+    monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.0)
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=False)
+    wait_for(tmp_path / "last.pt")
     writer.close()
     writer.raise_failure()
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 3
+    assert "MemoryError: no room for a copy" in caplog.text
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
+    for name in (".last.pt.123", ".best.pt.7"):
+        (tmp_path / name).touch()
+    save_checkpoint(tmp_path / "last.pt", {"epoch": 1})
+    CheckpointWriter(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
 
 
 def due_steps(

@@ -20,7 +20,7 @@ from gnntrain.loading.device_features import (
     stored_rows,
 )
 from gnntrain.loading.features import MappedFeatures
-from gnntrain.training import device_evaluation
+from gnntrain.training import device_evaluation, scratch
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
@@ -131,16 +131,16 @@ def test_metrics_are_the_hosts_and_the_memory_is_given_back(
 def test_layers_beyond_the_memory_limit_go_to_disk(
     store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files: list[Path] = []
-    reserve = Scratch._reserve
+    asked: list[Path | None] = []
 
-    def noted(self: Scratch, num_bytes: int, in_memory: bool) -> Path:
-        files.append(reserve(self, num_bytes, in_memory))
-        return files[-1]
+    class Noted(scratch._SharedFile):
+        def __init__(self, num_bytes: int, directory: Path | None) -> None:
+            asked.append(directory)
+            super().__init__(num_bytes, directory)
 
-    monkeypatch.setattr(Scratch, "_reserve", noted)
+    monkeypatch.setattr(scratch, "_SharedFile", Noted)
     model = make_model(store, VARIANTS[0])
     expected = layerwise(store, tmp_path).logits(model)
     found = evaluator(store, tmp_path, "cpu", room=NONE, memory_limit=100).logits(model)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert {path.parent for path in files} == {tmp_path}
+    assert set(asked) == {tmp_path}

@@ -1,0 +1,1 @@
+"""A soak: runs that are disturbed at random and must end as if nothing had happened."""

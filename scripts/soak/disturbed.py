@@ -1,0 +1,286 @@
+"""Runs that are disturbed and resumed until they complete, and what became of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gnntrain.errors import UserError
+from gnntrain.training.checkpoint import CheckpointError, load_checkpoint
+from scripts.soak.compare import differences
+from scripts.soak.faults import FAULTS, Target, wait_for_ends
+
+ROOT = Path(__file__).parents[2]
+_MARK = "GNNTRAIN_SOAK"  # tells the processes of a soak from all others
+_MOST_SECONDS_TO_END = 30.0
+_MOST_SECONDS_A_RUN = 600.0
+_SHARED_MEMORY = Path("/dev/shm")
+# 0: it completed before the fault could end it; negative: before it answered signals itself.
+_EXIT_CODES = {
+    "kill_rank": (0, 1, -9),
+    "kill_parent": (0, -9),
+    "terminate": (0, 143, -15),
+    "interrupt": (0, 130, -2),
+    "stop_and_continue": (0,),
+    "fill_disk": (0, 1),
+    "fill_disk_and_kill": (0, 1, -9),
+    "damage_last": (0, -9),
+}
+
+KEYS = [
+    *("dataset.num_nodes=800", "model.hidden_channels=16", "trainer.batch_size=8"),
+    *("trainer.epochs=100", "trainer.scheduler=cosine", "trainer.gpus=0"),
+    *("checkpoint.every_steps=3", "logger=[csv,tensorboard]", "distributed.threads=1"),
+]
+
+
+@dataclass
+class Report:
+    """What a soak found.
+
+    Attributes:
+        faults: How often each was done.
+        survived: How often the run then ended equal to the undisturbed one, by fault.
+        runs: Runs that were disturbed until they completed.
+        equal: Those of them that ended equal, bit for bit.
+        resumes: How often a run was resumed.
+        begun_again: How often it had to be begun again: it was ended before its first checkpoint.
+        states_lost: Checkpoints that were there before a fault, and not after it.
+        orphans: Processes that outlived their command by 30 seconds.
+        leftovers: Files left in shared memory, or unfinished in a run directory that completed.
+        slowest_end: Most seconds from a fault until all processes had ended.
+        problems: What went wrong, in words.
+    """
+
+    faults: Counter[str] = field(default_factory=Counter)
+    survived: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    equal: int = 0
+    resumes: int = 0
+    begun_again: int = 0
+    states_lost: int = 0
+    orphans: int = 0
+    leftovers: list[str] = field(default_factory=list)
+    slowest_end: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was lost, left or unequal."""
+        kept = not (self.states_lost or self.orphans or self.leftovers or self.problems)
+        return kept and self.equal == self.runs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"clean": self.is_clean, **asdict(self)}
+
+
+class Soak:
+    """Disturbs runs in `directory`.
+
+    Args:
+        directory: Where the runs go; empty.
+        keys: Configuration of the runs.
+        seed: Of the runs and of what happens to them.
+        has_own_disk: Whether `directory` is a small disk that nobody else uses.
+        tell: Gets a line an event.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        keys: Iterable[str],
+        *,
+        seed: int,
+        has_own_disk: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.report = Report()
+        self._directory = directory
+        self._keys = [*keys, f"trainer.seed={seed}"]
+        self._has_own_disk = has_own_disk
+        self._dice = random.Random(seed)
+        self._tell = tell
+        self._mark = f"{os.getpid()}-{time.time_ns()}"
+        self._shared_before = _shared_files()
+        self._undisturbed = directory / "undisturbed"
+        self._seconds_to_start = 1.0
+
+    def prepare(self) -> None:
+        """Train the run that all others are compared with."""
+        begin = time.monotonic()
+        job = self._start(["train", *self._keys, f"run.dir={self._undisturbed}"])
+        while job.poll() is None and not (self._undisturbed / "metrics.jsonl").exists():
+            time.sleep(0.05)
+        self._seconds_to_start = time.monotonic() - begin
+        if job.wait(_MOST_SECONDS_A_RUN) != 0:
+            raise RuntimeError(f"the undisturbed run failed:\n{self._said()}")
+        self._tell(f"undisturbed run: {time.monotonic() - begin:.1f} s")
+
+    def disturb_one(self, faults: Iterator[str]) -> None:
+        """One run from its beginning until it completes, disturbed by each of `faults` in turn."""
+        run = self._directory / "run"
+        done: list[str] = []
+        command = self._beginning(run)
+        while True:
+            job = self._start(command)
+            fault = None
+            for fault in faults:
+                if not self._disturb(job, run, fault):
+                    break
+                done.append(fault)
+                if job.poll() is not None:
+                    break
+            code = self._await_end(job, fault)
+            if code == 0:
+                break
+            if fault is None:
+                self._problem(f"undisturbed, it ended with exit code {code}: {self._said()}")
+                break
+            command = self._way_on(run)
+        self._judge(run, done)
+        shutil.rmtree(run)
+
+    def _beginning(self, run: Path) -> list[str]:
+        return ["train", *self._keys, f"run.dir={run}"]
+
+    def _disturb(self, job: psutil.Popen, run: Path, fault: str) -> bool:
+        """Wait for a random moment and let it happen; False where the run had ended before."""
+        self._wait_for_a_moment(job, run)
+        if job.poll() is not None:
+            return False
+        before = _newest_steps(run)
+        target = Target(job, run, self._has_own_disk, self._dice)
+        ends = FAULTS[fault](target)
+        self.report.faults[fault] += 1
+        if ends:
+            self._await_all_ends(job, fault)
+        # The newest may be the one that was damaged; the one before it must be there.
+        kept = before[1:] if fault == "damage_last" else before
+        if kept and (not (after := _newest_steps(run)) or after[0] < kept[0]):
+            self.report.states_lost += 1
+            self._problem(f"{fault}: checkpoints of steps {before} before and {after} after it")
+        self._tell(f"{fault} at step {before[0] if before else 0}")
+        return True
+
+    def _wait_for_a_moment(self, job: psutil.Popen, run: Path) -> None:
+        """While it starts, or some seconds after it wrote a checkpoint for the first time."""
+        if self._dice.random() < 0.3:
+            delay = self._dice.uniform(0.0, self._seconds_to_start)
+        else:
+            delay = self._dice.uniform(0.0, 8.0)
+            last = run / "checkpoints" / "last.pt"
+            begun = last.stat().st_mtime_ns if last.exists() else 0
+            while job.poll() is None and (not last.exists() or last.stat().st_mtime_ns == begun):
+                time.sleep(0.01)
+                if not last.exists():
+                    begun = 0
+        end = time.monotonic() + delay
+        while time.monotonic() < end and job.poll() is None:
+            time.sleep(0.01)
+
+    def _await_all_ends(self, job: psutil.Popen, fault: str) -> None:
+        """All processes must end of the fault, and soon."""
+        begin = time.monotonic()
+        alive = wait_for_ends([job, *self._processes()], _MOST_SECONDS_TO_END)
+        self.report.slowest_end = max(self.report.slowest_end, time.monotonic() - begin)
+        for process in alive:
+            self.report.orphans += 1
+            self._problem(f"{fault}: process {process.pid} is still there ({_shown(process)})")
+            process.kill()
+
+    def _await_end(self, job: psutil.Popen, fault: str | None) -> int:
+        try:
+            code = int(job.wait(_MOST_SECONDS_A_RUN))
+        except psutil.TimeoutExpired:
+            self._problem(f"{fault}: the run did not end: {self._said()}")
+            for process in [job, *self._processes()]:
+                process.kill()
+            code = int(job.wait())
+        if code not in _EXIT_CODES.get(fault or "", (0,)):
+            self._problem(f"{fault}: exit code {code}: {self._said()}")
+        return code
+
+    def _way_on(self, run: Path) -> list[str]:
+        if _newest_steps(run):
+            self.report.resumes += 1
+            return ["resume", str(run)]
+        self.report.begun_again += 1
+        shutil.rmtree(run, ignore_errors=True)
+        return self._beginning(run)
+
+    def _judge(self, run: Path, done: list[str]) -> None:
+        self.report.runs += 1
+        try:
+            found = differences(run, self._undisturbed)
+        except (OSError, UserError, ValueError, KeyError) as error:
+            found = [f"{type(error).__name__}: {error}"]
+        unfinished = [p.name for p in run.rglob(".*") if p.is_file() and p.name != ".lock"]
+        self.report.leftovers += unfinished
+        self.report.leftovers += sorted(_shared_files() - self._shared_before)
+        if found:
+            self._problem(f"after {', '.join(done)} it ended differently in {', '.join(found)}")
+        else:
+            self.report.equal += 1
+            self.report.survived.update(done)
+        self._tell(f"run {self.report.runs}: {'DIFFERENT' if found else 'equal'} after {done}")
+
+    def _start(self, arguments: list[str]) -> psutil.Popen:
+        with (self._directory.parent / f"{self._directory.name}.log").open("wb") as log:
+            return psutil.Popen(
+                [sys.executable, "-m", "gnntrain", *arguments],
+                env=os.environ | {_MARK: self._mark},
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _said(self) -> str:
+        path = self._directory.parent / f"{self._directory.name}.log"
+        return " / ".join(path.read_text(errors="replace").splitlines()[-8:])
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        """All below the last command that live."""
+        for process in psutil.process_iter():
+            try:
+                if process.ppid() != os.getpid() and process.environ().get(_MARK) == self._mark:
+                    yield process
+            except psutil.Error:
+                continue
+
+    def _problem(self, words: str) -> None:
+        self.report.problems.append(words)
+        self._tell(f"PROBLEM {words}")
+
+
+def _newest_steps(run: Path) -> list[int]:
+    """Steps of the whole checkpoints that can be gone on from, the newest first."""
+    steps = []
+    for name in ("last.pt", "last.prev.pt"):
+        try:
+            steps.append(int(load_checkpoint(run / "checkpoints" / name)["step"]))
+        except CheckpointError:
+            continue
+    return steps
+
+
+def _shared_files() -> set[str]:
+    return {path.name for path in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+
+
+def _shown(process: psutil.Process) -> str:
+    try:
+        return f"{process.status()}: {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return "gone by now"

@@ -1,0 +1,182 @@
+"""What happens to a run: processes killed, stopped and told to end, a full disk, damaged files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Target:
+    """A run that is going on.
+
+    Attributes:
+        parent: The process that was started.
+        run: Its run directory.
+        has_own_disk: Whether the run directory is on a small disk that nobody else uses.
+        dice: Decides which process, for how long, which byte.
+    """
+
+    parent: psutil.Process
+    run: Path
+    has_own_disk: bool
+    dice: random.Random
+
+    def ranks(self) -> list[psutil.Process]:
+        """The processes that train: the spawned ones, or the parent where it trains alone."""
+        with suppress(psutil.NoSuchProcess):
+            children = self.parent.children()
+            spawned = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+            return spawned or [self.parent]
+        return [self.parent]
+
+
+# A fault returns whether the run should have ended of it.
+Fault = Callable[[Target], bool]
+
+
+def kill_rank(target: Target) -> bool:
+    """`kill -9` of one rank."""
+    return _send(target.dice.choice(target.ranks()), signal.SIGKILL)
+
+
+def kill_parent(target: Target) -> bool:
+    """`kill -9` of the command: the ranks have nobody who could end them."""
+    return _send(target.parent, signal.SIGKILL)
+
+
+def terminate(target: Target) -> bool:
+    """SIGTERM, as batch systems send it."""
+    return _send(target.parent, signal.SIGTERM)
+
+
+def interrupt(target: Target) -> bool:
+    """Ctrl-C."""
+    return _send(target.parent, signal.SIGINT)
+
+
+def stop_and_continue(target: Target) -> bool:
+    """One process stands still for some seconds."""
+    process = target.dice.choice([target.parent, *target.ranks()])
+    _send(process, signal.SIGSTOP)
+    time.sleep(target.dice.uniform(0.5, 5.0))
+    _send(process, signal.SIGCONT)
+    return False
+
+
+def fill_disk(target: Target) -> bool:
+    """No room on the disk for some seconds, and then again."""
+    full = _filled if target.has_own_disk else _no_file_may_grow
+    with full(target):
+        time.sleep(target.dice.uniform(1.0, 8.0))
+    return False
+
+
+def fill_disk_and_kill(target: Target) -> bool:
+    """A rank is killed while the disk is full."""
+    full = _filled if target.has_own_disk else _no_file_may_grow
+    with full(target):
+        time.sleep(target.dice.uniform(0.5, 6.0))
+        return kill_rank(target)
+
+
+def damage_last(target: Target) -> bool:
+    """`kill -9` of the command, and `last.pt` is not what was written."""
+    kill_parent(target)
+    target.parent.wait()
+    damage(target.run / "checkpoints" / "last.pt", target.dice)
+    return True
+
+
+FAULTS: dict[str, Fault] = {
+    function.__name__: function
+    for function in (
+        *(kill_rank, kill_parent, terminate, interrupt, stop_and_continue),
+        *(fill_disk, fill_disk_and_kill, damage_last),
+    )
+}
+
+
+def damage(path: Path, dice: random.Random) -> None:
+    """Cut the file off, flip one of its bits, or put something else in its place."""
+    if not path.is_file():
+        return
+    content = bytearray(path.read_bytes())
+    kind = dice.choice(["cut", "flip", "foreign", "empty"])
+    if kind == "flip":
+        content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+    pieces: dict[str, bytes] = {
+        "cut": bytes(content[: dice.randrange(len(content))]),
+        "flip": bytes(content),
+        "foreign": dice.randbytes(5_000),
+        "empty": b"",
+    }
+    path.write_bytes(pieces[kind])
+
+
+def wait_for_ends(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that are still there after `seconds`."""
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return [process for process in alive if process.is_running() and not _is_zombie(process)]
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> bool:
+    """Send a signal; whether the process was there to get it."""
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+@contextmanager
+def _filled(target: Target) -> Iterator[None]:
+    filling = target.run.parent / "filling"
+    handle = os.open(filling, os.O_WRONLY | os.O_CREAT)
+    size = 1 << 16
+    try:
+        while size:
+            try:
+                os.write(handle, bytes(size))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                size //= 2
+        yield
+    finally:
+        os.close(handle)
+        filling.unlink()
+
+
+@contextmanager
+def _no_file_may_grow(target: Target) -> Iterator[None]:
+    """What a full disk is where there is no small one: the processes' files may not grow."""
+    limits: dict[int, tuple[int, int]] = {}
+    for process in {target.parent, *target.ranks()}:
+        with suppress(ProcessLookupError):
+            limits[process.pid] = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+            hard = limits[process.pid][1]
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        yield
+    finally:
+        for pid, limit in limits.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
