@@ -61,6 +61,20 @@ class BestModel:
     learnt: Learnt
     parts: Parts
 
+    def infer(self, *, embed: bool = False) -> Outputs:
+        """See the function `infer`."""
+        parts = self.parts
+        if embed and isinstance(parts.model, PlainModel):
+            raise UserError(
+                f"model {parts.config.model.name} has no embeddings that gnntrain knows of: "
+                "it runs as a whole.",
+                "Ask for logits, or derive the model from gnntrain.models.GNN.",
+            )
+        found = parts.infer(embed=embed)
+        return Outputs(
+            self.run, self.epoch, parts.store, self.learnt, found.logits, found.embeddings
+        )
+
 
 def infer(
     run_dir: str | Path,
@@ -84,18 +98,7 @@ def infer(
     Raises:
         UserError: The graph is not there, or is none that the model can take.
     """
-    best = load_best(run_dir, config, scratch_dir)
-    model = best.parts.model
-    if embed and isinstance(model, PlainModel):
-        raise UserError(
-            f"model {best.parts.config.model.name} has no embeddings that gnntrain knows of: "
-            "it runs as a whole.",
-            "Ask for logits, or derive the model from gnntrain.models.GNN.",
-        )
-    found = best.parts.infer(embed=embed)
-    return Outputs(
-        best.run, best.epoch, best.parts.store, best.learnt, found.logits, found.embeddings
-    )
+    return load_best(run_dir, config, scratch_dir).infer(embed=embed)
 
 
 def load_best(

@@ -30,6 +30,7 @@ class Learnt:
         num_features: Numbers it takes for a node.
         num_classes: Number of classes.
         class_names: The classes as the user's labels call them; None: 0, 1, ….
+        has_edge_weight: Whether edges have weights.
     """
 
     dataset: str
@@ -38,6 +39,7 @@ class Learnt:
     num_features: int
     num_classes: int
     class_names: list[str] | list[int] | None = None
+    has_edge_weight: bool = False
 
     @classmethod
     def of(cls, store: GraphStore) -> Learnt:
@@ -49,6 +51,7 @@ class Learnt:
             store.num_features,
             store.num_classes,
             store.class_names,
+            store.edge_weight is not None,
         )
 
     @property

@@ -5,7 +5,7 @@ What a verb needs is imported when it runs: help must answer at once, and worker
 
 from __future__ import annotations
 
-from gnntrain.verbs import evaluate, prepare, resume, train
+from gnntrain.verbs import evaluate, export, predict, prepare, resume, train
 from gnntrain.verbs.base import Arguments, Verb, say
 from gnntrain.verbs.help import general_help, verb_help
 
@@ -15,5 +15,7 @@ VERBS: dict[str, Verb] = {
     "train": train.VERB,
     "resume": resume.VERB,
     "evaluate": evaluate.VERB,
+    "predict": predict.VERB,
+    "export": export.VERB,
     "prepare": prepare.VERB,
 }

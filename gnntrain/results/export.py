@@ -1,0 +1,153 @@
+"""A run's best model for use without gnntrain: the verb `export`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnntrain import __version__
+from gnntrain.config import Config, from_dict
+from gnntrain.errors import RunError, UserError
+from gnntrain.models import build_model
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.text import shown_path
+from gnntrain.results.card import model_card
+from gnntrain.results.pyg_model import PyGModel, pyg_model, pyg_weights
+from gnntrain.run_store import Learnt, learnt_by
+from gnntrain.training.checkpoint import load_checkpoint, load_weights
+from gnntrain.training.records import json_safe
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written.
+
+    Attributes:
+        path: The folder.
+        made_with: The class or function that makes the model, as it is imported.
+        run: The run, as a person would type it.
+    """
+
+    path: Path
+    made_with: str
+    run: str
+
+
+def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
+    """Write a run's best model as a plain PyG model.
+
+    The folder holds `model.pt` (the weights by PyG's names, read with `weights_only=True`),
+    `model.py` (a `load()` that needs torch and PyG only), `model.json` and `README.md` (what the
+    model is, on what it was trained, how well it does, how to use it).
+
+    Args:
+        run_dir: The run: a directory, a name under `runs/`, or `latest`.
+        out: The folder, which must not be there yet, or empty; None: `export` in the run directory.
+
+    Raises:
+        UserError: PyG has no such model, or the folder holds something.
+        RunError: It cannot be written.
+    """
+    run = RunDirectory.open(run_dir)
+    path = run.path / "export" if out is None else Path(out).expanduser().absolute()
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(
+            f"{shown_path(path)} is there already; nothing was overwritten.",
+            "Give another folder with --out DIR, or remove it first.",
+        )
+    config = from_dict(run.config(), saved=True)
+    learnt = learnt_by(run, config.dataset)
+    checkpoint = run.best_checkpoint()
+    state = load_checkpoint(checkpoint)
+    model = build_model(config.model, learnt.num_features, learnt.num_outputs)
+    load_weights(model, state, checkpoint)
+    made = pyg_model(config.model, model, learnt)
+    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    about = _about(run, config, learnt, made, epoch=state["epoch"], num_parameters=num_parameters)
+    title = f"{config.model.name} trained on {learnt.dataset} with gnntrain {__version__}."
+    source = made.source(title[0].upper() + title[1:])
+    texts = {
+        "model.py": source,
+        "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
+        "README.md": model_card(about, source),
+    }
+    _write(path, texts, pyg_weights(config.model, model.state_dict()))
+    return Export(path, f"{made.module}.{made.name}", run.shown)
+
+
+def _about(
+    run: RunDirectory,
+    config: Config,
+    learnt: Learnt,
+    made: PyGModel,
+    *,
+    epoch: int,
+    num_parameters: int,
+) -> dict[str, Any]:
+    """What `model.json` says."""
+    summary = run.summary() or {}
+    plain = _without_places(config.to_dict())
+    return {
+        "format": _FORMAT,
+        "model": config.model.name,
+        "made_with": f"{made.module}.{made.name}",
+        "arguments": made.arguments,
+        "takes": made.takes,
+        "num_parameters": num_parameters,
+        **asdict(learnt),
+        "num_outputs": learnt.num_outputs,
+        "preparation": {
+            key: plain["dataset"][key]
+            for key in ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
+        },
+        "run": run.name,
+        "best_epoch": epoch,
+        "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
+        "versions": {
+            "gnntrain": __version__,
+            "torch": torch.__version__,
+            "torch_geometric": version("torch-geometric"),
+        },
+        "config": plain,
+    }
+
+
+def _without_places(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration for others to read: no path of this machine, of files their names."""
+    places = ("root", "store_dir")
+    files = ("edges", "features", "labels", "split") if config["dataset"]["name"] == "files" else ()
+    dataset = {
+        key: Path(value).name if key in files and value else value
+        for key, value in config["dataset"].items()
+        if key not in places
+    }
+    rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
+    return {"dataset": dataset, **rest}
+
+
+def _write(path: Path, texts: dict[str, str], weights: dict[str, torch.Tensor]) -> None:
+    """Write the folder whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        for name, text in texts.items():
+            (draft / name).write_text(text, encoding="utf-8")
+        torch.save(weights, draft / "model.pt")
+        draft.replace(path)
+    except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
+        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise RunError(
+            f"{shown_path(path)} could not be written: {reason}.",
+            "Free some space there, or give another folder with --out DIR.",
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

@@ -1,0 +1,217 @@
+"""Files of results, a row a node, written a chunk at a time and put in their place when whole."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import errno
+import io
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.errors import RunError, UserError
+
+_CHUNK_NUMBERS = 1 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a result.
+
+    Attributes:
+        name: Of the array.
+        dtype: Of its values; of texts, as wide as the longest.
+        rows: Its rows for some nodes (int64): `[n]`, or `[n, len(columns)]`.
+        columns: Names of a matrix's columns in a table; none: the array has one dimension.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    rows: Callable[[Int64Array], AnyArray]
+    columns: Sequence[str] = ()
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (len(self.columns),) if self.columns else ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is to be written.
+
+    Attributes:
+        nodes: int64, the nodes in order; an integer n: the nodes 0 … n − 1.
+        ids: The nodes' ids.
+        fields: What is said of each; the first is what an npy file holds.
+        notes: Small arrays that an npz file holds as well.
+    """
+
+    nodes: Int64Array | int
+    ids: Field
+    fields: Sequence[Field]
+    notes: Mapping[str, AnyArray] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
+
+    def chunks(self) -> Iterator[Int64Array]:
+        """The nodes in order, so many at a time that their rows take a few MiB."""
+        width = 1 + sum(max(1, len(field.columns)) for field in self.fields)
+        step = max(1, _CHUNK_NUMBERS // width)
+        for start in range(0, self.num_rows, step):
+            stop = min(start + step, self.num_rows)
+            if isinstance(self.nodes, int):
+                yield np.arange(start, stop)
+            else:
+                yield self.nodes[start:stop]
+
+
+def check_target(path: Path) -> None:
+    """Whether a result can go to `path`, before it is computed.
+
+    Raises:
+        UserError: The ending says no format, there is something already, or no folder.
+    """
+    if path.suffix.lower() not in _WRITERS:
+        raise UserError(
+            f"{path}: the ending {path.suffix!r} does not say what file it is to be.",
+            f"End it with one of {', '.join(_WRITERS)}.",
+        )
+    if path.exists():
+        raise UserError(
+            f"{path} is there already; nothing was overwritten.",
+            "Give another name, or remove it first.",
+        )
+    if not path.parent.is_dir():
+        raise UserError(f"There is no folder {path.parent}.", "Make it, or give another one.")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"{path.parent} cannot be written to.", "Give another folder.")
+
+
+def write_result(path: Path, result: Result) -> None:
+    """Write the file, in the format that its ending says.
+
+    Memory stays at a chunk. A reader sees the whole file or none.
+
+    Raises:
+        UserError: See `check_target`.
+        RunError: The disk is full.
+    """
+    check_target(path)
+    with _put_in_place(path) as file:
+        _WRITERS[path.suffix.lower()](file, result)
+
+
+@contextmanager
+def _put_in_place(path: Path) -> Iterator[IO[bytes]]:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        full = error.errno in _NO_SPACE
+        raise RunError(
+            f"{path} could not be written: {error.strerror or error}.",
+            "Free some space there, or give another place." if full else None,
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_npy(file: IO[bytes], result: Result) -> None:
+    _write_array(file, result, result.fields[0])
+
+
+def _write_array(file: IO[bytes], result: Result, field: Field) -> None:
+    header = {
+        "descr": np.lib.format.dtype_to_descr(field.dtype),
+        "fortran_order": False,
+        "shape": (result.num_rows, *field.row_shape),
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    for nodes in result.chunks():
+        rows = np.ascontiguousarray(field.rows(nodes), field.dtype)
+        file.write(rows.tobytes())
+
+
+def _write_npz(file: IO[bytes], result: Result) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for field in (result.ids, *result.fields):
+            with archive.open(f"{field.name}.npy", "w", force_zip64=True) as member:
+                _write_array(member, result, field)
+        for name, array in result.notes.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _write_parquet(file: IO[bytes], result: Result) -> None:
+    from pyarrow import parquet
+
+    with parquet.ParquetWriter(file, _batch(result, np.empty(0, np.int64)).schema) as writer:
+        for nodes in result.chunks():
+            writer.write_batch(_batch(result, nodes))
+
+
+def _write_csv(file: IO[bytes], result: Result) -> None:
+    names = [name for field in (result.ids, *result.fields) for name in _columns(field)]
+    header = io.StringIO(newline="")
+    csv.writer(header, lineterminator="\n").writerow(names)
+    file.write(header.getvalue().encode())
+    for nodes in result.chunks():
+        file.write(_csv_rows(_batch(result, nodes)))
+
+
+def _csv_rows(batch: Any) -> bytes:
+    """Rows of delimited text; Arrow quotes all texts or none, so none where none needs it."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    for style in ("none", "needed"):
+        buffer = io.BytesIO()
+        options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
+        try:
+            arrow_csv.write_csv(batch, buffer, options)
+        except pa.ArrowInvalid:
+            continue
+        break
+    return buffer.getvalue()
+
+
+def _batch(result: Result, nodes: Int64Array) -> Any:
+    """The rows of some nodes as an Arrow table."""
+    import pyarrow as pa
+
+    columns = {}
+    for field in (result.ids, *result.fields):
+        rows = field.rows(nodes).astype(field.dtype, copy=False)
+        parts = rows.T if field.columns else [rows]
+        kind = pa.string() if field.dtype.kind == "U" else pa.from_numpy_dtype(field.dtype)
+        for name, part in zip(_columns(field), parts, strict=True):
+            columns[name] = pa.array(np.ascontiguousarray(part), kind)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _columns(field: Field) -> Sequence[str]:
+    return field.columns or [field.name]
+
+
+_WRITERS: Mapping[str, Callable[[IO[bytes], Result], None]] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+    ".pq": _write_parquet,
+    ".npz": _write_npz,
+    ".npy": _write_npy,
+}

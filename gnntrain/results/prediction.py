@@ -1,0 +1,202 @@
+"""What a run's best model predicts, node by node, in a file: the verb `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from torch import Tensor
+
+from gnntrain.config import Config
+from gnntrain.config.problems import did_you_mean
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.node_list import read_nodes
+from gnntrain.data.store import GraphStore
+from gnntrain.errors import UserError
+from gnntrain.inference import Outputs, load_best
+from gnntrain.loading.features import StoredRows, share
+from gnntrain.results.files import Field, Result, check_target, write_result
+from gnntrain.run_store import Learnt
+
+What = Literal["class", "probabilities", "logits", "embeddings"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was written.
+
+    Attributes:
+        path: The file.
+        what: What it says of each node.
+        num_rows: How many nodes it speaks of.
+        run: The run, as a person would type it.
+        epoch: The run's best epoch.
+        dataset: Name of the graph's data set.
+    """
+
+    path: Path
+    what: str
+    num_rows: int
+    run: str
+    epoch: int
+    dataset: str
+
+
+def predict(
+    run_dir: str | Path,
+    out: str | Path,
+    *,
+    what: str = "class",
+    nodes: str | Path = "all",
+    config: Config | None = None,
+) -> Prediction:
+    """Write what a run's best model predicts.
+
+    Computed exactly, over all in-neighbours, and written a chunk at a time: neither a graph nor a
+    result need fit in memory.
+
+    Args:
+        run_dir: The run: a directory, a name under `runs/`, or `latest`.
+        out: The file: npz, npy, Parquet (`.parquet`, `.pq`) or CSV, by its ending. It must not be
+            there yet.
+        what: "class" (the most probable one and its probability; where a node has several labels,
+            0 or 1 for each), "probabilities", "logits", or "embeddings": the rows that enter the
+            model's last layer.
+        nodes: "all", "train", "val", "test", or a file of ids, in whose order they are written.
+        config: The run's configuration with other keys: another data set predicts for that graph,
+            which may be without labels. None: as the run was.
+
+    Raises:
+        UserError: A word, a file or a graph that is not as it must be.
+        RunError: The disk is full.
+    """
+    if what not in get_args(What):
+        words = get_args(What)
+        hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
+        raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
+    path = Path(out).expanduser()
+    check_target(path)
+    best = load_best(run_dir, config, path.parent)
+    chosen = _chosen(nodes, best.parts.store)
+    outputs = best.infer(embed=what == "embeddings")
+    fields, notes = _FIELDS[what](outputs)
+    result = Result(chosen, _ids(outputs.store), fields, notes)
+    write_result(path, result)
+    run, store = outputs.run.shown, outputs.store
+    return Prediction(path, what, result.num_rows, run, outputs.epoch, store.dataset)
+
+
+def _chosen(nodes: str | Path, store: GraphStore) -> Int64Array | int:
+    if nodes == "all":
+        return store.num_nodes
+    if nodes not in SPLITS:
+        path = Path(nodes).expanduser()
+        if not path.is_file():
+            raise UserError(
+                f"--nodes {nodes}: there is no such file.",
+                "It is all, train, val, test, or a file of node ids.",
+            )
+        return read_nodes(path, store)
+    found = store.split(str(nodes))
+    if not len(found):
+        raise UserError(
+            f"--nodes {nodes}: the graph {store.dataset} has no {nodes} nodes.",
+            "Leave it out, or give a file of node ids.",
+        )
+    return found
+
+
+def _ids(store: GraphStore) -> Field:
+    """The nodes' ids as the user gave them."""
+    ids = store.node_ids
+    if ids is None:
+        return Field("node", np.dtype(np.int64), lambda nodes: nodes)
+    if ids.dtype.kind != "S":
+        return Field("node", ids.dtype, lambda nodes: ids[nodes])
+    # A character takes a byte or more: so many characters hold them all.
+    dtype = np.dtype(f"U{ids.dtype.itemsize}")
+    return Field("node", dtype, lambda nodes: np.char.decode(ids[nodes], "utf-8"))
+
+
+Fields = tuple[list[Field], dict[str, AnyArray]]
+
+
+def _classes(outputs: Outputs) -> Fields:
+    learnt = outputs.learnt
+    names = _names(learnt)
+    if learnt.task == "multilabel":
+        flags = _probabilities(outputs, lambda p: (p > 0.5).astype(np.uint8))
+        columns = [f"class_{name}" for name in names.tolist()]
+        return [Field("class", np.dtype(np.uint8), flags, columns)], {"class_names": names}
+    best = _probabilities(outputs, lambda p: names[p.argmax(1)])
+    largest = _probabilities(outputs, lambda p: p.max(1))
+    return [
+        Field("class", names.dtype, best),
+        Field("probability", np.dtype(np.float32), largest),
+    ], {}
+
+
+def _all_probabilities(outputs: Outputs) -> Fields:
+    names = _names(outputs.learnt)
+    columns = [f"probability_{name}" for name in names.tolist()]
+    rows = _probabilities(outputs, lambda p: p)
+    return [Field("probabilities", np.dtype(np.float32), rows, columns)], {"class_names": names}
+
+
+def _logits(outputs: Outputs) -> Fields:
+    names = _names(outputs.learnt)
+    is_binary = outputs.learnt.task == "binary"
+    columns = ["logit"] if is_binary else [f"logit_{name}" for name in names.tolist()]
+    return [_matrix("logits", outputs.logits, columns)], {"class_names": names}
+
+
+def _embeddings(outputs: Outputs) -> Fields:
+    rows = outputs.embeddings
+    assert rows is not None  # they were asked for
+    width = rows.num_features if isinstance(rows, StoredRows) else rows.shape[1]
+    return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
+
+
+_FIELDS: dict[str, Callable[[Outputs], Fields]] = {
+    "class": _classes,
+    "probabilities": _all_probabilities,
+    "logits": _logits,
+    "embeddings": _embeddings,
+}
+
+
+def _names(learnt: Learnt) -> AnyArray:
+    """What the classes are called: texts, or numbers."""
+    names = learnt.class_names
+    return np.arange(learnt.num_classes) if names is None else np.array(names)
+
+
+def _matrix(name: str, rows: Tensor | StoredRows, columns: list[str]) -> Field:
+    return Field(name, np.dtype(np.float32), lambda nodes: _take(rows, nodes).numpy(), columns)
+
+
+def _take(rows: Tensor | StoredRows, nodes: Int64Array) -> Tensor:
+    if isinstance(rows, StoredRows):
+        table = replace(rows.table, nodes=nodes)
+        return StoredRows(table).read(0, len(nodes))
+    return rows[share(nodes)]
+
+
+def _probabilities(
+    outputs: Outputs, then: Callable[[AnyArray], Any]
+) -> Callable[[Int64Array], AnyArray]:
+    """Probabilities of nodes, `[n, num_classes]`, and what `then` makes of them."""
+
+    def rows(nodes: Int64Array) -> AnyArray:
+        logits = _take(outputs.logits, nodes)
+        if outputs.learnt.task == "multiclass":
+            return np.asarray(then(logits.softmax(1).numpy()))
+        found = logits.sigmoid().numpy()
+        if outputs.learnt.task == "binary":
+            found = np.concatenate([1 - found, found], axis=1)
+        return np.asarray(then(found))
+
+    return rows

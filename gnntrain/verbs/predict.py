@@ -1,0 +1,95 @@
+"""What a run's best model predicts, in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gnntrain.verbs.base import Arguments, Verb, say
+
+if TYPE_CHECKING:
+    from gnntrain.config import Config
+
+# How a graph is prepared for a model; another graph is prepared alike.
+_PREPARATION = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
+_UNREAD = ("labels", "split")
+
+
+def _predict(arguments: Arguments) -> int:
+    from gnntrain.errors import UserError
+
+    out = arguments.options.get("--out")
+    if out is None:
+        raise UserError("predict needs --out FILE", f"As in `{VERB.examples[0]}`.")
+    from gnntrain.run import saved_config
+
+    config = None
+    if arguments.overrides:
+        config = predicting_config(saved_config(arguments.words[0]), arguments.overrides)
+    from gnntrain.results.prediction import predict
+
+    options = {key[2:]: value for key, value in arguments.options.items() if key != "--out"}
+    done = predict(arguments.words[0], out, config=config, **options)
+    say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
+    say(f"by {done.run}, best epoch {done.epoch}")
+    return 0
+
+
+def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    """The configuration of a run with the graph that it is to predict for.
+
+    Another graph is prepared as the run's was (`to_undirected` and the like) unless `overrides`
+    say otherwise; of the same kind, as files, it is also read alike.
+
+    Raises:
+        ConfigError: With every mistake.
+    """
+    from gnntrain.app import compose_config, recompose_config
+    from gnntrain.config import from_dict
+
+    about_graph = [o for o in overrides if o.lstrip("+~").startswith(("dataset=", "dataset."))]
+    others = [o for o in overrides if o not in about_graph]
+    config = recompose_config(saved, others) if others else from_dict(saved, saved=True)
+    if not about_graph:
+        return config
+    begun = config.dataset
+    choice = next((o for o in about_graph if o.startswith("dataset=")), f"dataset={begun.name}")
+    is_same_kind = choice == f"dataset={begun.name}"
+    kept = set(type(begun).model_fields) - {"name", *_UNREAD} if is_same_kind else _PREPARATION
+    own = [f"dataset.{key}={_written(getattr(begun, key))}" for key in sorted(kept)]
+    rest = [o for o in about_graph if not o.startswith("dataset=")]
+    dataset = compose_config([choice, *own, *rest]).config.dataset
+    if is_same_kind and begun.name == "files":
+        # They are not read; but with files of their own, no column of the features holds them.
+        dataset = dataset.model_copy(update={key: getattr(begun, key) for key in _UNREAD})
+    return config.model_copy(update={"dataset": dataset})
+
+
+def _written(value: object) -> str:
+    """A value as an override has it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+VERB = Verb(
+    "RUN --out FILE [--what WHAT] [--nodes NODES] [group.key=value] ...",
+    "what a run's best model predicts, node by node, in a file",
+    "RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: "
+    "csv, parquet, npz or npy; the nodes have the ids, the classes the names that your files gave "
+    "them. It is computed over all neighbours, and written piece by piece: it need not fit in "
+    "memory. With dataset=... or dataset.key=..., for another graph with the same features, "
+    "prepared as the run's was unless keys say otherwise; of dataset=files, labels are not needed.",
+    [
+        "gnntrain predict latest --out predictions.csv",
+        "gnntrain predict latest --out test.parquet --what probabilities --nodes test",
+        "gnntrain predict latest --out new.npz dataset.seed=1",
+    ],
+    _predict,
+    words=["run directory"],
+    changes_keys=True,
+    options={
+        "--out": "FILE    where to: .csv, .parquet, .npz or .npy, which must not be there yet",
+        "--what": "WHAT   class (the default), probabilities, logits or embeddings",
+        "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
+    },
+)

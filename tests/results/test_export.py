@@ -1,0 +1,208 @@
+"""An exported model gives our logits in plain PyG, where gnntrain cannot be imported."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnntrain.config import Config, from_dict
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import RunError, UserError
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.models import GNN, build_model
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.results import export as export_module
+from gnntrain.results.export import export
+from gnntrain.run_store import record_of
+from gnntrain.training.checkpoint import save_checkpoint
+from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.scratch import Scratch
+from tests.graphs import random_graph, stored
+
+HEADS = {"heads": 2, "output_heads": 2}
+VARIANTS: list[dict[str, Any]] = [
+    {"name": "sage", "aggregator": "mean"},
+    {"name": "sage", "aggregator": "max", "norm": "batch", "jk": "max"},
+    {"name": "sage", "aggregator": "sum", "root_weight": False, "normalize": True},
+    {"name": "sage", "residual": True, "norm": "layer", "num_layers": 1},
+    {"name": "gcn", "norm": "layer", "jk": "cat", "activation": "leaky_relu"},
+    {"name": "gcn", "residual": True, "activation": "none"},
+    {"name": "gat", "heads": 4, "activation": "gelu"},
+    {"name": "gat", **HEADS, "norm": "layer", "residual": True, "jk": "cat"},
+    {"name": "gatv2", "heads": 4, "attention_dropout": 0.2, "negative_slope": 0.1},
+    {"name": "gatv2", **HEADS, "norm": "batch", "residual": True},
+    {"name": "gin", "norm": "batch", "train_eps": True},
+    {"name": "gin", "mlp_layers": 3, "jk": "max", "norm": "none"},
+    {"name": "mlp", "norm": "batch", "num_layers": 3},
+    {"name": "mlp", "num_layers": 1},
+]
+
+
+def run_of(path: Path, store: GraphStore, model: dict[str, Any]) -> torch.Tensor:
+    """A run directory at `path` with a model of random weights, and its exact logits."""
+    layers = model.get("num_layers", 2)
+    config = from_dict(
+        {"model": {"hidden_channels": 8, **model}, "sampler": {"fan_outs": [5] * layers}}
+    )
+    torch.manual_seed(0)
+    made = build_model(config.model, store.num_features, store.num_outputs)
+    assert isinstance(made, GNN)
+    for tensor in [*made.parameters(), *made.buffers()]:
+        if tensor.is_floating_point():
+            torch.nn.init.uniform_(tensor, 0.1, 0.9)  # variances, too, must be positive
+    write_run(path, store, config, made)
+    context = DistributedContext()
+    features, scratch = MappedFeatures(store), Scratch(context, path, 2**30)
+    return LayerwiseEvaluator(store, features, context, scratch).logits(made)
+
+
+def write_run(path: Path, store: GraphStore, config: Config, model: torch.nn.Module) -> None:
+    run = RunDirectory.create(
+        directory=path, name=None, default_name="x", config=config.to_dict(), seed=0
+    )
+    run.write_store_record(record_of(store))
+    run.rewrite_summary({"test": {"accuracy": 0.5}})
+    save_checkpoint(
+        run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3, "config": {}}
+    )
+
+
+WITHOUT_US = """
+import re, sys
+sys.modules["gnntrain"] = None  # an import of it fails
+import numpy as np, torch
+failed = []
+for folder in sys.argv[1:]:
+    sys.path.insert(0, folder)
+    sys.modules.pop("model", None)
+    graph = np.load(folder + "/graph.npz")
+    x, edge_index = (torch.from_numpy(graph[name]) for name in ("x", "edge_index"))
+    edge_weight = torch.from_numpy(graph["edge_weight"]) if "edge_weight" in graph else None
+    (use, _) = re.findall(r"```python\\n(.*?)```", open(folder + "/README.md").read(), re.S)
+    exec(use)
+    torch.testing.assert_close(
+        logits, torch.from_numpy(graph["logits"]), rtol=1e-4, atol=1e-4, msg=lambda m: folder + m
+    )
+    assert not model.training
+    sys.path.pop(0)
+print(len(sys.argv) - 1, "agree")
+"""
+
+
+def agree_without_us(folders: list[Path]) -> str:
+    """Follows the cards in a process that cannot import gnntrain; what it printed."""
+    command = [sys.executable, "-c", WITHOUT_US, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    return done.stdout + done.stderr
+
+
+def keep_graph(folder: Path, store: GraphStore, logits: torch.Tensor) -> None:
+    """The graph as PyG's users have it, beside the export."""
+    dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    arrays = {"x": store.features, "edge_index": np.stack([store.indices, dst]).astype(np.int64)}
+    if store.edge_weight is not None:
+        arrays["edge_weight"] = store.edge_weight
+    np.savez(folder / "graph.npz", logits=logits.numpy(), **arrays)
+
+
+def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    folders = []
+    for i, variant in enumerate(VARIANTS):
+        logits = run_of(tmp_path / f"run{i}", store, variant)
+        folders.append(export(tmp_path / f"run{i}").path)
+        keep_graph(folders[-1], store, logits)
+    data = random_graph(task="binary", num_classes=2)
+    weight = np.random.default_rng(0).uniform(0.1, 2, len(data.src)).astype(np.float32)
+    weighted = stored(tmp_path / "weighted", replace(data, edge_weight=weight))
+    logits = run_of(tmp_path / "weighted_run", weighted, {"name": "gcn"})
+    folders.append(export(tmp_path / "weighted_run").path)
+    keep_graph(folders[-1], weighted, logits)
+    assert agree_without_us(folders) == f"{len(folders)} agree\n"
+
+
+def test_an_import_of_gnntrain_would_have_been_noticed(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    logits = run_of(tmp_path / "run", store, VARIANTS[0])
+    folder = export(tmp_path / "run").path
+    keep_graph(folder, store, logits + 1)
+    assert "Tensor-likes are not close" in agree_without_us([folder])
+    (folder / "model.py").write_text("import gnntrain\n")
+    assert "ModuleNotFoundError" in agree_without_us([folder])
+
+
+def test_the_card_says_what_the_model_is_and_names_no_place_of_this_machine(tmp_path: Path) -> None:
+    names = np.array([b"cat", b"dog", "ému".encode()])
+    store = stored(tmp_path / "store", random_graph(class_names=names))
+    run_of(tmp_path / "run", store, VARIANTS[4])
+    done = export(tmp_path / "run", tmp_path / "out")
+    assert done.made_with == "torch_geometric.nn.GCN"
+    about = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert about["class_names"] == ["cat", "dog", "ému"]
+    assert about["metrics"]["test"] == {"accuracy": 0.5}
+    assert about["best_epoch"] == 3
+    assert about["arguments"]["jk"] == "cat"
+    card = (tmp_path / "out" / "README.md").read_text()
+    for part in ("cat, dog, ému", "| test | 0.5000 |", "hidden_channels: 8", "num_nodes, 5"):
+        assert part in card
+    for path in (tmp_path / "out").iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes(), path
+
+
+def test_the_weights_are_read_without_running_code(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    run_of(tmp_path / "run", store, VARIANTS[0])
+    weights = torch.load(export(tmp_path / "run").path / "model.pt", weights_only=True)
+    assert weights["convs.0.lin_l.weight"].shape == (8, 5)
+
+
+def test_the_code_in_the_card_takes_ten_lines(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    run_of(tmp_path / "run", store, VARIANTS[0])
+    source = (export(tmp_path / "run").path / "model.py").read_text()
+    code = re.sub(r'"""(.*?)"""', "", source)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize("option", [{"residual": True}, {"jk": "max"}])
+def test_what_pyg_has_not_is_told(tmp_path: Path, option: dict[str, Any]) -> None:
+    store = stored(tmp_path / "store")
+    run_of(tmp_path / "run", store, {"name": "mlp", **option})
+    with pytest.raises(UserError, match="PyG has no MLP with model"):
+        export(tmp_path / "run")
+    assert not (tmp_path / "run" / "export").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    run_of(tmp_path / "run", store, VARIANTS[0])
+    export(tmp_path / "run")
+    with pytest.raises(UserError, match="is there already"):
+        export(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    export(tmp_path / "run", tmp_path / "empty")
+
+
+def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stored(tmp_path / "store")
+    run_of(tmp_path / "run", store, VARIANTS[0])
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export_module.torch, "save", full)
+    with pytest.raises(RunError, match="could not be written: No space left"):
+        export(tmp_path / "run", tmp_path / "new" / "out")
+    assert not list((tmp_path / "new").iterdir())
