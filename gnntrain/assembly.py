@@ -13,11 +13,14 @@ import psutil
 import torch
 from torch import Tensor
 
+from gnntrain.compute.device import DeviceTable
 from gnntrain.config import Config
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
 from gnntrain.loading.device_features import (
     DeviceFeatures,
+    PlacedFeatures,
     StagedFeatures,
     place_features,
     stored_rows,
@@ -88,16 +91,25 @@ class Parts:
         """This rank's mini-batches of the training nodes."""
         config, plan = self.config, self.plan()
         if config.sampler.name == "full":
+            device = self.context.device
+            rows = stored_rows(self.store).to(device) if device.type == "cuda" else None
             return FullGraphLoader(
                 self.store,
-                self._features,
+                self._features if rows is None else PlacedFeatures(DeviceTable(rows), device),
                 plan,
                 num_layers=config.model.num_layers,
                 needs=needs_of(self.model),
-                device=self.context.device,
+                device=device,
                 own_features=isinstance(self.model, PlainModel),
             )
-        return self._neighbor_loader(plan, config.sampler.fan_outs)
+        loader = self._neighbor_loader(plan, config.sampler.fan_outs)
+        if config.trainer.cuda_graph and (self._backend != "triton" or self._device_features.waits):
+            why = "; ".join(self._placement.why)
+            raise UserError(
+                f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
+                "Leave it out, or store the features in half: dataset.feature_dtype=bfloat16.",
+            )
+        return loader
 
     def plan(self) -> SeedPlan:
         """Which training nodes this rank takes when."""

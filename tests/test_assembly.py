@@ -14,6 +14,8 @@ from gnntrain import assembly
 from gnntrain.config import from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
+from gnntrain.loading.placement import Memory
 from gnntrain.models import PlainModel
 from gnntrain.training.records import FitResult
 from gnntrain.training.trainer import Trainer
@@ -67,3 +69,22 @@ def test_training_is_the_same_whichever_backend_draws(
     for ours, theirs in zip(results[0].records, results[1].records, strict=True):
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-4)
         assert ours.metrics == theirs.metrics
+
+
+def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
+    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    config = from_dict(
+        {
+            "sampler": {"fan_outs": [3, 2], "backend": "triton"},
+            "features": {"placement": "cached", "cache_ratio": 0.5},
+            "trainer": {"cuda_graph": True},
+        }
+    )
+    parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
+    assert parts.loader() is not None
+    monkeypatch.setattr(assembly, "measured_memory", lambda _: Memory((2**30,), host=0))
+    parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
+    with pytest.raises(UserError, match="needs edges and features where the GPU reads them"):
+        parts.loader()

@@ -318,7 +318,7 @@ class FullGraphLoader(Position):
     def __init__(
         self,
         store: GraphStore,
-        features: FeatureSource,
+        features: FeatureSource | DeviceFeatures,
         plan: SeedPlan,
         *,
         num_layers: int,
