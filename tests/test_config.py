@@ -459,3 +459,45 @@ def test_an_error_survives_the_way_from_a_worker() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.message == caught.value.message
     assert again.problems == caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"sampler": {"backend": "triton", "topology": "host"}}, "write sampler.backend=numba"),
+        ({"sampler": {"backend": "numba", "topology": "pinned"}}, "write sampler.backend=triton"),
+        ({"sampler": {"fan_outs": [-1, 2]}}, "sampler.fan_outs is numbers >= 1"),
+        ({"model": {"norm": "batch"}}, "model.norm is layer or none"),
+        ({"features": {"placement": "memmap"}}, "features.placement is auto"),
+        ({"trainer": {"cuda_graph": True, "gpus": 2}}, "trainer.gpus is 1"),
+        ({"trainer": {"cuda_graph": True, "on_nonfinite": "skip"}}, "on_nonfinite is stop"),
+    ],
+    ids=str,
+)
+def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
+    sections: dict[str, dict[str, Any]], said: str
+) -> None:
+    if "topology" not in sections.get("sampler", {}):
+        sections = {"trainer": {"cuda_graph": True}, **sections}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        from_dict(sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "num_gpus", "said"),
+    [
+        ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),
+        ({"features": {"placement": "sharded"}}, 1, "on one GPU"),
+        ({"sampler": {"topology": "resident"}}, 0, "auto or host on the CPU"),
+        ({"trainer": {"cuda_graph": True}}, 0, "false without a GPU"),
+        ({"trainer": {"cuda_graph": True}}, 4, "false on several GPUs"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_gpus_that_are_not_there_is_said(
+    sections: dict[str, dict[str, Any]], num_gpus: int, said: str
+) -> None:
+    config = from_dict(sections)
+    assert needs_gpu_count(config)
+    assert said in " ".join(problem.expected for problem in machine_problems(config, num_gpus))
+    assert machine_problems(Config(), num_gpus) == []
