@@ -112,7 +112,7 @@ def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, Any
             [source, target, loop],
         ),
         (_with_slope(attention.pair_score_on_device), _with_slope(pair_score), [left, right, att]),
-        (weighted_sum_on_device, slow_sum, [left, score]),
+        (weighted_sum_on_device, lambda *given: slow_sum(*given, None), [left, score]),
     ]
 
 
