@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from gnntrain.config import Config
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.loading.batch import BlockNeeds
 from gnntrain.loading.device_features import (
     DeviceFeatures,
     PlacedFeatures,
@@ -249,7 +251,7 @@ class Parts:
         return self._neighbor_loader(plan, fan_outs)
 
     def _neighbor_loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> Loader:
-        config, needs = self.config.sampler, needs_of(self.model)
+        config = self.config.sampler
         if isinstance(self.model, GNN) and not self.model.uses_graph:
             fan_outs = ()
         if config.backend == "pyg":
@@ -260,7 +262,7 @@ class Parts:
                 plan,
                 fan_outs,
                 replace=config.replace,
-                needs=needs,
+                needs=self._host_needs(),
             )
         if self._backend == "triton":
             return self._device_loader(plan, tuple(fan_outs))
@@ -270,10 +272,15 @@ class Parts:
             self._device_features if on_gpu else self._features,
             self._sampler(tuple(fan_outs)),
             plan,
-            needs=needs,
+            needs=needs_of(self.model),
             threads=self._num_loader_threads(),
             prefetch=config.prefetch,
         )
+
+    def _host_needs(self) -> BlockNeeds:
+        """What batches carry that hold the store's own rows: a GPU cannot read these in place."""
+        needs = needs_of(self.model)
+        return replace(needs, rows=needs.rows and self.context.device.type == "cpu")
 
     @cached_property
     def _stock_graph(self) -> StockGraph:

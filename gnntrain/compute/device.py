@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gnntrain.compute.eager import eager
 from gnntrain.compute.launching import (
     Pieces,
     Tile,
@@ -59,9 +60,11 @@ class DeviceTable:
 
     @property
     def device(self) -> torch.device:
-        """Where it is read."""
+        """Where it is read: by the current GPU, if nothing but pinned rows says."""
         known = (self.nodes, self.slots, self.parts, self.rows)
-        return next(tensor.device for tensor in known if tensor is not None)
+        place = next(tensor.device for tensor in known if tensor is not None)
+        is_pinned = place.type == "cpu" and self.rows.is_pinned()
+        return torch.device("cuda", torch.cuda.current_device()) if is_pinned else place
 
     def __len__(self) -> int:
         if self.nodes is not None:
@@ -77,6 +80,7 @@ class DeviceTable:
         places = {**self.places(), "first": start, "num_rows": number}
         launch("triton_kernels.gather_rows", grid, tile, out, self.width, **places)
 
+    @eager
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The sources `start … stop − 1` as `[stop − start, width]` in `dtype`, on the GPU."""
         out = torch.empty(stop - start, self.width, dtype=dtype, device=self.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -201,7 +201,7 @@ class DeviceNeighborLoader(Position):
             y=graph.labels[nodes[: subgraph.num_seeds]],
             n_id=nodes,
             batch_size=subgraph.num_seeds,
-            blocks=device_blocks(graph, subgraph, self._needs),
+            blocks=device_blocks(graph, subgraph, self._needs, self._sampler.fan_outs),
             num_counted=num_counted,
             global_batch_size=global_batch_size,
             drawn=subgraph,
@@ -221,19 +221,31 @@ def _sent(
 
 
 def device_blocks(
-    graph: DeviceGraph, subgraph: DeviceSubgraph, needs: BlockNeeds
+    graph: DeviceGraph, subgraph: DeviceSubgraph, needs: BlockNeeds, fan_outs: Sequence[int]
 ) -> tuple[Block, ...]:
     """`loader.blocks_of` on the device: the layers' blocks, the innermost layer first.
 
     A weighted model's sampler must give edge ids.
+
+    Args:
+        graph: The store on the device.
+        subgraph: What was drawn of it.
+        needs: What blocks carry.
+        fan_outs: How many in-neighbours were drawn, hop by hop; -1: all.
     """
     nodes = subgraph.nodes
     norm = graph.norm[nodes] if needs.norm and graph.norm is not None else None
-    return tuple(_block(graph, nodes, hop, norm, needs) for hop in reversed(subgraph.hops))
+    hops = list(zip(subgraph.hops, fan_outs, strict=True))
+    return tuple(_block(graph, nodes, hop, norm, needs, fan_out) for hop, fan_out in reversed(hops))
 
 
 def _block(
-    graph: DeviceGraph, nodes: Tensor, hop: DeviceHop, norm: Tensor | None, needs: BlockNeeds
+    graph: DeviceGraph,
+    nodes: Tensor,
+    hop: DeviceHop,
+    norm: Tensor | None,
+    needs: BlockNeeds,
+    fan_out: int,
 ) -> Block:
     degree = weight = None
     if needs.degree and graph.degree is not None:
@@ -249,4 +261,5 @@ def _block(
         weight=weight,
         degree=degree,
         norm=None if norm is None else norm[: hop.num_src],
+        max_in_edges=fan_out if fan_out >= 0 else None,
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import NO_NODES, Table
 from gnntrain.data.store import GraphStore
 from gnntrain.sampling.base import Int64Array
@@ -45,12 +46,14 @@ class StoredRows:
     def num_features(self) -> int:
         return self.table.width
 
+    @eager
     def read(self, start: int, stop: int) -> Tensor:
         """The rows `start … stop − 1` as float32 `[stop − start, num_features]`."""
         out = torch.empty(stop - start, self.num_features)
         self.table.gather(start, stop, out)
         return out
 
+    @eager
     def whole(self) -> Tensor:
         """All rows as float32 `[num_rows, num_features]`; not a copy where they are just that."""
         if self.table.nodes is NO_NODES and self.table.words.dtype == np.float32:

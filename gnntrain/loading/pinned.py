@@ -17,6 +17,9 @@ from gnntrain.loading.features import share
 
 _SHARED_MEMORY = Path("/dev/shm")
 
+# cudaHostRegisterPortable | cudaHostRegisterMapped: without the latter a kernel may not read it.
+_FOR_KERNELS = 1 | 2
+
 
 def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Tensor:
     """A copy of `array` in memory that all ranks share and their GPUs can read. Collective.
@@ -68,7 +71,7 @@ def _register(tensor: Tensor) -> None:
     if tensor.numel() == 0:
         return
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types here
-    code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+    code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, _FOR_KERNELS))
     if code != 0:
         raise RunError(
             f"{tensor.nbytes / 2**30:.1f} GiB of host memory could not be pinned: CUDA error "

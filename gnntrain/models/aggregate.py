@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import device
+from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import Reduction, Table, array_of, by_rows, table_of
 from gnntrain.loading.batch import Block
 from gnntrain.loading.features import StoredRows
@@ -131,6 +132,7 @@ class Aggregation:
         return self.on_cpu().transposed(self.block.out_edges())
 
 
+@eager
 def aggregate(source: Tensor | StoredRows | device.DeviceTable, aggregation: Aggregation) -> Tensor:
     """Reduce the rows of the in-neighbours of every destination.
 
@@ -209,6 +211,7 @@ def transposed_rows(aggregation: Aggregation, grad: Tensor, has_root: bool = Fal
     return out
 
 
+@eager
 def weighted_sum(
     block: Block, x: Tensor, weight: Tensor | None = None, scale: Tensor | None = None
 ) -> Tensor:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import device_attention
+from gnntrain.compute.eager import eager
 from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import (
     by_head,
@@ -49,6 +50,7 @@ def attend(
     return neighbours + loop_alpha.unsqueeze(-1) * by_head(z_dst, heads)
 
 
+@eager
 def edge_softmax(block: Block, score: Tensor, loop_score: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax over each destination's in-edges and its own extra loop.
 
@@ -76,6 +78,7 @@ def edge_softmax_on_device(
     return device_attention.edge_softmax(score, loop_score, _in_edges(block))
 
 
+@eager
 def sum_softmax(
     block: Block, source: Tensor, target: Tensor, loop_score: Tensor, slope: float
 ) -> tuple[Tensor, Tensor]:
@@ -114,6 +117,7 @@ def _in_edges(block: Block) -> device_attention.InEdges:
     )
 
 
+@eager
 def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float) -> Tensor:
     """att · leaky_relu(left[src] + right[dst]) for every edge and head (GATv2's score).
 
@@ -202,7 +206,7 @@ class _PairScore(torch.autograd.Function):
         for part in edge_chunks(ctx.block.num_edges, left.shape[1]):
             src_part, dst_part = ctx.block.indices[part], dst[part]
             pair = _pairs(left, right, src_part, dst_part, att)
-            slope = torch.where(pair > 0, 1.0, ctx.slope).to(att.dtype)
+            slope = torch.full_like(pair, ctx.slope).masked_fill_(pair > 0, 1)
             weight = grad[part].unsqueeze(-1)
             grad_att += (pair.mul_(slope) * weight).sum(0)
             pair_grad = slope.mul_(weight * att).flatten(1)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnntrain.compute import kernels
+from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import by_rows, kind_of, words_of
 
 _STEPS = 1 << 16
@@ -64,6 +65,7 @@ class Dropout(nn.Dropout):
         return dropout(x, self.p) if self.training else x
 
 
+@eager
 def dropout(x: Tensor, probability: float) -> Tensor:
     """Set numbers to 0 with `probability` (on the CPU in steps of 2^-16) and scale the others up.
 

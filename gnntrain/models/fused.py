@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gnntrain.compute import kernels
 from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import (
     Table,
     chunks,
@@ -48,6 +49,7 @@ class AggregatedLinear:
     root_weight: Tensor | None
     bias: Tensor
 
+    @eager
     def __call__(self, source: Tensor | NamedRows, dropout: float | None) -> Tensor:
         """Compute it where the rows are.
 

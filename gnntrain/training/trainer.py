@@ -26,6 +26,7 @@ from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases, combined
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
+from gnntrain.training.compiling import compiled
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
@@ -118,7 +119,7 @@ class Trainer:
 
     def _wrap(self, module: nn.Module) -> nn.Module:
         if self._config.compile:
-            module = torch.compile(module, dynamic=True)  # type: ignore[assignment]
+            module = compiled(module, self._context.device)
         if self._context.world_size > 1:
             # Ours use all their parameters in every step; a user's may not.
             unused = isinstance(self._model, PlainModel)

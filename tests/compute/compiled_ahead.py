@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,17 +18,21 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gnntrain.compute import triton_kernels
+from gnntrain.compute import launching
 from gnntrain.compute.device import (
     DeviceReduction,
     DeviceTable,
-    edge_softmax,
     reduce_rows,
     reduce_table,
     transpose,
 )
+from gnntrain.compute.device_attention import InEdges, edge_softmax, pair_scores, pair_softmax
+from gnntrain.loading.batch import Block
+from gnntrain.models.aggregate import Aggregation
+from gnntrain.models.fused_on_device import aggregated_linear
 
 ARCHITECTURES = [80, 90]
+MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]
 _TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -70,24 +75,30 @@ def compile_all() -> set[tuple[str, int]]:
     """(kernel, architecture) of all that was compiled, through the calls that launch them."""
     found: set[tuple[str, int]] = set()
     for name in launched():
-        setattr(triton_kernels, name, Compiled(name, getattr(triton_kernels, name), found))
+        place, kernel = name.split(".")
+        module = import_module(f"gnntrain.compute.{place}")
+        setattr(module, kernel, Compiled(name, getattr(module, kernel), found))
     for reduction in _reductions(torch.int32):
         _reduce(reduction, torch.bfloat16)
+    _read_stored()
+    _attend(torch.int32, torch.bfloat16)
+    for dtype in (torch.float32, torch.float16):
+        _fuse(dtype)
+    launching._PIECE_EDGES = 1  # now all rows are long
     for reduction in _reductions(torch.int64):
         _reduce(reduction, torch.float32)
-    _read_stored()
-    _attend()
+    _attend(torch.int64, torch.float32)
     return found
 
 
 def launched() -> list[str]:
     """The kernels that are launched, rather than called by another one."""
-    jitted = {
-        name: value
-        for name, value in vars(triton_kernels).items()
-        if isinstance(value, triton.runtime.JITFunction)
-    }
-    return [name for name, kernel in jitted.items() if "out" in kernel.arg_names]
+    return [
+        f"{module}.{name}"
+        for module in MODULES
+        for name, value in vars(import_module(f"gnntrain.compute.{module}")).items()
+        if "out" in getattr(value, "arg_names", ())
+    ]
 
 
 def _edges(index: torch.dtype = torch.int32) -> tuple[Tensor, Tensor]:
@@ -142,10 +153,27 @@ def _read_spread(reductions: list[DeviceReduction]) -> None:
             reduce_table(table, reduction, torch.float16)
 
 
-def _attend() -> None:
+def _attend(index: torch.dtype, dtype: torch.dtype) -> None:
+    indptr, indices = _edges(index)
+    edges = InEdges(indptr, indices, 0, None, lambda: transpose(indptr, indices, 3))
     score = torch.ones(3, 2, requires_grad=True)
-    _, loop_alpha = edge_softmax(score, torch.ones(2, 2), *_edges(), 0)
-    torch.autograd.backward(loop_alpha.sum())
+    left, right = (torch.ones(rows, 8, dtype=dtype, requires_grad=True) for rows in (3, 2))
+    att = torch.ones(2, 4, requires_grad=True)
+    for loop_alpha in (
+        edge_softmax(score, torch.ones(2, 2), edges)[1],
+        pair_softmax(score, torch.ones(2, 2), torch.ones(2, 2), 0.2, edges)[1],
+        pair_scores(left, right, att, 0.2, edges),
+    ):
+        torch.autograd.backward(loop_alpha.sum())
+
+
+def _fuse(dtype: torch.dtype) -> None:
+    block = Block(*_edges(), 3)
+    rows = torch.ones(3, 100, dtype=dtype, requires_grad=True)
+    weight = torch.ones(8, 100, dtype=dtype)
+    given = Aggregation(block, "mean"), weight, weight, torch.ones(8, dtype=dtype), None
+    torch.autograd.backward(aggregated_linear(rows, *given).sum())
+    aggregated_linear(DeviceTable(rows.detach().half(), torch.arange(3)), *given)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -25,3 +26,8 @@ on_each_device = pytest.mark.parametrize(
     "device", [pytest.param("cpu", marks=_NEEDS_INTERPRETER), pytest.param("cuda", marks=NEEDS_GPU)]
 )
 """The test runs in the interpreter, and again on a GPU under the mark `gpu`."""
+
+
+def examples(number: int) -> settings:
+    """So many examples; a quarter where each of them may mean kernels to compile."""
+    return settings(max_examples=number if INTERPRETS else max(5, number // 4), deadline=None)

@@ -29,7 +29,7 @@ from gnntrain.models.aggregate import (
     weighted_sum_on_device,
 )
 from gnntrain.models.attention import edge_softmax, edge_softmax_on_device
-from tests.compute.devices import on_each_device
+from tests.compute.devices import examples, on_each_device
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import (
     INDEX_TYPES,
@@ -83,7 +83,7 @@ def check(given: Aggregation, width: int, dtype: torch.dtype, device: str) -> No
 
 
 @on_each_device
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(given=aggregations(), width=st.sampled_from(WIDTHS), dtype=st.sampled_from(DTYPES))
 def test_an_aggregate_and_its_gradient_are_those_of_a_loop_over_edges(
     given: Aggregation, width: int, dtype: torch.dtype, device: str
@@ -100,7 +100,7 @@ def test_rows_may_be_wider_than_a_tile(reduce: Reduce, dtype: torch.dtype, devic
 
 
 @on_each_device
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     given=aggregations(),
     dtype=st.sampled_from(DTYPES),
@@ -163,7 +163,7 @@ def test_a_block_is_transposed_as_on_the_cpu(block: Block, index: torch.dtype) -
 
 
 @on_each_device
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     block=blocks(),
     heads=st.sampled_from([0, 1, 3]),
@@ -197,7 +197,7 @@ def test_a_weighted_sum_is_a_loop_over_edges_forward_and_backward(
 
 
 @on_each_device
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(given=aggregations().filter(lambda given: given.reduce != "max"))
 def test_the_gradient_of_a_weight_counts_every_factor(given: Aggregation, device: str) -> None:
     torch.manual_seed(0)
@@ -218,7 +218,7 @@ def test_the_gradient_of_a_weight_counts_every_factor(given: Aggregation, device
 
 
 @on_each_device
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(block=blocks(), heads=st.sampled_from([1, 3]), is_double=st.booleans())
 def test_the_edge_softmax_is_the_cpus_forward_and_backward(
     block: Block, heads: int, is_double: bool, device: str
@@ -337,7 +337,7 @@ def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
-    from gnntrain.compute import triton_kernels
+    from tests.compute.compiled_ahead import launched
 
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(
@@ -349,10 +349,5 @@ def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    launched = {
-        name
-        for name, value in vars(triton_kernels).items()
-        if "out" in getattr(value, "arg_names", ())
-    }
     found = {tuple(pair) for pair in json.loads(done.stdout)}
-    assert found == {(name, architecture) for name in launched for architecture in (80, 90)}
+    assert found == {(name, architecture) for name in launched() for architecture in (80, 90)}

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute import device as on_device
 from gnntrain.compute.device import DeviceTable, addresses_of
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate_on_device
-from tests.compute.devices import NEEDS_GPU, on_each_device
+from tests.compute.devices import NEEDS_GPU, examples, on_each_device
 from tests.compute.test_device import assert_near
 from tests.models.blocks import full_block, rough_graph
 from tests.models.slow_aggregate import slow_aggregate
@@ -77,7 +77,7 @@ def gathered(table: DeviceTable, start: int, stop: int) -> Tensor:
 
 
 @on_each_device
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(spread=spreads(), start=st.integers(0, NUM_NODES - 1))
 def test_rows_are_gathered_from_wherever_they_lie(spread: Spread, start: int, device: str) -> None:
     table = spread.table(device)
@@ -86,7 +86,7 @@ def test_rows_are_gathered_from_wherever_they_lie(spread: Spread, start: int, de
 
 
 @on_each_device
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(spread=spreads(), reduce=st.sampled_from(["sum", "mean", "max"]), has_loop=st.booleans())
 def test_rows_are_reduced_wherever_they_lie(
     spread: Spread, reduce: Reduce, has_loop: bool, device: str

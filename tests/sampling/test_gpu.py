@@ -15,13 +15,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
+from tests.compute.devices import INTERPRETS, NEEDS_GPU, examples, on_each_device
 from tests.sampling.graphs import CSC, csc, graphs, random_csc
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -71,7 +71,7 @@ def assert_same_draws(
 
 
 @on_each_device
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     graph=graphs(),
     fan_outs=st.lists(st.sampled_from([-1, 1, 2, 5, 16, 65, 1000]), min_size=1, max_size=3),
@@ -312,7 +312,7 @@ def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
 
 
 @on_each_device
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     graph=graphs(),
     fan_outs=st.lists(st.sampled_from([1, 2, 5, 70]), min_size=1, max_size=3),

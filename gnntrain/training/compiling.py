@@ -1,0 +1,38 @@
+"""`trainer.compile`: the model through torch.compile, where that can work."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+
+import torch
+from torch import nn
+
+from gnntrain.errors import UserError
+
+_HINT = "Set trainer.compile=false; the aggregation has kernels of its own either way."
+
+
+def compiled(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module, compiled when it is first called, for batches of any size.
+
+    What has kernels of its own (aggregation, attention, dropout on the CPU) is called between what
+    is compiled, see `gnntrain.compute.eager`.
+
+    Raises:
+        UserError: Torch cannot compile with this Python, or finds no C++ compiler for the CPU.
+    """
+    default = "clang++" if sys.platform == "darwin" else "g++"
+    compiler = shlex.split(os.environ.get("CXX") or default)[0]
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        raise UserError(
+            f"trainer.compile=true needs a C++ compiler, and there is no {compiler} here",
+            f"Install one, or name yours in the environment variable CXX. {_HINT}",
+        )
+    try:
+        made: nn.Module = torch.compile(module, dynamic=True)  # type: ignore[assignment]
+    except RuntimeError as error:
+        raise UserError(f"trainer.compile=true: {error}", _HINT) from error
+    return made

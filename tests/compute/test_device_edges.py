@@ -1,0 +1,218 @@
+"""Hubs and padding: what the GPU's kernels do where rows are long, and where there are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from gnntrain.compute import launching
+from gnntrain.compute.device import transpose
+from gnntrain.compute.launching import Pieces
+from gnntrain.loading.batch import Block
+from gnntrain.models import attention
+from gnntrain.models.aggregate import (
+    Aggregation,
+    Reduce,
+    aggregate_on_device,
+    weighted_sum_on_device,
+)
+from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
+from tests.compute.devices import on_each_device
+from tests.compute.test_device import assert_near, check
+from tests.models.blocks import full_block, graph_of
+from tests.models.on_device import padded
+from tests.models.slow_aggregate import blocks, slow_sum
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+
+@contextmanager
+def pieces_of(size: int) -> Iterator[None]:
+    """Small pieces, so that small graphs have rows of many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "_PIECE_EDGES", size)
+        yield
+
+
+def test_only_rows_that_may_be_long_are_cut() -> None:
+    assert Pieces.of(1_000_000, 25) == Pieces(0, 0)
+    assert Pieces.of(1000) == Pieces(0, 0)
+    assert Pieces.of(1_000_000) == Pieces.of(1_000_000, 2000) == Pieces(512, 1953)
+
+
+HUB = 19
+
+
+def hub_block(offset: int = 0, index: torch.dtype = torch.int32) -> Block:
+    """A hub both ways, self loops, duplicate edges and a node without any."""
+    edges = [(i % 6, 2) for i in range(HUB)] + [(4, i % 5) for i in range(HUB)]
+    return full_block(graph_of(7, [*edges, (0, 0), (3, 1), (3, 1), (5, 5)]), offset, 6, index)
+
+
+BLOCKS = [hub_block(), hub_block(1, torch.int64)]
+
+
+def given_by(reduce: Reduce, block: Block) -> Aggregation:
+    """With every factor that there may be."""
+    if reduce == "max":
+        return Aggregation(block, reduce)
+    torch.manual_seed(1)
+    sizes = block.num_edges, block.num_src, block.num_dst, block.num_dst
+    names = ("weight", "source_scale", "scale", "loop")
+    factors: dict[str, Any] = {
+        name: torch.rand(size, dtype=torch.float64) for name, size in zip(names, sizes, strict=True)
+    }
+    return Aggregation(block, reduce, **factors, skip_loops=True)
+
+
+@on_each_device
+@pytest.mark.parametrize("block", BLOCKS, ids=["int32", "int64"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_an_aggregate_over_pieces_is_a_loop_over_edges(
+    reduce: Reduce, block: Block, device: str
+) -> None:
+    with pieces_of(4):
+        check(given_by(reduce, block), 3, torch.float64, device)
+
+
+def gradients(
+    call: Callable[..., Any], block: Block, inputs: list[Tensor], device: str, dtype: torch.dtype
+) -> list[Tensor]:
+    """What a call gives, and the gradients of its inputs; the same for equal calls."""
+    moved = [part.to(device, dtype).requires_grad_() for part in inputs]
+    out = call(block.to(device), *moved)
+    outs = list(out) if isinstance(out, tuple) else [out]
+    if not any(part.requires_grad for part in outs):  # a loop over no edges
+        return [*outs, *map(torch.zeros_like, moved)]
+    torch.manual_seed(7)
+    pulls = [torch.randn(part.shape, dtype=torch.float64).to(part) for part in outs]
+    options = {"allow_unused": True, "materialize_grads": True}
+    return [*(part.detach() for part in outs), *torch.autograd.grad(outs, moved, pulls, **options)]
+
+
+def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, Any, list[Tensor]]]:
+    """(the GPU's call, the CPU's, inputs)."""
+    torch.manual_seed(0)
+    edges, dst = block.num_edges, block.num_dst
+    source, target, loop = (torch.randn(rows, heads) for rows in (block.num_src, dst, dst))
+    left, right = (torch.randn(rows, heads * width) for rows in (block.num_src, dst))
+    score, att = torch.randn(edges, heads) * 3, torch.randn(heads, width)
+    return [
+        (attention.edge_softmax_on_device, edge_softmax, [score, loop]),
+        (
+            _with_slope(attention.sum_softmax_on_device),
+            _with_slope(sum_softmax),
+            [source, target, loop],
+        ),
+        (_with_slope(attention.pair_score_on_device), _with_slope(pair_score), [left, right, att]),
+        (weighted_sum_on_device, lambda *given: slow_sum(*given, None), [left, score]),
+    ]
+
+
+def _with_slope(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *inputs: call(*inputs, 0.2)
+
+
+@on_each_device
+@pytest.mark.parametrize("block", BLOCKS, ids=["int32", "int64"])
+@pytest.mark.parametrize(("shape", "size"), [((2, 5), 512), ((2, 5), 4), ((1, 1), 4)])
+def test_attention_is_the_cpus_with_and_without_pieces(
+    block: Block, shape: tuple[int, int], size: int, device: str
+) -> None:
+    for mine, theirs, inputs in attention_calls(block, *shape):
+        with pieces_of(size):
+            got = gradients(mine, block, inputs, device, torch.float64)
+        for part, expected in zip(
+            got, gradients(theirs, block, inputs, "cpu", torch.float64), strict=True
+        ):
+            assert_near(part, expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("size", [512, 4])
+def test_attention_over_a_padded_block_is_that_over_the_block(size: int, device: str) -> None:
+    block, shape = hub_block(), (2, 3)
+    longer = padded(block)
+    for mine, _, inputs in attention_calls(block, *shape):
+        with pieces_of(size):
+            expected = gradients(mine, block, inputs, device, torch.float64)
+            more = [_longer(part, block, longer) for part in inputs]
+            got = gradients(_cut(mine, block), longer, more, device, torch.float64)
+        for part, wanted in zip(got, expected, strict=True):
+            assert_near(part[: len(wanted)], wanted.cpu())
+            assert not part[len(wanted) :].any()
+
+
+def _longer(part: Tensor, block: Block, longer: Block) -> Tensor:
+    """Anything for what is too much, even what is not a number."""
+    sizes = {
+        block.num_src: longer.num_src,
+        block.num_dst: longer.num_dst,
+        block.num_edges: longer.num_edges,
+    }
+    more = sizes.get(len(part), len(part)) - len(part)
+    return torch.cat([part, part.new_full((more, *part.shape[1:]), torch.nan)])
+
+
+def _cut(call: Callable[..., Any], block: Block) -> Callable[..., Any]:
+    """What belongs to the block: the rest is nobody's."""
+
+    def cut(longer: Block, *inputs: Tensor) -> Any:
+        out = call(longer, *inputs)
+        if isinstance(out, tuple):
+            return out[0][: block.num_edges], out[1][: block.num_dst]
+        return out[: block.num_edges if len(out) == longer.num_edges else block.num_dst]
+
+    return cut
+
+
+@on_each_device
+@pytest.mark.parametrize("size", [512, 4])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_an_aggregate_over_a_padded_block_is_that_over_the_block(
+    reduce: Reduce, size: int, device: str
+) -> None:
+    given = given_by(reduce, hub_block())
+    torch.manual_seed(0)
+    block, longer = given.block, padded(given.block)
+    x = torch.randn(block.num_src, 3, dtype=torch.float64)
+    more = torch.cat([x, torch.full((4, 3), torch.nan, dtype=torch.float64)])
+    names = {"weight": 5, "source_scale": 4, "scale": 3, "loop": 3}
+    factors: dict[str, Any] = {
+        name: torch.cat([value, value.new_ones(by)]).to(device)
+        for name, by in names.items()
+        if (value := getattr(given, name)) is not None
+    }
+    same = {name: value[: -names[name]] for name, value in factors.items()}
+    with pieces_of(size):
+        expected = gradients(
+            lambda own, rows: aggregate_on_device(rows, replace(given, block=own, **same)),
+            block, [x], device, torch.float64,
+        )  # fmt: skip
+        got = gradients(
+            lambda own, rows: aggregate_on_device(rows, replace(given, block=own, **factors))[
+                : block.num_dst
+            ],
+            longer, [more], device, torch.float64,
+        )  # fmt: skip
+    assert_near(got[0], expected[0].cpu())
+    assert_near(got[1][: block.num_src], expected[1].cpu())
+
+
+@settings(max_examples=20, deadline=None)
+@given(block=blocks(max_offset=0))
+def test_padding_is_nobodys_out_edge(block: Block) -> None:
+    longer = padded(block)
+    expected = transpose(block.indptr, block.indices, block.num_src)
+    got = transpose(longer.indptr, longer.indices, longer.num_src)
+    assert got.indptr[: block.num_src + 1].tolist() == expected.indptr.tolist()
+    assert set(got.indptr[block.num_src :].tolist()) == {block.num_edges}
+    assert got.indices[: block.num_edges].tolist() == expected.indices.tolist()
+    assert got.edges[: block.num_edges].tolist() == expected.edges.tolist()
