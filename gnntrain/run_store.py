@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated
 
 import platformdirs
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig
 from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build
@@ -36,8 +37,8 @@ class Learnt:
     dataset: str
     task: Task
     metric: str
-    num_features: int
-    num_classes: int
+    num_features: Annotated[int, Field(ge=0)]
+    num_classes: Annotated[int, Field(ge=1)]
     class_names: list[str] | list[int] | None = None
     has_edge_weight: bool = False
 
@@ -70,11 +71,13 @@ def learnt_by(run: RunDirectory, dataset: DatasetConfig) -> Learnt:
     if record is None or record.learnt is None:  # from before this was recorded
         return Learnt.of(open_run_store(run, dataset).store)
     try:
-        learnt = Learnt(**record.learnt)
-    except TypeError as error:
-        raise UserError(f"{run.path / 'store.json'} cannot be read: {error}") from error
-    if learnt.task not in get_args(Task):
-        raise UserError(f"{run.path / 'store.json'} cannot be read: task is {learnt.task!r}")
+        learnt = TypeAdapter(Learnt).validate_python(record.learnt, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"{run.path / 'store.json'} cannot be read: learnt.{where}: {first['msg']}"
+        ) from error
     return learnt
 
 

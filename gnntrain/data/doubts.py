@@ -52,8 +52,10 @@ def _unseen_classes(store: GraphStore, counts: Counts) -> Iterator[str]:
     if len(unseen) == 0:
         return
     kind = "label" if store.task == "multilabel" else "class"
+    names = store.class_names or range(store.num_classes)
+    val, test = counts["val"], counts["test"]
     shown = ", ".join(
-        f"{kind} {number} ({counts['val'][number]} val and {counts['test'][number]} test nodes)"
+        f"{kind} {names[number]} ({val[number]} val and {test[number]} test nodes)"
         for number in unseen[:_NUM_SHOWN].tolist()
     )
     more = ", …" if len(unseen) > _NUM_SHOWN else ""

@@ -32,6 +32,12 @@ def test_classes_without_a_training_node_are_counted_with_the_nodes_that_have_th
     )
 
 
+def test_classes_are_called_as_the_user_calls_them(tmp_path: Path) -> None:
+    names = np.array([b"cat", b"dog", b"eel"])
+    (doubt,) = doubts(tmp_path, [0, 1] * 5 + [1, 2], class_names=names)
+    assert "class eel (0 val and 1 test nodes)" in doubt
+
+
 def test_labels_that_no_training_node_has_are_told_too(tmp_path: Path) -> None:
     flags = [[1, 0]] * 6 + [[1, 1], [0, 0], [0, 1]] + [[0, 0]] * 3
     (doubt,) = doubts(tmp_path, flags, task="multilabel", metric="f1_micro")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.run_store import open_run_store
+from gnntrain.run_store import Learnt, learnt_by, open_run_store
 from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
@@ -140,7 +140,7 @@ def _record_reader(run: RunDirectory, config: Config) -> Read:
         if isinstance(content, dict):
             content = json.dumps(content).encode("utf-8", "replace")
         (run.path / "store.json").write_bytes(content)
-        return open_run_store(run, config.dataset)
+        return learnt_by(run, config.dataset), open_run_store(run, config.dataset)
 
     return read
 
@@ -232,7 +232,8 @@ def surfaces() -> list[Surface]:
         directory=folder / "run", name=None, default_name="x", config=config.to_dict(), seed=0
     )
     _trainer(store, run.checkpoints).fit()
-    record = {"path": str(store.path), "digest": "0" * 40, "nested": {"a": [1, math.pi]}}
+    learnt = asdict(Learnt.of(store)) | {"class_names": ["a", "b", "c"]}
+    record = {"path": str(store.path), "digest": "0" * 40, "learnt": learnt}
     records = mistaken(record) | damaged(json.dumps(record).encode())
     model = {"name": "sage", "num_layers": 2, "hidden_channels": 8, "dropout": 0.5}
     checkpoint = _checkpoint_reader(GraphStore.open(folder / "arrays"), run.checkpoints)
