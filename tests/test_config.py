@@ -7,8 +7,10 @@ import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from gnntrain.config import (
     BuiltinConfig,
     Config,
     ConfigError,
+    DistributedConfig,
     FilesConfig,
     GATConfig,
     PluginConfig,
@@ -366,6 +369,28 @@ def test_cpu_ranks_contradict_gpus_that_auto_would_take() -> None:
     config = from_dict({"distributed": {"num_processes": 2}})
     assert machine_problems(config, 0) == []
     assert [p.key for p in machine_problems(config, 1)] == ["distributed.num_processes"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "gibibytes", "ranks", "said"),
+    [
+        (2, 24, 8, None),
+        (2, 24, 9, "at most 8 ranks on this machine: 4 times its 2 cores"),
+        (64, 512, 256, None),
+        (64, 512, 100_000, "at most 256 ranks on this machine: 4 times its 64 cores"),
+        (64, 16, 65, "at most 64 ranks on this machine: its 16 GiB of memory hold no more"),
+    ],
+)
+def test_more_ranks_than_the_machine_can_bear_are_refused(
+    cores: int, gibibytes: int, ranks: int, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "available_cores", lambda: cores)
+    memory = SimpleNamespace(total=gibibytes << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    config = Config(
+        distributed=DistributedConfig(num_processes=ranks), trainer=TrainerConfig(gpus=0)
+    )
+    assert [problem.expected for problem in machine_problems(config, 0)] == ([said] if said else [])
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -15,6 +15,12 @@ from gnntrain.config.schema import (
     PluginConfig,
     SyntheticConfig,
 )
+from gnntrain.cores import available_cores
+
+# Ranks that any machine may try; beyond, some a core, and what a rank takes before it has begun.
+_ALWAYS_RANKS = 8
+_RANKS_A_CORE = 4
+_RANK_BYTES = 256 * 2**20
 
 Contradiction = tuple[tuple[str, ...], Problem]
 """The keys that are compared, and the problem if they do not go together."""
@@ -238,10 +244,36 @@ def machine_problems(config: Config, num_gpus: int) -> list[Problem]:
     """
     return [
         *_gpu_problems(config, num_gpus),
+        *_rank_problems(config),
         *_backend_problems(config, num_gpus),
         *_placement_problems(config, num_gpus),
         *_logger_problems(config),
     ]
+
+
+def _rank_problems(config: Config) -> Iterator[Problem]:
+    """More ranks than a machine can bear; a few more than cores are for trying things out."""
+    asked = config.distributed.num_processes
+    if asked <= _ALWAYS_RANKS:
+        return
+    import psutil  # not for every start
+
+    cores, memory = available_cores(), psutil.virtual_memory().total
+    by_cores = max(_ALWAYS_RANKS, _RANKS_A_CORE * cores)
+    by_memory = max(_ALWAYS_RANKS, memory // _RANK_BYTES)
+    if asked > by_cores:
+        why = f"{_RANKS_A_CORE} times its {cores} core{'s' if cores > 1 else ''}"
+    elif asked > by_memory:
+        why = f"its {memory / 2**30:.0f} GiB of memory hold no more"
+    else:
+        return
+    most = min(by_cores, by_memory)
+    yield Problem(
+        "distributed.num_processes",
+        str(asked),
+        f"at most {most} ranks on this machine: {why}",
+        f"write distributed.num_processes={cores}, a rank a core",
+    )
 
 
 def _gpu_problems(config: Config, num_gpus: int) -> Iterator[Problem]:

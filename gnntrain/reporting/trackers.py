@@ -1,6 +1,7 @@
 """Programs that draw the curves of many runs: TensorBoard, Weights & Biases, MLflow.
 
-Each is imported only where it was chosen.
+Each is imported only where it was chosen. A run that is resumed goes on in the same run of
+Weights & Biases and MLflow: their ids are kept in ``trackers.json`` of the run directory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gnntrain.reporting.logfiles import Logger, append_whole
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, RunInfo, Summary, json_safe
 
+_IDS = "trackers.json"
 _MLFLOW_BATCH = 100
 _MLFLOW_STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
@@ -111,11 +113,17 @@ class WandbLogger(Logger):
         self._run: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Starts the run."""
+        """Starts the run, or goes on with the one that this run began."""
         config = {**self.config, "run_info": dataclasses.asdict(info)}
+        kept = _kept_id(self.run, "wandb")
         self._run = self._wandb.init(
-            **self._options, name=self.run.name, dir=str(self.run.path), config=json_safe(config)
+            **self._options,
+            **({} if kept is None else {"id": kept, "resume": "allow"}),
+            name=self.run.name,
+            dir=str(self.run.path),
+            config=json_safe(config),
         )
+        _keep_id(self.run, "wandb", self._run.id)
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Logs the record at its epoch."""
@@ -153,12 +161,18 @@ class MlflowLogger(Logger):
         self._started = False
 
     def on_start(self, info: RunInfo) -> None:
-        """Starts the run and keeps the configuration."""
+        """Starts the run and keeps the configuration, or goes on with the one it began."""
         if self._tracking_uri is not None:
             self._mlflow.set_tracking_uri(self._tracking_uri)
+        kept = _kept_id(self.run, "mlflow")
+        if kept is not None:
+            self._mlflow.start_run(run_id=kept)
+            self._started = True
+            return  # its parameters are there, and MLflow refuses to change one
         self._mlflow.set_experiment(self._experiment)
-        self._mlflow.start_run(run_name=self.run.name)
+        started = self._mlflow.start_run(run_name=self.run.name)
         self._started = True
+        _keep_id(self.run, "mlflow", started.info.run_id)
         parameters = [*_dotted({**self.config, "run_info": dataclasses.asdict(info)})]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # more at once are refused
             self._mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
@@ -172,6 +186,24 @@ class MlflowLogger(Logger):
         if self._started:
             self._mlflow.log_metrics(_summary_scalars(summary))
             self._mlflow.end_run(status=_MLFLOW_STATUS[summary.status])
+
+
+def _kept_id(run: RunDirectory, service: str) -> str | None:
+    """The id under which a service knows the run; ``None`` where it does not yet."""
+    return _kept_ids(run).get(service)
+
+
+def _keep_id(run: RunDirectory, service: str, run_id: str) -> None:
+    path = run.path / _IDS
+    draft = path.with_suffix(".draft")
+    ids = _kept_ids(run) | {service: run_id}
+    draft.write_text(json.dumps(ids, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _kept_ids(run: RunDirectory) -> dict[str, str]:
+    path = run.path / _IDS
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _scalars(record: EpochRecord) -> Iterator[tuple[str, int | float]]:

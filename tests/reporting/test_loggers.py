@@ -142,6 +142,7 @@ def test_tensorboard_hides_what_was_told_after_the_checkpoint(run: RunDirectory)
 class FakeWandbRun:
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
+        self.id: str = options.get("id", "new-id")
         self.logged: list[tuple[int, dict[str, Any]]] = []
         self.summary: dict[str, Any] = {}
         self.exit_code: int | None = None
@@ -191,6 +192,17 @@ def test_wandb_hears_of_a_run_that_failed(
     assert wandb_runs[0].exit_code == 1
 
 
+def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(
+    run: RunDirectory, wandb_runs: list[FakeWandbRun]
+) -> None:
+    play(build_loggers({"wandb": {}}, run, CONFIG), record(1), end=summary(status="failed"))
+    play(build_loggers({"wandb": {}}, run, CONFIG), record(2))
+    first, second = wandb_runs
+    assert "id" not in first.options
+    assert (second.options["id"], second.options["resume"]) == (first.id, "allow")
+    assert [step for step, _ in second.logged] == [2]
+
+
 class FakeMlflow(ModuleType):
     def __init__(self) -> None:
         super().__init__("mlflow")
@@ -199,7 +211,12 @@ class FakeMlflow(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return lambda *values, **options: self.calls.append((name, (*values, options)))
+
+        def called(*values: Any, **options: Any) -> SimpleNamespace:
+            self.calls.append((name, (*values, options)))
+            return SimpleNamespace(info=SimpleNamespace(run_id=options.get("run_id", "new-id")))
+
+        return called
 
     def calls_of(self, name: str) -> list[Any]:
         return [arguments for called, arguments in self.calls if called == name]
@@ -239,6 +256,26 @@ def test_mlflow_gets_parameters_in_portions_it_accepts(
 def test_mlflow_hears_of_a_run_that_was_interrupted(run: RunDirectory, mlflow: FakeMlflow) -> None:
     play(build_loggers({"mlflow": {}}, run, CONFIG), end=summary(status="interrupted"))
     assert mlflow.calls_of("end_run") == [({"status": "KILLED"},)]
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(
+    run: RunDirectory, mlflow: FakeMlflow, wandb_runs: list[FakeWandbRun]
+) -> None:
+    for number in (1, 2):
+        play(build_loggers({"mlflow": {}, "wandb": {}}, run, CONFIG), record(number))
+    assert mlflow.calls_of("start_run") == [({"run_name": run.name},), ({"run_id": "new-id"},)]
+    assert [step for _, step in mlflow.calls_of("log_metrics") if step] == [
+        {"step": 1},
+        {"step": 2},
+    ]
+    # MLflow refuses another value for a parameter that a run has, such as the number of ranks.
+    names = [name for row, _ in mlflow.calls_of("log_params") for name in row]
+    assert len(names) == len(set(names))
+    assert len(wandb_runs) == 2
+    assert json.loads((run.path / "trackers.json").read_text()) == {
+        "mlflow": "new-id",
+        "wandb": "new-id",
+    }
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])

@@ -1,0 +1,131 @@
+"""A run of several ranks survives what happens to one of them, and answers signals as one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from gnntrain import run as run_module
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.errors import Diverged, RunError
+from gnntrain.job import Job
+from gnntrain.reporting.rundir import RunDirectory
+from tests.faulty_ranks import Faults
+from tests.test_resume import (
+    assert_same_run,
+    begin,
+    cache,
+    fail_at,
+    go_on,
+    rows,
+    spoil_steps,
+    start,
+    wait_for_epochs,
+    whole,
+)
+
+__all__ = ["cache", "whole"]  # fixtures
+TWO_RANKS = ["distributed.num_processes=2", "trainer.batch_size=8"]
+
+
+def left_behind() -> set[str]:
+    """Rank processes of this one, zombies too, and files in shared memory."""
+    ranks = {
+        f"{child.pid} {child.status()}"
+        for child in psutil.Process().children(recursive=True)
+        if child.status() == psutil.STATUS_ZOMBIE or "spawn_main" in " ".join(child.cmdline())
+    }
+    shared = Path("/dev/shm")
+    return ranks | {path.name for path in shared.glob(f".gnntrain*-{os.getpid()}-*")}
+
+
+@pytest.mark.slow
+def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    undisturbed = tmp_path / "whole"
+    begin(undisturbed, cache, *TWO_RANKS, "trainer.epochs=3")
+    faults = (
+        ("start", "kill"),
+        ("sampling", "error"),
+        ("all-reduce", "kill"),
+        ("evaluation", "memory"),
+        ("evaluation", "kill"),
+        ("checkpoint", "kill"),
+    )
+
+    def launch_faulty(_worker: str, job: Job, plan: LaunchPlan) -> None:
+        payload = Faults(job, faults, rank=0, counter=tmp_path / "starts")
+        begun = time.monotonic()
+        try:
+            launch("tests.faulty_ranks:train_with_faults", payload, plan)
+        finally:
+            taken.append(time.monotonic() - begun)
+            assert not left_behind()
+
+    taken: list[float] = []
+    monkeypatch.setattr(run_module, "launch", launch_faulty)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        begin(tmp_path / "run", cache, *TWO_RANKS, "trainer.epochs=3", "trainer.max_restarts=9")
+    assert_same_run(tmp_path / "run", undisturbed)
+    told = [message for message in caplog.messages if "Starting again" in message]
+    assert len(told) == len(faults) == len(taken) - 1
+    words = (
+        "SIGKILL",
+        "ZeroDivisionError: it broke",
+        "SIGKILL",
+        "Memory ran out",
+        *["SIGKILL"] * 2,
+    )
+    for message, word in zip(told, words, strict=True):
+        assert word in message
+    assert "Lower evaluation.memory_limit" in told[3]
+    assert not [p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name[0] == "."]
+
+
+def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path: Path) -> None:
+    keys = [*TWO_RANKS, "trainer.epochs=40"]
+    job = start(tmp_path / "run", cache, *keys)
+    wait_for_epochs(tmp_path / "run", job, 3)
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 143, errors
+    assert "Go on with `gnntrain resume" in errors
+    assert (RunDirectory(tmp_path / "run").summary() or {})["status"] == "interrupted"
+    assert 3 <= len(rows(tmp_path / "run")) < 40
+    go_on(tmp_path / "run")
+    begin(tmp_path / "whole", cache, *keys)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_what_would_only_happen_again_is_not_tried_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil_steps(monkeypatch, {20})
+    with caplog.at_level(logging.WARNING, logger="gnntrain"), pytest.raises(Diverged):
+        begin(tmp_path / "run", cache, "trainer.max_restarts=3")
+    assert "Starting again" not in caplog.text
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+
+
+def test_a_lack_of_memory_in_a_step_names_the_keys_to_lower(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(monkeypatch, 11, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."))
+    with pytest.raises(
+        RunError, match=r"GPU memory ran out in epoch 2, step 11 of the run"
+    ) as caught:
+        begin(tmp_path / "run", cache)
+    assert "trainer.batch_size (now 16), sampler.fan_outs" in str(caught.value)
