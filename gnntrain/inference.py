@@ -128,7 +128,7 @@ def load_best(
 def _refuse_other_features(store: GraphStore, learnt: Learnt) -> None:
     if store.num_features != learnt.num_features:
         raise UserError(
-            f"The model takes {learnt.num_features} features a node, as {learnt.dataset} has "
-            f"them; the graph {store.dataset} has {store.num_features}.",
-            "Give the same features in the same order.",
+            f"The model takes {learnt.num_features} features a node; the graph {store.dataset} "
+            f"has {store.num_features}.",
+            "Give the features it was trained on, in the same order.",
         )

@@ -55,6 +55,12 @@ class FakeRun(types.ModuleType):
         metrics = {"train": {"accuracy": 0.9}, "val": {}, "test": {"accuracy": 0.75}}
         return {"run": "runs/x", "epoch": 3, "metric": "accuracy", "metrics": metrics}
 
+    def result(self, *words: str, **options: Any) -> types.SimpleNamespace:
+        self.asked.append((words, options))
+        about = {"what": "class", "num_rows": 10, "dataset": "synthetic", "epoch": 3}
+        path = Path("runs/x/export")
+        return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
+
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
         return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
@@ -64,6 +70,10 @@ class FakeRun(types.ModuleType):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
+    for verb, room in (("predict", "prediction"), ("export", "export")):
+        module = types.ModuleType(f"gnntrain.results.{room}")
+        setattr(module, verb, fake.result)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
@@ -123,6 +133,19 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         env={**os.environ, "PYTHONPATH": root},
     )
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_predict_takes_options_of_its_own_and_keys(run: FakeRun) -> None:
+    assert main(["predict", "latest", "--out=a.csv", "--nodes", "test", "dataset.seed=4"]) == 0
+    ((words, options),) = run.asked
+    assert (words, options["nodes"]) == (("latest", "a.csv"), "test")
+    assert options["config"].dataset.seed == 4
+
+
+def test_predict_must_be_told_where_to(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "latest"]) == 2
+    assert "predict needs --out FILE" in capsys.readouterr().err
+    assert not run.asked
 
 
 def test_the_default_verb_trains(run: FakeRun) -> None:

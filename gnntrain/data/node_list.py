@@ -13,7 +13,13 @@ from gnntrain.data.graph import Int64Array
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import ID_ARRAYS, ID_NAMES
 from gnntrain.data.store import GraphStore
-from gnntrain.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, open_table, table_suffix
+from gnntrain.data.tables import (
+    PARQUET_SUFFIXES,
+    TEXT_SUFFIXES,
+    open_table,
+    table_suffix,
+    unreadable,
+)
 from gnntrain.errors import UserError
 
 _NUM_SHOWN = 3
@@ -29,8 +35,9 @@ def read_nodes(path: Path, store: GraphStore) -> Int64Array:
     """The nodes that a file names, in its order.
 
     Args:
-        path: A table (CSV, TSV, plain text or Parquet) whose column `id`, `node_id`, `node` or
-            `nid`, or else whose first one, holds the ids; or an array (npy, npz, pt) of ids.
+        path: Plain text (.txt) with an id a line; a table (CSV, TSV, Parquet) whose column `id`,
+            `node_id`, `node` or `nid`, or else whose first one, holds the ids; or an array (npy,
+            npz, pt) of ids.
         store: The graph.
 
     Raises:
@@ -44,7 +51,7 @@ def read_nodes(path: Path, store: GraphStore) -> Int64Array:
         texts = column.texts()
         first = ", ".join(f"{str(texts[i])!r} in row {i + 1}" for i in wrong[:_NUM_SHOWN])
         more = ", …" if len(wrong) > _NUM_SHOWN else ""
-        names_column = " If its first line names the column, write id there." * (wrong[0] == 0)
+        names_column = "" if wrong[0] else " If its first line names the column, write id there."
         raise UserError(
             f"{path}: {len(wrong)} of its {len(nodes)} ids are no nodes of the graph "
             f"({first}{more}).",
@@ -67,10 +74,28 @@ def _ids(path: Path) -> Column:
             f"{path}: the suffix {path.suffix!r} does not say what the file is.",
             f"Name it with one of {known}.",
         )
+    if path.suffix.lower() == ".txt":
+        return _lines(path)
     bad = BadRows("error")
     table = open_table(path, "auto", ID_NAMES, bad)
     names = [name.lower() for name in table.names]
     place = next((names.index(name) for name in ID_NAMES if name in names), 0)
     rows = table.read((place,), ())
-    bad.settle()
+    try:
+        bad.settle()
+    except UserError as error:
+        message = error.message.removeprefix("dataset=files: ")
+        raise UserError(message, "Correct them: a row for each node.") from None
     return rows.columns[0]
+
+
+def _lines(path: Path) -> Column:
+    """A text's lines; an id may hold blanks and commas."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from error
+    ids = [line for line in lines if line]
+    if ids and ids[0].lower() in ID_NAMES:
+        del ids[0]
+    return column_of_array(np.array(ids, str))

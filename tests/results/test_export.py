@@ -14,20 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import Config, from_dict
 from gnntrain.data.store import GraphStore
-from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError, UserError
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.models import GNN, build_model
-from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.results import export as export_module
 from gnntrain.results.export import export
-from gnntrain.run_store import record_of
-from gnntrain.training.checkpoint import save_checkpoint
-from gnntrain.training.evaluation import LayerwiseEvaluator
-from gnntrain.training.scratch import Scratch
 from tests.graphs import random_graph, stored
+from tests.results.runs import logits_of, run_of
 
 HEADS = {"heads": 2, "output_heads": 2}
 VARIANTS: list[dict[str, Any]] = [
@@ -46,35 +37,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "mlp", "norm": "batch", "num_layers": 3},
     {"name": "mlp", "num_layers": 1},
 ]
-
-
-def run_of(path: Path, store: GraphStore, model: dict[str, Any]) -> torch.Tensor:
-    """A run directory at `path` with a model of random weights, and its exact logits."""
-    layers = model.get("num_layers", 2)
-    config = from_dict(
-        {"model": {"hidden_channels": 8, **model}, "sampler": {"fan_outs": [5] * layers}}
-    )
-    torch.manual_seed(0)
-    made = build_model(config.model, store.num_features, store.num_outputs)
-    assert isinstance(made, GNN)
-    for tensor in [*made.parameters(), *made.buffers()]:
-        if tensor.is_floating_point():
-            torch.nn.init.uniform_(tensor, 0.1, 0.9)  # variances, too, must be positive
-    write_run(path, store, config, made)
-    context = DistributedContext()
-    features, scratch = MappedFeatures(store), Scratch(context, path, 2**30)
-    return LayerwiseEvaluator(store, features, context, scratch).logits(made)
-
-
-def write_run(path: Path, store: GraphStore, config: Config, model: torch.nn.Module) -> None:
-    run = RunDirectory.create(
-        directory=path, name=None, default_name="x", config=config.to_dict(), seed=0
-    )
-    run.write_store_record(record_of(store))
-    run.rewrite_summary({"test": {"accuracy": 0.5}})
-    save_checkpoint(
-        run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3, "config": {}}
-    )
 
 
 WITHOUT_US = """
@@ -109,7 +71,10 @@ def agree_without_us(folders: list[Path]) -> str:
 def keep_graph(folder: Path, store: GraphStore, logits: torch.Tensor) -> None:
     """The graph as PyG's users have it, beside the export."""
     dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
-    arrays = {"x": store.features, "edge_index": np.stack([store.indices, dst]).astype(np.int64)}
+    arrays: dict[str, Any] = {
+        "x": store.features,
+        "edge_index": np.stack([store.indices, dst]).astype(np.int64),
+    }
     if store.edge_weight is not None:
         arrays["edge_weight"] = store.edge_weight
     np.savez(folder / "graph.npz", logits=logits.numpy(), **arrays)
@@ -119,13 +84,13 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
     folders = []
     for i, variant in enumerate(VARIANTS):
-        logits = run_of(tmp_path / f"run{i}", store, variant)
+        logits = logits_of(store, run_of(tmp_path / f"run{i}", store, variant))
         folders.append(export(tmp_path / f"run{i}").path)
         keep_graph(folders[-1], store, logits)
     data = random_graph(task="binary", num_classes=2)
     weight = np.random.default_rng(0).uniform(0.1, 2, len(data.src)).astype(np.float32)
     weighted = stored(tmp_path / "weighted", replace(data, edge_weight=weight))
-    logits = run_of(tmp_path / "weighted_run", weighted, {"name": "gcn"})
+    logits = logits_of(weighted, run_of(tmp_path / "weighted_run", weighted, {"name": "gcn"}))
     folders.append(export(tmp_path / "weighted_run").path)
     keep_graph(folders[-1], weighted, logits)
     assert agree_without_us(folders) == f"{len(folders)} agree\n"
@@ -133,7 +98,7 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
 
 def test_an_import_of_gnntrain_would_have_been_noticed(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
-    logits = run_of(tmp_path / "run", store, VARIANTS[0])
+    logits = logits_of(store, run_of(tmp_path / "run", store, VARIANTS[0]))
     folder = export(tmp_path / "run").path
     keep_graph(folder, store, logits + 1)
     assert "Tensor-likes are not close" in agree_without_us([folder])
@@ -202,7 +167,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export_module.torch, "save", full)
+    monkeypatch.setattr(torch, "save", full)
     with pytest.raises(RunError, match="could not be written: No space left"):
         export(tmp_path / "run", tmp_path / "new" / "out")
     assert not list((tmp_path / "new").iterdir())

@@ -1,0 +1,53 @@
+"""Runs with models of random weights, for the tests of what is made of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnntrain.config import Config, from_dict
+from gnntrain.data.store import GraphStore
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.models import GNN, build_model
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.run_store import record_of
+from gnntrain.training.checkpoint import save_checkpoint
+from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.scratch import Scratch
+
+
+def run_of(path: Path, store: GraphStore, model: dict[str, Any], **config: Any) -> GNN:
+    """A run directory at `path` about `store`, and its model, whose weights are random."""
+    num_layers = model.get("num_layers", 2)
+    sampler = {"fan_outs": [5] * num_layers}
+    made_of = from_dict({"model": {"hidden_channels": 8, **model}, "sampler": sampler, **config})
+    torch.manual_seed(0)
+    made = build_model(made_of.model, store.num_features, store.num_outputs)
+    assert isinstance(made, GNN)
+    for tensor in [*made.parameters(), *made.buffers()]:
+        if tensor.is_floating_point():
+            torch.nn.init.uniform_(tensor, -0.4, 0.6)
+    for name, tensor in made.named_buffers():
+        if name.endswith("running_var"):
+            tensor.abs_().add_(0.1)
+    write_run(path, store, made_of, made)
+    return made
+
+
+def write_run(path: Path, store: GraphStore, config: Config, model: torch.nn.Module) -> None:
+    run = RunDirectory.create(
+        directory=path, name=None, default_name="x", config=config.to_dict(), seed=0
+    )
+    run.write_store_record(record_of(store))
+    run.rewrite_summary({"test": {"accuracy": 0.5}})
+    save_checkpoint(run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3})
+
+
+def logits_of(store: GraphStore, model: GNN) -> torch.Tensor:
+    """The model's exact logits of all nodes."""
+    context = DistributedContext()
+    scratch = Scratch(context, store.path, 2**30)
+    return LayerwiseEvaluator(store, MappedFeatures(store), context, scratch).logits(model)

@@ -1,0 +1,275 @@
+"""Predictions in files: the right numbers for the right nodes, in the user's words."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gnntrain.config import FilesConfig, from_dict
+from gnntrain.data.graph import AnyArray
+from gnntrain.data.store import GraphStore
+from gnntrain.errors import RunError, UserError
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.results import files
+from gnntrain.results.prediction import predict
+from gnntrain.run import saved_config
+from gnntrain.run_store import prepare_store
+from gnntrain.verbs.predict import predicting_config
+from tests.graphs import random_graph, stored
+from tests.results.runs import logits_of, run_of
+
+IDS = [f'n"{i},é' if i % 7 == 0 else f"node {i}" for i in range(60)]
+NAMES = ["cat", "dog, big", "emu"]
+SAGE = {"name": "sage"}
+
+
+def encoded(texts: list[str]) -> AnyArray:
+    return np.array([text.encode() for text in texts])
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHUNK_NUMBERS", 50)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GraphStore:
+    data = random_graph(node_ids=encoded(IDS), class_names=encoded(NAMES))
+    return stored(tmp_path / "store", data)
+
+
+def columns(path: Path) -> dict[str, list[Any]]:
+    """A table's columns, with the nodes' ids first."""
+    if path.suffix == ".parquet":
+        return {str(k): v.tolist() for k, v in pd.read_parquet(path).items()}
+    with path.open(newline="", encoding="utf-8") as file:
+        names, *rows = csv.reader(file)
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz", ".npy"])
+def test_classes_have_the_users_words_and_the_probability_of_the_model(
+    tmp_path: Path, store: GraphStore, ending: str
+) -> None:
+    model = run_of(tmp_path / "run", store, SAGE)
+    done = predict(tmp_path / "run", tmp_path / f"out{ending}")
+    assert (done.num_rows, done.epoch) == (60, 3)
+    probability, code = logits_of(store, model).softmax(1).max(1)
+    expected = [NAMES[i] for i in code.tolist()]
+    assert len(set(expected)) > 1
+    if ending == ".npy":
+        assert np.load(done.path).tolist() == expected
+        return
+    found: Any = np.load(done.path) if ending == ".npz" else columns(done.path)
+    assert list(found["node"]) == IDS
+    assert list(found["class"]) == expected
+    assert [float(p) for p in found["probability"]] == pytest.approx(probability.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_probabilities_have_a_column_a_class(
+    tmp_path: Path, store: GraphStore, ending: str
+) -> None:
+    model = run_of(tmp_path / "run", store, SAGE)
+    predict(tmp_path / "run", tmp_path / f"out{ending}", what="probabilities", nodes="test")
+    found = columns(tmp_path / f"out{ending}")
+    expected = logits_of(store, model).softmax(1)[store.split("test")]
+    assert found.pop("node") == [IDS[i] for i in store.split("test")]
+    assert list(found) == [f"probability_{name}" for name in NAMES]
+    for i, values in enumerate(found.values()):
+        assert [float(p) for p in values] == pytest.approx(expected[:, i].tolist(), rel=1e-5)
+
+
+def test_of_two_classes_both_have_a_probability(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", random_graph(task="binary", num_classes=2))
+    model = run_of(tmp_path / "run", store, SAGE)
+    second = logits_of(store, model)[:, 0].sigmoid()
+    predict(tmp_path / "run", tmp_path / "p.npy", what="probabilities")
+    found = np.load(tmp_path / "p.npy")
+    np.testing.assert_allclose(found[:, 1], second, rtol=1e-5)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
+    predict(tmp_path / "run", tmp_path / "c.npz")
+    classes = np.load(tmp_path / "c.npz")
+    assert classes["class"].tolist() == (second > 0.5).int().tolist()
+    np.testing.assert_allclose(classes["probability"], found.max(1), rtol=1e-5)
+    assert classes["node"].tolist() == list(range(60))
+    predict(tmp_path / "run", tmp_path / "l.csv", what="logits")
+    assert list(columns(tmp_path / "l.csv")) == ["node", "logit"]
+
+
+def test_several_labels_are_0_or_1_each(tmp_path: Path) -> None:
+    data = random_graph(task="multilabel", class_names=encoded(NAMES))
+    store = stored(tmp_path / "store", data)
+    model = run_of(tmp_path / "run", store, SAGE)
+    predict(tmp_path / "run", tmp_path / "out.parquet")
+    found = columns(tmp_path / "out.parquet")
+    assert list(found) == ["node", *(f"class_{name}" for name in NAMES)]
+    rows = torch.tensor([found[f"class_{name}"] for name in NAMES]).T
+    assert torch.equal(rows, (logits_of(store, model) > 0).to(rows.dtype))
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_embeddings_enter_the_last_layer(
+    tmp_path: Path, store: GraphStore, num_layers: int
+) -> None:
+    model = run_of(tmp_path / "run", store, {"name": "mlp", "num_layers": num_layers})
+    predict(tmp_path / "run", tmp_path / "out.npz", what="embeddings", nodes="val")
+    found = torch.from_numpy(np.load(tmp_path / "out.npz")["embeddings"])
+    expected = logits_of(store, model)[store.split("val")]
+    torch.testing.assert_close(model.convs[-1](found).detach(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ids.txt", "ids.csv", "ids.npy"])
+def test_nodes_are_written_in_the_order_of_a_file(
+    tmp_path: Path, store: GraphStore, name: str
+) -> None:
+    model = run_of(tmp_path / "run", store, SAGE)
+    wanted = [31, 7, 0, 31]
+    path = tmp_path / name
+    ids = [IDS[i] for i in wanted]
+    if name == "ids.npy":
+        np.save(path, np.array(ids))
+    elif name == "ids.txt":
+        path.write_text("\n".join(["id", *ids]), encoding="utf-8")
+    else:
+        pd.DataFrame({"other": "x", "id": ids}).to_csv(path, index=False)
+    predict(tmp_path / "run", tmp_path / "out.npz", what="logits", nodes=path)
+    found = np.load(tmp_path / "out.npz")
+    assert found["node"].tolist() == [IDS[i] for i in wanted]
+    np.testing.assert_allclose(found["logits"], logits_of(store, model)[wanted], rtol=1e-5)
+    assert found["class_names"].tolist() == NAMES
+
+
+def test_what_cannot_be_is_told_before_anything_is_computed(
+    tmp_path: Path, store: GraphStore
+) -> None:
+    run_of(tmp_path / "run", store, SAGE)
+    (tmp_path / "old.csv").write_text("precious")
+    (tmp_path / "ids.txt").write_text("who\nnode 1\nnode 99\n")
+    refused: dict[str, dict[str, Any]] = {
+        "old.csv is there already; nothing was overwritten": {"out": "old.csv"},
+        "the ending '.xls' does not say": {"out": "x.xls"},
+        "There is no folder": {"out": "no/where.csv"},
+        "--what clas is not known": {"what": "clas"},
+        "--nodes nobody: there is no such file": {"nodes": "nobody"},
+        r"2 of its 3 ids are no nodes of the graph \('who' in row 1, 'node 99' in row 3\)": {
+            "nodes": tmp_path / "ids.txt"
+        },
+    }
+    for message, options in refused.items():
+        given = {"out": "x.csv", **options}
+        with pytest.raises(UserError, match=message):
+            predict(tmp_path / "run", tmp_path / given.pop("out"), **given)
+    assert (tmp_path / "old.csv").read_text() == "precious"
+    assert not (tmp_path / "x.csv").exists()
+
+
+@pytest.mark.parametrize("ending", [".csv", ".npz"])
+def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
+    tmp_path: Path, store: GraphStore, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(tmp_path / "run", store, SAGE)
+    write = files._WRITERS[ending]
+
+    def fill(file: Any, result: files.Result) -> None:
+        write(file, result)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "_WRITERS", {ending: fill})
+    with pytest.raises(RunError, match="could not be written: No space left on device"):
+        predict(tmp_path / "run", tmp_path / f"out{ending}")
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_no_more_than_a_chunk_is_computed_at_a_time(
+    tmp_path: Path, store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(tmp_path / "run", store, SAGE)
+    sizes = []
+    batch = files._batch
+
+    def noted(result: files.Result, nodes: AnyArray) -> Any:
+        sizes.append(len(nodes))
+        return batch(result, nodes)
+
+    monkeypatch.setattr(files, "_batch", noted)
+    predict(tmp_path / "run", tmp_path / "out.csv", what="logits")
+    assert sizes == [50 // 4] * 5  # 60 rows of 3 logits and an id
+
+
+def own_graph(folder: Path, name: str, *, labelled: bool, width: int = 3) -> dict[str, Any]:
+    """A user's CSV files of a graph with text ids, and the keys that read them."""
+    rng = np.random.default_rng(len(name))
+    ids = [f"{name}{i}" for i in range(40)]
+    table = pd.DataFrame(rng.normal(size=(40, width)), columns=[f"f{i}" for i in range(width)])
+    table.insert(0, "id", ids)
+    if labelled:
+        table["label"] = rng.choice(["yes", "no", "dunno"], 40)
+    table.to_csv(folder / f"{name}.csv", index=False)
+    edges = pd.DataFrame({"source": rng.choice(ids, 150), "target": rng.choice(ids, 150)})
+    edges.to_csv(folder / f"{name}_edges.csv", index=False)
+    return {
+        "edges": str(folder / f"{name}_edges.csv"),
+        "features": str(folder / f"{name}.csv"),
+        "store_dir": str(folder / "stores"),
+    }
+
+
+def test_a_graph_without_labels_that_the_model_never_saw(tmp_path: Path) -> None:
+    seen = own_graph(tmp_path, "seen", labelled=True)
+    trained_on = prepare_store(FilesConfig(**seen)).store
+    model = run_of(tmp_path / "run", trained_on, SAGE, dataset={"name": "files", **seen})
+    new = own_graph(tmp_path, "brandnew", labelled=False)
+    saved = saved_config(tmp_path / "run")
+    for path in (tmp_path / "seen.csv", trained_on.path / "meta.json"):
+        path.unlink()  # neither is needed
+    config = predicting_config(
+        saved, [f"dataset.{key}={new[key]}" for key in ("edges", "features")]
+    )
+    predict(tmp_path / "run", tmp_path / "out.csv", config=config)
+    found = columns(tmp_path / "out.csv")
+    assert found["node"] == [f"brandnew{i}" for i in range(40)]
+    logits = logits_of(prepare_store(FilesConfig(**new), labelled=False).store, model)
+    assert found["class"] == [["dunno", "no", "yes"][i] for i in logits.argmax(1)]
+    with pytest.raises(UserError, match="has no test nodes"):
+        predict(tmp_path / "run", tmp_path / "x.csv", config=config, nodes="test")
+
+
+def test_columns_of_labels_are_no_features_of_a_graph_to_predict_for(tmp_path: Path) -> None:
+    given = own_graph(tmp_path, "g", labelled=True)
+    with_labels = prepare_store(FilesConfig(**given), labelled=False).store
+    assert with_labels.num_features == 3
+    assert (with_labels.labels == -1).all()
+    assert MappedFeatures(with_labels).num_features == 3
+
+
+def test_other_features_are_told(tmp_path: Path, store: GraphStore) -> None:
+    run_of(tmp_path / "run", store, SAGE)
+    new = own_graph(tmp_path, "new", labelled=False)
+    config = from_dict({"dataset": {"name": "files", **new}})
+    with pytest.raises(UserError, match="takes 5 features a node; the graph files has 3"):
+        predict(tmp_path / "run", tmp_path / "out.csv", config=config)
+
+
+def test_another_graph_is_prepared_as_the_runs_was() -> None:
+    saved = from_dict({"dataset": {"to_undirected": True, "num_nodes": 500}}).to_dict()
+    same_kind = predicting_config(saved, ["dataset.seed=7"]).dataset
+    assert same_kind.to_undirected
+    assert (same_kind.model_dump()["num_nodes"], same_kind.model_dump()["seed"]) == (500, 7)
+    cora = predicting_config(saved, ["dataset=cora"]).dataset
+    assert (cora.name, cora.to_undirected, cora.normalize_features) == ("cora", True, False)
+    asked = predicting_config(saved, ["dataset=cora", "dataset.to_undirected=false"]).dataset
+    assert not asked.to_undirected
+
+
+def test_keys_that_would_make_another_model_are_refused() -> None:
+    saved = from_dict({}).to_dict()
+    assert predicting_config(saved, ["trainer.gpus=0"]).trainer.gpus == 0
+    with pytest.raises(UserError, match=r"model.dropout"):
+        predicting_config(saved, ["model.dropout=0.1"])

@@ -1,0 +1,70 @@
+"""The notebook and the page about Python run as they stand, each in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOK = json.loads((ROOT / "examples" / "notebook.ipynb").read_text())
+
+
+def run(code: str, folder: Path) -> str:
+    """Runs a script without `if __name__ == "__main__"` in a folder; what it printed."""
+    (folder / "script.py").write_text(code)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "MPLBACKEND": "agg",
+    }
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    cells = ["".join(c["source"]) for c in NOTEBOOK["cells"] if c["cell_type"] == "code"]
+    said = run("\n".join(cells), tmp_path)
+    (reached,) = re.findall(r"reached (\d\.\d+)", said)
+    (again,) = re.findall(r"accuracy again: (\d\.\d+)", said)
+    assert float(reached) > 0.5
+    assert float(again) == pytest.approx(float(reached), abs=6e-4)
+    assert "embeddings: (2000, 32)" in said
+    rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert rows[0] == "node,class,probability"
+    assert len(rows) - 1 == 1200
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    assert NOTEBOOK["nbformat"] == 4
+    for cell in NOTEBOOK["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+@pytest.mark.slow
+def test_the_page_about_python_runs_and_has_the_calls_it_names(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    calls = re.findall(r"`(gnntrain\.[\w.]+)`: (.*) \|", page)
+    names = [
+        f"from {module} import {name}" for module, s in calls for name in re.findall(r"`(\w+)\(", s)
+    ]
+    assert len(names) == 7
+    checks = "assert len(predicted) == 2_000 and summary['test']['accuracy'] > 0.3"
+    run("\n".join([example, checks, *names]), tmp_path)
