@@ -6,9 +6,7 @@ mistake in one hides none in another, and the schema judges them all.
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,16 +24,21 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.reading import from_dict, plugin_names, read
+from gnntrain.config.whole import is_config_file, whole_configuration
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import conf_dir, config_groups
 
-__all__ = ["Composed", "compose_config", "config_groups", "expand_sweep", "recompose_config"]
+__all__ = [
+    "Composed",
+    "compose_config",
+    "parse_overrides",
+    "recompose_config",
+    "sides_of",
+]
 
 _KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
 _DEEPEST = 20
-_MOST_JOBS = 10_000
 _MOST_INTERPOLATIONS = 32
-_INCOMPLETE = ("plugin", "files")
 _LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
 
@@ -58,7 +61,8 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     """The configuration that overrides ask for.
 
     Args:
-        overrides: `group=option` and `group.key=value`, in Hydra's syntax.
+        overrides: `group=option` and `group.key=value`, in Hydra's syntax; and the YAML file of a
+            whole configuration, as a run directory has it, to begin with.
         config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
 
     Raises:
@@ -66,13 +70,17 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     """
     problems = [problem for folder in config_dirs for problem in _folder_problems(folder)]
     groups = config_groups(config_dirs)
-    parsed = list(_parse(overrides, groups, problems))
+    files = [text for text in overrides if is_config_file(text)]
+    texts = [text for text in overrides if text not in files]
+    parsed = list(parse_overrides(texts, groups, problems))
     choices = [o for o in parsed if _is_choice(o, groups)]
     values = [o for o in parsed if not _is_choice(o, groups)]
     sound = [o for o in choices if not _add(problems, _choice_problem(o, groups))]
     if problems and any(problem.key == "--config-dir" for problem in problems):
         raise ConfigError(problems)
     node = _compose(sound, config_dirs, problems)
+    begun = whole_configuration(files, {o.key_or_group for o in choices}, problems)
+    node.update(begun)
     unsure = {o.key_or_group for o in choices} - {o.key_or_group for o in sound}
     for override in values:
         if override.key_or_group.split(".")[0] not in unsure:
@@ -97,7 +105,7 @@ def recompose_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     problems: list[Problem] = []
     groups = config_groups()
     node = OmegaConf.create(begun.to_dict())
-    for override in _parse(overrides, groups, problems):
+    for override in parse_overrides(overrides, groups, problems):
         choose = _choose_again if _is_choice(override, groups) else _set
         _add(problems, choose(node, override, groups))
     config = _checked(_resolved(node, problems), problems, saved=True)
@@ -167,7 +175,7 @@ def _folder_problems(folder: Path) -> Iterator[Problem]:
                 yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")
 
 
-def _parse(
+def parse_overrides(
     overrides: Sequence[str],
     groups: Mapping[str, Sequence[str]],
     problems: list[Problem],
@@ -226,7 +234,7 @@ def _sweep_problem(override: Override) -> Problem | None:
     """A sweep where one value is wanted."""
     if not override.is_sweep_override():
         return None
-    key, value = _sides(override)
+    key, value = sides_of(override)
     if key in _LIST_KEYS and "," in value:
         return Problem(key, value, "a list", f"write {key}=[{value}]; for a sweep add -m")
     return Problem(key, value, "one value", "for a sweep add -m")
@@ -234,7 +242,7 @@ def _sweep_problem(override: Override) -> Problem | None:
 
 def _reach_problem(override: Override) -> Problem | None:
     """An override of something that is not ours to set."""
-    key, value = _sides(override)
+    key, value = sides_of(override)
     if not key:
         return Problem("", f"={value}", "key=value", "without spaces around the =")
     if key.split(".")[0].split("/")[0] == "hydra":
@@ -244,7 +252,7 @@ def _reach_problem(override: Override) -> Problem | None:
     return None
 
 
-def _sides(override: Override) -> tuple[str, str]:
+def sides_of(override: Override) -> tuple[str, str]:
     """Key and value as typed, without + and ~."""
     key, _, value = str(override.input_line).partition("=")
     return key.strip().lstrip("+~"), value.strip()
@@ -364,62 +372,3 @@ def _resolve(node: DictConfig, prefix: str, problems: list[Problem]) -> dict[str
         nested = isinstance(value, DictConfig)
         plain[key] = _resolve(value, f"{path}.", problems) if nested else value
     return plain
-
-
-def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[list[str]]:
-    """The overrides of every job of a sweep, the last one varying fastest.
-
-    Args:
-        overrides: As for `compose_config`; also `key=a,b`, `key=range(1,4)`, `key=choice(a,b)`
-            and `group=glob(*)`.
-        config_dirs: As for `compose_config`.
-
-    Raises:
-        ConfigError: With every override that cannot be read or has no values to go through.
-    """
-    groups = config_groups(config_dirs)
-    problems: list[Problem] = []
-    variants = [
-        _variants(override, groups, problems)
-        for override in _parse(overrides, groups, problems, sweep=True)
-    ]
-    num_jobs = math.prod(map(len, variants))
-    if num_jobs > _MOST_JOBS:
-        problems.append(Problem("", " ".join(overrides), f"at most {_MOST_JOBS:,} jobs"))
-    if problems:
-        raise ConfigError(problems)
-    return [list(job) for job in itertools.product(*variants)]
-
-
-def _variants(
-    override: Override, groups: Mapping[str, Sequence[str]], problems: list[Problem]
-) -> list[str]:
-    """The values that an override goes through, each as an override of its own."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-    key, text = override.get_key_element(), _sides(override)[1]
-    if not override.is_discrete_sweep():
-        expects = "values to go through, as in a,b or range(1,4) or choice(a,b)"
-        problems.append(Problem(key, text, expects))
-        return []
-    sweep = override.value()
-    if isinstance(sweep, RangeSweep) and not 0 < _length(sweep) <= _MOST_JOBS:
-        expects = f"a range of 1 to {_MOST_JOBS:,} values"
-        problems.append(Problem(key, text, expects))
-        return []
-    if not isinstance(sweep, Glob):
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    options = groups.get(override.key_or_group)
-    # A pattern does not mean what needs further keys; it can be named.
-    names = sweep.filter([name for name in options or () if name not in _INCOMPLETE])
-    if not names:
-        what = "one of" if options else "options, and only a group has some:"
-        expects = f"a pattern that matches {what} {', '.join(options or groups)}"
-        problems.append(Problem(key, text, expects))
-    return [f"{key}={name}" for name in names]
-
-
-def _length(sweep: RangeSweep) -> float:
-    """About how many values a range has; 0 where it never ends."""
-    start, stop, step = (float(number or 0) for number in (sweep.start, sweep.stop, sweep.step))
-    return (stop - start) / step if step else 0.0

@@ -36,7 +36,7 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
 
 
 def way_on(error: BaseException) -> str | None:
-    """The command that goes on with the run of a failure; None where nothing was saved.
+    """The command that goes on with the run or sweep of a failure; None where nothing was saved.
 
     Args:
         error: Its attribute `run_dir` says where the run is.
@@ -44,8 +44,8 @@ def way_on(error: BaseException) -> str | None:
     run_dir = getattr(error, "run_dir", None)
     if run_dir is None:
         return None
-    checkpoints = Path(run_dir) / "checkpoints"
-    if not any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt")):
+    saved = ("checkpoints/last.pt", "checkpoints/last.prev.pt", "sweep.json")
+    if not any((Path(run_dir) / name).is_file() for name in saved):
         return None
     from gnntrain.reporting.text import shown_path  # not before there is something to tell
 

@@ -16,6 +16,7 @@ GROUPS = (
     "evaluation",
     "logger",
     "run",
+    "sweep",
     "experiment",
 )
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Job:
         run: The run directory.
         started: When the run began, or went on, seconds since the epoch.
         checkpoint: What to go on from; None: from the beginning.
+        listener: The parent to tell of the run instead of a person; None: a person.
     """
 
     config: dict[str, Any]
@@ -35,6 +37,7 @@ class Job:
     run: Path
     started: float
     checkpoint: Path | None = None
+    listener: Connection | None = None
 
 
 def summarize(
@@ -52,7 +55,7 @@ def summarize(
     records = result.records
     config = job.config
     return Summary(
-        status=status_of(error),
+        status="pruned" if result.is_pruned and error is None else status_of(error),
         dataset=store.dataset,
         model=config["model"]["name"],
         num_parameters=num_parameters,

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,15 @@ __all__ = [
 _log = logging.getLogger("gnntrain")
 
 
-def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def train(
+    config: Config, overrides: Sequence[str] = (), listener: Connection | None = None
+) -> dict[str, Any]:
     """Train as `config` says and return the summary, as `summary.json` holds it.
+
+    Args:
+        config: What is asked for.
+        overrides: What was typed, for the record.
+        listener: A process to tell of the run, as `Channel` does, instead of a person.
 
     Raises:
         GnntrainError: What went wrong; what was reached is in the run directory.
@@ -56,7 +64,8 @@ def train(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     _refuse_untrainable(config, opened.store, plan.world_size)
     run = _create(config, overrides)
     run.write_store_record(record_of(opened.store))
-    return _train(config, run, _job(config, run, opened, started), opened.store, plan)
+    job = replace(_job(config, run, opened, started), listener=listener)
+    return _train(config, run, job, opened.store, plan)
 
 
 def saved_config(run_dir: str | Path) -> dict[str, Any]:
@@ -65,7 +74,10 @@ def saved_config(run_dir: str | Path) -> dict[str, Any]:
 
 
 def resume(
-    run_dir: str | Path, config: Config | None = None, overrides: Sequence[str] = ()
+    run_dir: str | Path,
+    config: Config | None = None,
+    overrides: Sequence[str] = (),
+    listener: Connection | None = None,
 ) -> dict[str, Any]:
     """Go on with a run from its last checkpoint and return the summary.
 
@@ -74,6 +86,7 @@ def resume(
         config: What to go on with; None: what it was begun with. Where its `run` keys name another
             directory than the run's own, the run goes on there, and this one stays as it is.
         overrides: What was typed, for the record.
+        listener: As for `train`.
 
     Raises:
         GnntrainError: What went wrong; what was reached is in the run directory.
@@ -97,7 +110,8 @@ def resume(
             run.note_changes(config.to_dict(), overrides)
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
-    job = replace(_job(config, run, opened, started), checkpoint=checkpoint)
+    job = _job(config, run, opened, started)
+    job = replace(job, checkpoint=checkpoint, listener=listener)
     return _train(config, run, job, opened.store, plan)
 
 

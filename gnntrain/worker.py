@@ -17,6 +17,7 @@ from gnntrain.distributed.reports import first_report
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
 from gnntrain.loading.loader import Loader
+from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
 from gnntrain.reporting.loggers import build_loggers
@@ -38,9 +39,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
         callbacks: list[Callback] = []
         if context.is_main:
-            console = stack.enter_context(Console())
-            stack.enter_context(contextlib.closing(forward_warnings(console)))
-            callbacks = [console, *build_loggers(job.config["logger"], run, job.config)]
+            listener = _listener(job, stack)
+            stack.enter_context(contextlib.closing(forward_warnings(listener)))
+            callbacks = [listener, *build_loggers(job.config["logger"], run, job.config)]
         parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
         loader = parts.loader()
         trainer = Trainer(
@@ -67,6 +68,11 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             for doubt in doubts_about(parts.store):
                 _log.warning("%s", doubt)
         _fit(trainer, callbacks, run, job, parts)
+
+
+def _listener(job: Job, stack: contextlib.ExitStack) -> Callback:
+    """Who is told first: a person, or the process that asked for the run."""
+    return stack.enter_context(Console()) if job.listener is None else Channel(job.listener)
 
 
 def _fit(
@@ -107,6 +113,7 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
     config, store, context = parts.config, parts.store, parts.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = _counted(context.world_size, f"{kind} rank")
+    each = " each" if context.world_size > 1 else ""
     return RunInfo(
         dataset=store.dataset,
         model=config.model.name,
@@ -116,7 +123,7 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         num_classes=store.num_classes,
         num_parameters=parts.num_parameters,
         world_size=context.world_size,
-        device=f"{ranks}, {_counted(torch.get_num_threads(), 'thread')} each",
+        device=f"{ranks}, {_counted(torch.get_num_threads(), 'thread')}{each}",
         metric=store.metric,
         store_path=str(store.path),
         store_reason=job.store_reason,

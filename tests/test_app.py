@@ -8,9 +8,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain import app
-from gnntrain.app import compose_config, expand_sweep
-from gnntrain.config import ConfigError, Problem, from_dict
-from gnntrain.config.names import MODEL_NAMES
+from gnntrain.app import compose_config
+from gnntrain.config import ConfigError, Problem, SAGEConfig, from_dict
 from gnntrain.groups import config_groups
 
 
@@ -224,52 +223,36 @@ def test_a_value_that_must_be_given_is_missed(own_conf: Path) -> None:
     compose_config(["model=mine", "model.hidden_channels=8"], [own_conf])
 
 
-def test_a_sweep_is_the_product_in_order() -> None:
-    jobs = expand_sweep(["model=sage,gcn", "trainer.epochs=2", "trainer.seed=range(1,3)"])
-    assert jobs == [
-        ["model=sage", "trainer.epochs=2", "trainer.seed=1"],
-        ["model=sage", "trainer.epochs=2", "trainer.seed=2"],
-        ["model=gcn", "trainer.epochs=2", "trainer.seed=1"],
-        ["model=gcn", "trainer.epochs=2", "trainer.seed=2"],
-    ]
+def test_a_run_can_begin_with_the_file_of_a_whole_configuration(tmp_path: Path) -> None:
+    begun = compose_config(["model=gat", "model.heads=4", "dataset.num_nodes=50", "logger=[csv]"])
+    run = begun.config.run.model_copy(update={"dir": "/runs/mine"})
+    file = tmp_path / "best.yaml"
+    file.write_text(yaml.safe_dump(begun.config.model_copy(update={"run": run}).to_dict()))
+    again = compose_config([str(file), "trainer.seed=3"]).config
+    trainer = begun.config.trainer.model_copy(update={"seed": 3})
+    assert again == begun.config.model_copy(update={"trainer": trainer})  # and a directory anew
+    other = compose_config([str(file), "model=sage"]).config
+    assert other.model == SAGEConfig()
+    assert other.dataset == begun.config.dataset
 
 
 @pytest.mark.parametrize(
-    ("override", "jobs"),
+    ("text", "expects"),
     [
-        ("trainer.lr=choice(1,2)", ["trainer.lr=1", "trainer.lr=2"]),
-        ("model=glob(gat*)", ["model=gat", "model=gatv2"]),
-        ("model=glob(*)", [f"model={name}" for name in sorted(MODEL_NAMES)]),
-        ("+trainer.lr=1,2", ["+trainer.lr=1", "+trainer.lr=2"]),
-        ("sampler.fan_outs=[5,5],[3,3]", ["sampler.fan_outs=[5,5]", "sampler.fan_outs=[3,3]"]),
-        ("dataset.root=~/a", ["dataset.root=~/a"]),
-        ("trainer.lr=1", ["trainer.lr=1"]),
+        ("dataset: {nam: cora}", "did you mean dataset.name"),
+        ("[1, 2]", "there are no keys in it"),
+        ("a: [", "a configuration that can be read"),
+        (None, "No such file"),
     ],
 )
-def test_each_kind_of_sweep_goes_through_its_values(override: str, jobs: list[str]) -> None:
-    assert expand_sweep([override]) == [[job] for job in jobs]
-
-
-@pytest.mark.parametrize(
-    "override", ["trainer.lr=interval(0,1)", "model=glob(zzz*)", "trainer.lr=glob(*)", "model"]
-)
-def test_a_sweep_through_no_values_is_refused(override: str) -> None:
-    with pytest.raises(ConfigError):
-        expand_sweep([override])
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["range(1,1000000000)", "shuffle(range(1,1000000000))", "range(0,1,0)", "range(0,1,1e-9)"],
-)
-def test_a_sweep_through_endlessly_many_values_is_refused_at_once(value: str) -> None:
-    with pytest.raises(ConfigError, match="a range of 1 to 10,000 values"):
-        expand_sweep([f"trainer.seed={value}"])
-
-
-def test_a_sweep_of_too_many_jobs_is_refused_before_they_are_listed() -> None:
-    with pytest.raises(ConfigError, match="at most 10,000 jobs"):
-        expand_sweep([f"trainer.{key}=range(1,100)" for key in ("seed", "epochs", "patience")])
+def test_a_file_that_is_no_configuration_is_refused(
+    text: str | None, expects: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "best.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=expects):
+        compose_config([str(file)])
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:
@@ -290,3 +273,13 @@ def test_a_few_lines_of_yaml_that_stand_for_more_than_memory_holds_are_refused(
     (own_conf / "experiment" / "mine.yaml").write_text("\n".join(lines))
     (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
     assert "more than 100,000 values" in problem.expected
+
+
+def test_one_file_is_enough_and_no_recipe_goes_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text("{}")
+    found = problems_of(str(file), str(tmp_path / "other.yaml"), "experiment=cora_gcn")
+    assert {problem.expected.split(":")[0] for problem in found} >= {
+        "one file of a whole configuration",
+        "no experiment beside a whole configuration",
+    }

@@ -20,6 +20,7 @@ from gnntrain.config import Config
 from gnntrain.errors import RunError, UserError
 from gnntrain.groups import conf_dir
 from gnntrain.verbs import VERBS
+from tests.sweep.threads import ThreadProcess
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
 SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}
@@ -34,7 +35,12 @@ class FakeRun(types.ModuleType):
         self.error: BaseException | None = None
         self.summary: dict[str, Any] = SUMMARY
 
-    def train(self, config: Config, overrides: Sequence[str]) -> dict[str, Any]:
+    def train(
+        self,
+        config: Config,
+        overrides: Sequence[str],
+        listener: object = None,  # noqa: ARG002
+    ) -> dict[str, Any]:
         self.asked.append((config, list(overrides)))
         if config.run.dir is not None:
             Path(config.run.dir).mkdir(parents=True, exist_ok=True)
@@ -74,6 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         module = types.ModuleType(f"gnntrain.results.{room}")
         setattr(module, verb, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("gnntrain.sweep.pool.Process", ThreadProcess)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
@@ -296,7 +303,7 @@ def test_sigterm_ends_a_run_in_order_with_143(
         signal.signal(signal.SIGTERM, previous)
 
 
-def test_a_sweep_trains_every_job_in_a_folder_of_its_own(
+def test_a_sweep_trains_every_trial_in_a_folder_of_its_own(
     run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["-m", "model=sage,gcn", "trainer.epochs=1", f"run.dir={tmp_path}/sweep"]) == 0
@@ -305,14 +312,14 @@ def test_a_sweep_trains_every_job_in_a_folder_of_its_own(
         ("gcn", f"{tmp_path}/sweep/1_model=gcn"),
     ]
     text = (tmp_path / "sweep" / "sweep.json").read_text()
-    jobs = json.loads(text)
-    assert len(text.splitlines()) == len(jobs) + 2
-    assert [job["status"] for job in jobs] == ["completed", "completed"]
-    assert jobs[0]["overrides"][0] == "model=sage"
-    assert (jobs[1]["metric"], jobs[1]["val"], jobs[1]["test"]) == ("accuracy", 0.5, None)
+    trials = json.loads(text)
+    assert len(text.splitlines()) == len(trials) + 2
+    assert [trial["status"] for trial in trials] == ["completed", "completed"]
+    assert trials[0]["overrides"][0] == "model=sage"
+    assert (trials[1]["metric"], trials[1]["val"], trials[1]["test"]) == ("accuracy", 0.5, None)
     out = capsys.readouterr().out
-    assert "job 2 of 2: model=gcn" in out
-    assert "  1_model=gcn: accuracy val 0.5000 test -" in out
+    assert "trial 2/2  model=gcn  val accuracy 0.5000  test accuracy -" in out
+    assert f"gnntrain {tmp_path}/sweep/best.yaml" in out or "gnntrain sweep/best.yaml" in out
 
 
 def test_a_sweep_without_a_folder_goes_to_runs_multirun(run: FakeRun, tmp_path: Path) -> None:
@@ -324,7 +331,7 @@ def test_a_sweep_without_a_folder_goes_to_runs_multirun(run: FakeRun, tmp_path: 
     assert len(names) == 11
 
 
-def test_a_failed_job_stops_neither_the_sweep_nor_hides_at_its_end(
+def test_a_failed_trial_stops_neither_the_sweep_nor_hides_at_its_end(
     run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run.error = ZeroDivisionError("division by zero")
@@ -332,14 +339,14 @@ def test_a_failed_job_stops_neither_the_sweep_nor_hides_at_its_end(
     assert code == 1
     assert len(run.asked) == 3
     err = capsys.readouterr().err
-    assert "1 of 3 jobs failed" in err
+    assert "1 of 3 trials failed" in err
     assert "1_trainer.seed=2: ZeroDivisionError: division by zero" in err
     jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert [job["status"] for job in jobs] == ["completed", "failed", "completed"]
     assert (tmp_path / "sweep" / "1_trainer.seed=2" / "logs" / "error.log").is_file()
 
 
-def test_every_job_of_a_sweep_is_checked_before_the_first_starts(
+def test_every_trial_of_a_sweep_is_checked_before_the_first_starts(
     run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code = main(["-m", "model=sage,gat,gta", "model.heads=2", "trainer.lr=1,0", "trainer.x=1"])
@@ -358,15 +365,43 @@ def test_a_folder_that_holds_a_sweep_is_not_overwritten(
     sweep = ["-m", "trainer.seed=1,2", f"run.dir={tmp_path}/sweep"]
     assert main(sweep) == 0
     assert main(sweep) == 2
-    assert "holds a sweep already" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "holds a sweep already" in err
+    assert "gnntrain resume sweep" in err
     assert len(run.asked) == 2
 
 
-def test_an_interrupted_sweep_stops_and_says_what_it_did(run: FakeRun, tmp_path: Path) -> None:
+def test_an_interrupted_sweep_stops_says_what_it_did_and_goes_on(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     run.error = KeyboardInterrupt()
     assert main(["-m", "trainer.seed=1,2,3", f"run.dir={tmp_path}/sweep"]) == 130
-    jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
-    assert [job["status"] for job in jobs] == ["completed", "interrupted", "waiting"]
+    trials = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [trial["status"] for trial in trials] == ["completed", "interrupted", "waiting"]
+    assert "Go on with `gnntrain resume sweep`" in capsys.readouterr().err
+    run.error = None
+    assert main(["resume", "sweep"]) == 0
+    trials = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [trial["status"] for trial in trials] == ["completed"] * 3
+    assert [config.trainer.seed for config, _ in run.asked] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("override", ["trainer.lr=1", "sweep=optuna"])
+def test_a_sweep_goes_on_with_the_keys_it_was_begun_with(
+    override: str, run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "trainer.seed=1,2", "run.dir=sweep"]) == 0
+    assert main(["resume", "sweep", override]) == 2
+    assert "Only keys such as sweep.trials=50" in capsys.readouterr().err
+    assert len(run.asked) == 2
+
+
+def test_keys_of_a_sweep_are_refused_without_one(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep=optuna", "sweep.trials=3"]) == 2
+    assert "add -m" in capsys.readouterr().err
+    assert run.asked == []
 
 
 def test_python_m_gnntrain_is_the_command() -> None:

@@ -26,13 +26,19 @@ FLOORS = [
     ["worker", "failures", "inference"],
     ["run", "results"],
     ["app"],
+    ["space"],
     ["sweep"],
     ["verbs"],
     ["cli"],
     ["__main__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-EDGE_ONLY = {"hydra": {"app"}, "omegaconf": {"app"}, "rich": {"reporting"}}
+EDGE_ONLY = {
+    "hydra": {"app", "space"},
+    "omegaconf": {"app"},
+    "rich": {"reporting"},
+    "optuna": {"sweep"},
+}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from gnntrain.config.loggers import (
 )
 from gnntrain.config.names import DATASET_NAMES, MODEL_NAMES, PLUGIN_GROUP
 from gnntrain.config.problems import ConfigError, Problem
-from gnntrain.config.reading import Reading, from_dict, read
+from gnntrain.config.reading import Reading, from_dict, read, takes_integers
 from gnntrain.config.resuming import changed_meaning
 from gnntrain.config.schema import (
     BuiltinConfig,
@@ -33,6 +33,7 @@ from gnntrain.config.schema import (
     SyntheticConfig,
     TrainerConfig,
 )
+from gnntrain.config.sweeps import OptunaSweepConfig, SweepConfig
 
 __all__ = [
     "DATASET_NAMES",
@@ -55,12 +56,14 @@ __all__ = [
     "MLPConfig",
     "MLflowConfig",
     "ModelConfig",
+    "OptunaSweepConfig",
     "PluginConfig",
     "Problem",
     "Reading",
     "RunConfig",
     "SAGEConfig",
     "SamplerConfig",
+    "SweepConfig",
     "SyntheticConfig",
     "TensorBoardConfig",
     "TrainerConfig",
@@ -70,4 +73,5 @@ __all__ = [
     "machine_problems",
     "needs_gpu_count",
     "read",
+    "takes_integers",
 ]

@@ -28,6 +28,7 @@ from gnntrain.config.schema import (
     PluginConfig,
     SyntheticConfig,
 )
+from gnntrain.config.sweeps import SWEEP_CLASSES
 from gnntrain.config.types import Section, expected
 from gnntrain.groups import GROUPS
 
@@ -39,8 +40,9 @@ _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
         "files": FilesConfig,
     },
     "model": MODEL_CLASSES,
+    "sweep": SWEEP_CLASSES,
 }
-_DEFAULT_NAMES = {"dataset": "synthetic", "model": "sage"}
+_DEFAULT_NAMES = {"dataset": "synthetic", "model": "sage", "sweep": "basic"}
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,14 @@ def plugin_names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=PLUGIN_GROUP)})
 
 
+def takes_integers(config: Config, key: str) -> bool:
+    """Whether a dotted key takes whole numbers alone."""
+    section, _, name = key.rpartition(".")
+    owner: Section = getattr(config, section, config)
+    field = type(owner).model_fields.get(name)
+    return field is not None and "an integer" in expected(field)
+
+
 def _read(
     kind: type[Section],
     prefix: str,
@@ -167,7 +177,7 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
     """The mistake in the name that chooses a section's class, if there is one."""
     if path not in _CLASSES or "name" not in raw:
         return None
-    choices = DATASET_NAMES if path == "dataset" else (*MODEL_NAMES, *plugin_names())
+    choices = _names(path)
     name = raw["name"]
     if name in choices or (saved and path == "model" and isinstance(name, str)):
         return None
@@ -178,6 +188,12 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
         )
         return Problem("model.name", shown(name), expects, "model=plugin model.name=NAME")
     return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), choices))
+
+
+def _names(path: str) -> Sequence[str]:
+    if path == "model":
+        return (*MODEL_NAMES, *plugin_names())
+    return DATASET_NAMES if path == "dataset" else tuple(_CLASSES[path])
 
 
 def _example(path: str, section: type[Section]) -> str | None:

@@ -8,7 +8,7 @@ from gnntrain.config.problems import Problem, shown
 from gnntrain.config.schema import JSON, Config
 
 # Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
-_FREE_SECTIONS = ("run", "logger", "checkpoint", "distributed", "features")
+_FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features")
 _FREE_KEYS = (
     *("dataset.root", "dataset.store_dir"),
     *("sampler.threads", "sampler.prefetch", "sampler.topology"),

@@ -1,7 +1,6 @@
 """The one schema: every key with its type, range, default, meaning and unit.
 
-Each class works on its own in a notebook (`TrainerConfig(epochs=3)`), and `Config()` is the
-configuration of the default run.
+Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the default run's.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from gnntrain.config.features import FeaturesConfig
 from gnntrain.config.loggers import JSONLConfig, LoggerConfig
 from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS
+from gnntrain.config.sweeps import AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     Expected,
     FanOuts,
@@ -387,6 +387,8 @@ class Config(Section):
     """Who records the epochs."""
     run: RunConfig = RunConfig()
     """Where the results go."""
+    sweep: AnySweepConfig = SweepConfig()
+    """What -m does; one run alone does not look at it."""
 
     def to_dict(self) -> JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Self, TextIO, cast
+from typing import Self, TextIO
 
-import rich.console
-from rich.live import Live
 from rich.text import Text
 
 from gnntrain import __version__
@@ -20,18 +18,21 @@ from gnntrain.reporting.blocks import end_block, end_sentence, start_block
 from gnntrain.reporting.progress import Progress
 from gnntrain.reporting.stream import TolerantStream
 from gnntrain.reporting.table import EpochTable
-from gnntrain.reporting.text import format_metrics, symbols_for
+from gnntrain.reporting.terminal import INDENT, LABEL, Terminal
+from gnntrain.reporting.text import format_metrics
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 
 __all__ = ["Console", "format_metrics", "restore_terminal"]
 
-_INDENT = 2
-_LABEL = 10
-_REFRESH_SECONDS = 0.1
 _QUIET_SECONDS = 60.0
 _MANY_EPOCHS = 100
 _MANY_LINES = 50
-_STATUS_STYLE = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
+_STATUS_STYLE = {
+    "completed": "bold green",
+    "pruned": "bold yellow",
+    "interrupted": "bold yellow",
+    "failed": "bold red",
+}
 
 
 class Console:
@@ -57,21 +58,10 @@ class Console:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        output = TolerantStream(stream if stream is not None else sys.stdout)
-        self._rich = rich.console.Console(
-            file=cast(IO[str], output),
-            width=width,
-            force_terminal=live or None,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
-        on_terminal = output.isatty() and not self._rich.is_dumb_terminal
-        self._is_live = on_terminal if live is None else live
-        self._symbols = symbols_for(output.encoding)
+        self._terminal = Terminal(self._view, stream, width=width, live=live, clock=clock)
+        self._symbols = self._terminal.symbols
+        self._print, self._pairs = self._terminal.print, self._terminal.print_pairs
         self._clock = clock
-        self._written = self._drawn = clock()
-        self._live: Live | None = None
         self._info: RunInfo | None = None
         self._progress: Progress | None = None
         self._table: EpochTable | None = None
@@ -90,9 +80,7 @@ class Console:
 
     def close(self) -> None:
         """Ends the live view and gives the terminal back; may be called again."""
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
+        self._terminal.close()
 
     def on_start(self, info: RunInfo) -> None:
         """Shows what is trained, on what, and where it goes."""
@@ -100,7 +88,7 @@ class Console:
         self._progress = Progress(info, self._clock)
         self._print(Text(f"gnntrain {__version__}", style="bold"))
         self._print()
-        self._print_pairs(start_block(info, self._symbols))
+        self._pairs(start_block(info, self._symbols))
         self._print()
 
     def on_step(self, progress: StepProgress) -> None:
@@ -108,9 +96,9 @@ class Console:
         if self._progress is None:
             return
         self._progress.note_step(progress)
-        if self._is_live:
-            self._refresh()
-        elif self._clock() - self._written >= _QUIET_SECONDS:
+        if self._terminal.is_live:
+            self._terminal.refresh()
+        elif self._terminal.quiet_seconds >= _QUIET_SECONDS:
             left, right = self._progress.position()
             self._print(f"{left}  {right}  {self._progress.facts(sys.maxsize)}")
 
@@ -126,8 +114,8 @@ class Console:
         self._unshown = None if is_due else line
         if is_due:
             self._print(line)
-        if self._is_live:
-            self._refresh(at_once=is_due)
+        if self._terminal.is_live:
+            self._terminal.refresh(at_once=is_due)
 
     def on_message(self, text: str) -> None:
         """Shows a notice as one line."""
@@ -141,26 +129,24 @@ class Console:
             self._print(self._unshown)
         status = Text().append(summary.status, style=_STATUS_STYLE[summary.status])
         self._print()
-        self._print(status.append(" " + end_sentence(summary, self._info)))
+        self._terminal.print_words(status.append(" " + end_sentence(summary, self._info)))
         self._print()
         if summary.metrics:
             for line in format_metrics(summary.metrics).splitlines():
-                self._print(" " * _INDENT + line)
+                self._print(" " * INDENT + line)
             self._print()
         values = self._progress.values if self._progress is not None else []
-        room = self._rich.width - _INDENT - _LABEL
-        self._print_pairs(end_block(summary, self._info, values, room, self._symbols))
+        room = self._terminal.width - INDENT - LABEL
+        self._pairs(end_block(summary, self._info, values, room, self._symbols))
 
     def _new_table(self, info: RunInfo, first: EpochRecord) -> EpochTable:
-        table = EpochTable(
-            info.epochs, info.metric, first, self._rich.width if self._is_live else None
-        )
-        if self._is_live:
+        table = EpochTable(info.epochs, info.metric, first, self._terminal.limit)
+        if self._terminal.is_live:
             self._print(Text(table.header(), style="dim"))
         return table
 
     def _epoch_line(self, table: EpochTable, record: EpochRecord, *, is_best: bool) -> Text:
-        if not self._is_live:
+        if not self._terminal.is_live:
             return Text(table.sentence(record, is_best=is_best))
         line = Text()
         cells = table.cells(record, is_best=is_best)
@@ -170,21 +156,9 @@ class Console:
         return line
 
     def _is_due(self, epoch: int, epochs: int) -> bool:
-        interval = _line_interval(epochs) if self._is_live else 1
+        interval = _line_interval(epochs) if self._terminal.is_live else 1
         is_first = self._progress is None or epoch == self._progress.first_epoch
         return is_first or epoch % interval == 0 or epoch == epochs
-
-    def _refresh(self, *, at_once: bool = False) -> None:
-        """Draws the live view anew, unless it was just drawn and may wait."""
-        if self._live is None:
-            self._live = Live(
-                console=self._rich, auto_refresh=False, transient=True, get_renderable=self._view
-            )
-            self._live.start()
-        elif not at_once and self._clock() - self._drawn < _REFRESH_SECONDS:
-            return
-        self._live.refresh()
-        self._drawn = self._clock()
 
     def _view(self) -> Text:
         """The live view: where the epoch stands, and how it goes."""
@@ -192,25 +166,15 @@ class Console:
         if self._progress is None:
             return view
         left, right = self._progress.position()
-        room = self._rich.width - len(left) - len(right) - 5
+        room = self._terminal.width - len(left) - len(right) - 5
         full, empty = self._progress.bar(room, self._symbols)
         view.append(left + "  ")
         if full or empty:
             view.append(full, style="cyan").append(empty, style="dim").append("  ")
         view.append(right + "\n")
-        return view.append(self._progress.facts(self._rich.width), style="dim")
-
-    def _print_pairs(self, rows: Sequence[tuple[str, str]]) -> None:
-        for label, value in rows:
-            if value:
-                line = Text(" " * _INDENT)
-                line.append(label.ljust(_LABEL), style="dim")
-                self._print(line.append(value))
-
-    def _print(self, line: Text | str = "") -> None:
-        # Soft-wrapped: a terminal may break a long line, a log keeps it whole.
-        self._rich.print(line, soft_wrap=True)
-        self._written = self._clock()
+        view.append(self._progress.facts(self._terminal.width), style="dim")
+        course = self._progress.course(self._terminal.width, self._symbols)
+        return view.append("\n" + course, style="dim") if course else view
 
 
 def restore_terminal(stream: TextIO | None = None) -> None:

@@ -14,6 +14,7 @@ from gnntrain.reporting.text import (
     format_rate,
     format_seconds,
     shown_metric,
+    sparkline,
 )
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
 
@@ -91,7 +92,7 @@ class Progress:
         step = self._step
         return (
             f"epoch {step.epoch}/{self._info.epochs}",
-            f"step {step.step}/{step.num_steps}  ETA {self._eta()}",
+            f"step {step.step}/{step.num_steps}  ETA {self.eta()}",
         )
 
     def bar(self, width: int, symbols: Symbols) -> tuple[str, str]:
@@ -102,7 +103,7 @@ class Progress:
         if self._step is None or width < _SHORTEST_BAR:
             return "", ""
         few = self._step.num_steps < _FEW_STEPS
-        share = self._run_share() if few else self._step.step / self._step.num_steps
+        share = self.run_share() if few else self._step.step / self._step.num_steps
         room = min(_BAR, width)
         full = round(room * min(1.0, share))
         return symbols.full * full, symbols.empty * (room - full)
@@ -117,13 +118,21 @@ class Progress:
         if self._step is not None:
             parts += format_speed(self._step.seeds_per_s, self._step.edges_per_s)
             parts.append(format_bytes(self._step.memory_bytes))
-        if self.best is not None:
-            parts.append(f"best {format_fraction(self.best.value)} in epoch {self.best.epoch}")
         while len("  ".join(parts)) >= width and len(parts) > 1:
             parts.pop()
         return "  ".join(parts)
 
-    def _run_share(self) -> float:
+    def course(self, width: int, symbols: Symbols) -> str:
+        """The metric's course so far and its best; nothing before there are two values."""
+        known = [value for value in self.values if value is not None]
+        if len(known) < 2 or self.best is None:
+            return ""
+        end = f"best {format_fraction(self.best.value)} in epoch {self.best.epoch}"
+        room = min(_BAR, width - len(end) - 3)
+        line = sparkline(known, room, symbols) if room >= _SHORTEST_BAR else ""
+        return f"{line}  {end}" if line else end[: width - 1]
+
+    def run_share(self) -> float:
         """The share of the epochs since the first one heard of that is done."""
         if self._step is None:
             return 0.0
@@ -131,12 +140,17 @@ class Progress:
         done = self._step.epoch - first + self._step.step / max(1, self._step.num_steps)
         return done / max(1, self._info.epochs - first + 1)
 
-    def _eta(self) -> str:
-        share = self._run_share()
-        if share <= 0:
-            return "-"
-        seconds = (self._clock() - self._started) * (1 - share) / share
-        return f"{seconds:.0f} s" if seconds < 59.5 else format_seconds(seconds)
+    def eta(self) -> str:
+        """The time until the run's end, as far as can be told."""
+        return format_eta(self._clock() - self._started, self.run_share())
+
+
+def format_eta(elapsed: float, share: float) -> str:
+    """The time that is left where `share` of the work took `elapsed` seconds."""
+    if share <= 0:
+        return "-"
+    seconds = elapsed * (1 - share) / share
+    return f"{seconds:.0f} s" if seconds < 59.5 else format_seconds(seconds)
 
 
 def format_speed(seeds_per_s: float | None, edges_per_s: float | None) -> list[str]:

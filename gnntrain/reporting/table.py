@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from gnntrain.reporting.text import (
     format_bytes,
@@ -19,20 +20,23 @@ _GAP = "  "
 _BEST = "*"
 
 
+Row = TypeVar("Row")
+
+
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[Row]):
     """One column.
 
     Attributes:
         title: Its heading.
-        cell: Its text in a record.
+        cell: Its text in a row.
         width: Characters, at least those of the title.
         weight: Where the columns do not fit, the lightest goes first.
         is_decisive: Whether it is the metric that decides; the best epoch is marked there.
     """
 
     title: str
-    cell: Callable[[EpochRecord], str]
+    cell: Callable[[Row], str]
     width: int
     weight: int
     is_decisive: bool = False
@@ -55,7 +59,7 @@ class EpochTable:
     gap = _GAP
 
     def __init__(self, epochs: int, metric: str, first: EpochRecord, width: int | None) -> None:
-        self.columns = _fitting(_columns(epochs, metric, first), width)
+        self.columns = fitting(_columns(epochs, metric, first), width)
 
     def header(self) -> str:
         """The headings over :meth:`cells`."""
@@ -76,15 +80,17 @@ class EpochTable:
         )
 
 
-def _marked(column: Column, record: EpochRecord, *, is_best: bool, padded: bool) -> str:
+def _marked(
+    column: Column[EpochRecord], record: EpochRecord, *, is_best: bool, padded: bool
+) -> str:
     if not column.is_decisive:
         return column.cell(record)
     mark = f" {_BEST}" if is_best else "  " if padded else ""
     return column.cell(record) + mark
 
 
-def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column]:
-    def of_split(split: str, weight: int) -> Column:
+def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochRecord]]:
+    def of_split(split: str, weight: int) -> Column[EpochRecord]:
         title = f"{split} {shown_metric(metric)}"
         return Column(
             title,
@@ -116,12 +122,13 @@ def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column]:
     return columns
 
 
-def _fitting(columns: list[Column], width: int | None) -> list[Column]:
+def fitting(columns: Sequence[Column[Row]], width: int | None) -> list[Column[Row]]:
+    """The columns that the width has room for, of any width where ``None``."""
     kept = list(columns)
     while width is not None and len(kept) > 2 and _width_of(kept) > width:
         kept.remove(min(reversed(kept), key=lambda column: column.weight))
     return kept
 
 
-def _width_of(columns: list[Column]) -> int:
+def _width_of(columns: Sequence[Column[Row]]) -> int:
     return sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)

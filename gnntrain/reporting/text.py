@@ -28,6 +28,8 @@ class Symbols:
         full, empty: The done and the open part of a progress bar.
         dot: Between the parts of a line.
         arrow: From a first to a last value.
+        plus_minus: Between a mean and its deviation.
+        cut: Where a text goes on that has no room.
     """
 
     bars: str
@@ -35,10 +37,14 @@ class Symbols:
     empty: str
     dot: str
     arrow: str
+    plus_minus: str
+    cut: str
 
 
-UNICODE = Symbols(bars="▁▂▃▄▅▆▇█", full="━", empty="─", dot="·", arrow="→")
-ASCII = Symbols(bars="_.-~=+*#", full="=", empty=".", dot="|", arrow="->")
+UNICODE = Symbols(bars="▁▂▃▄▅▆▇█", full="━", empty="─", dot="·", arrow="→", plus_minus="±", cut="…")
+ASCII = Symbols(
+    bars="_.-~=+*#", full="=", empty=".", dot="|", arrow="->", plus_minus="+-", cut="..."
+)
 
 
 def symbols_for(encoding: str | None) -> Symbols:

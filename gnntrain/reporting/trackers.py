@@ -23,7 +23,12 @@ from gnntrain.training.records import EpochRecord, RunInfo, Summary, json_safe
 
 _IDS = "trackers.json"
 _MLFLOW_BATCH = 100
-_MLFLOW_STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+_MLFLOW_STATUS = {
+    "completed": "FINISHED",
+    "pruned": "KILLED",
+    "interrupted": "KILLED",
+    "failed": "FAILED",
+}
 
 
 class TensorBoardLogger(Logger):
@@ -133,7 +138,7 @@ class WandbLogger(Logger):
         """Adds the summary's numbers and ends the run."""
         if self._run is not None:
             self._run.summary.update(_summary_scalars(summary))
-            self._run.finish(exit_code=0 if summary.status == "completed" else 1)
+            self._run.finish(exit_code=0 if summary.status in ("completed", "pruned") else 1)
 
 
 class MlflowLogger(Logger):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Status = Literal["completed", "interrupted", "failed"]
+Status = Literal["completed", "pruned", "interrupted", "failed"]
 Metrics = Mapping[str, Mapping[str, float]]
 """Metrics by split and by name, fractions: ``{"val": {"accuracy": 0.8}}``."""
 
@@ -227,12 +227,14 @@ class FitResult:
             there is no validation split; None before any evaluation.
         best: Metrics by split at `best_epoch`.
         seconds_before: Seconds of the run before it was resumed.
+        is_pruned: Whether a callback ended training early.
     """
 
     records: list[EpochRecord] = field(default_factory=list)
     best_epoch: int | None = None
     best: Metrics = field(default_factory=dict)
     seconds_before: float = 0.0
+    is_pruned: bool = False
 
     def add(self, record: EpochRecord, metric: str) -> bool:
         """Take in the next epoch; whether it is the best so far by ``metric`` on val."""
@@ -313,6 +315,10 @@ class Summary:
         return row | {name: json_safe(extra[name]) for name in extra if name not in own}
 
 
+class Pruned(Exception):
+    """A callback's word after an epoch that further ones are not worth their time."""
+
+
 class Callback(Protocol):
     """Whoever listens to a run; called on rank 0 alone."""
 
@@ -323,7 +329,7 @@ class Callback(Protocol):
         """Called as steps are done: must be cheap."""
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Called after every epoch and its evaluation."""
+        """Called after every epoch and its evaluation; may raise `Pruned`."""
 
     def on_message(self, text: str) -> None:
         """A notice or a warning for the person who watches."""

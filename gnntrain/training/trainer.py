@@ -34,7 +34,7 @@ from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.recorded import Record, RecordedStep
-from gnntrain.training.records import Callback, EpochRecord, FitResult, StepProgress
+from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
 from gnntrain.training.wishes import Wishes
 
@@ -191,7 +191,8 @@ class Trainer:
             return False
         num_done = len(self.result.records)
         enough = num_done >= self._config.epochs or self._step >= self._num_steps
-        return enough or self.result.has_stalled(self._config.patience)
+        stalled = self.result.has_stalled(self._config.patience)
+        return enough or stalled or self.result.is_pruned
 
     def _run_epoch(self, epoch: int) -> None:
         where = lambda: f"in epoch {epoch}, step {self._step + 1} of the run"  # noqa: E731
@@ -222,10 +223,19 @@ class Trainer:
         improved = self.result.add(record, self._metric)
         self._history.append(dataclasses.asdict(record))
         self._checkpoint(None, improved=improved)
-        for callback in self._callbacks:
-            callback.on_epoch(record)
+        self._tell(record)
         if (asked := max(number for _, number in facts)) and not self._is_over():
             raise Interrupted(asked)
+
+    def _tell(self, record: EpochRecord) -> None:
+        """Tell rank 0's callbacks of an epoch; all ranks stop where one of them prunes the run."""
+        is_pruned = False
+        for callback in self._callbacks:
+            try:
+                callback.on_epoch(record)
+            except Pruned:
+                is_pruned = True
+        self.result.is_pruned = self._context.broadcast(is_pruned)
 
     def _enter(self, phase: Phase, step: int) -> None:
         self._context.board.enter(self._context.rank, phase, step)

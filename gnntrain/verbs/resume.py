@@ -8,8 +8,13 @@ from gnntrain.verbs.base import Arguments, Verb, exit_code
 def _resume(arguments: Arguments) -> int:
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config
+    from gnntrain.sweep import SweepFolder, resume_sweep
 
     run = arguments.words[0]
+    folder = SweepFolder.find(run)
+    if folder is not None:
+        resume_sweep(folder, arguments.overrides)
+        return 0
     config = recompose_config(saved_config(run), arguments.overrides)
     return exit_code(resume(run, config, arguments.overrides))
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from gnntrain.verbs.base import Arguments, Verb, exit_code, figure, say
+from gnntrain.errors import UserError
+from gnntrain.verbs.base import Arguments, Verb, exit_code
 
 
 def _train(arguments: Arguments) -> int:
@@ -15,6 +14,7 @@ def _train(arguments: Arguments) -> int:
     if arguments.multirun:
         return _sweep(arguments)
     composed = compose_config(arguments.overrides, arguments.config_dirs)
+    _refuse_sweep_keys(arguments.overrides)
     from gnntrain.run import train
 
     try:
@@ -26,18 +26,19 @@ def _train(arguments: Arguments) -> int:
     return exit_code(summary)
 
 
+def _refuse_sweep_keys(overrides: Sequence[str]) -> None:
+    asked = [text for text in overrides if text.startswith(("sweep=", "sweep."))]
+    if asked:
+        raise UserError(
+            f"{' '.join(asked)} says what a sweep does, and this is one run",
+            "For a sweep add -m, as in `gnntrain -m model=sage,gcn`.",
+        )
+
+
 def _sweep(arguments: Arguments) -> int:
     from gnntrain.sweep import run_sweep
 
-    def train(config: Any, overrides: Sequence[str]) -> dict[str, Any]:
-        from gnntrain.run import train
-
-        return train(config, overrides)
-
-    jobs = run_sweep(arguments.overrides, arguments.config_dirs, train, say)
-    for job in jobs:
-        figures = f"{job.metric} val {figure(job.val)} test {figure(job.test)}"
-        say(f"  {Path(job.run_dir).name}: {figures if job.metric else job.status}")
+    run_sweep(arguments.overrides, arguments.config_dirs)
     return 0
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gnntrain.app import compose_config, expand_sweep, recompose_config
+from gnntrain.app import compose_config, recompose_config
 from gnntrain.cli import parse
 from gnntrain.config import Config, from_dict
 from gnntrain.groups import GROUPS, config_groups
+from gnntrain.space import expand_sweep
 from tests.fuzz.surface import Surface
 
 _DATASETS = ({"name": "synthetic"}, {"name": "files"}, {"name": "cora"})

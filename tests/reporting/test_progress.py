@@ -78,12 +78,12 @@ def test_a_run_that_goes_on_counts_its_own_epochs_for_the_time_left(clock: Clock
     assert progress.position()[1].endswith("ETA 10 s")
 
 
-def test_the_facts_name_loss_metric_speed_memory_and_best(clock: Clock) -> None:
+def test_the_facts_name_loss_metric_speed_and_memory(clock: Clock) -> None:
     progress = Progress(info(), clock)
     progress.note_step(step())
     progress.note_epoch(record_with_val(1, 0.5))
     progress.note_step(step(epoch=2, loss=None))
     facts = "loss 1.9375  val accuracy 0.5000  12.3k seeds/s  1.21M edges/s  1.50 GiB"
     assert progress.facts(80) == facts
-    assert progress.facts(160) == facts + "  best 0.5000 in epoch 1"
+    assert progress.facts(160) == facts
     assert progress.facts(30) == "loss 1.9375"

@@ -19,7 +19,7 @@ from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, See
 from gnntrain.models import SAGE
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
 
@@ -209,6 +209,43 @@ def test_training_stops_when_the_metric_has_stalled_for_patience_evaluations(
     result = make_trainer(store, epochs=9, patience=2, values=[0.1, 0.5, 0.4, 0.3, 0.9]).fit()
     assert len(result.records) == 4
     assert result.best_epoch == 2
+
+
+class PrunesAfter(Listener):
+    """Says after an epoch that the run is hopeless."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        super().on_epoch(record)
+        if record.epoch == self.epoch:
+            raise Pruned
+
+
+def test_a_callback_can_end_training_and_the_others_are_still_told(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    other = Listener()
+    result = make_trainer(store, epochs=9, callbacks=(PrunesAfter(2), other)).fit()
+    assert result.is_pruned
+    assert [record.epoch for record in other.epochs] == [1, 2]
+    assert not make_trainer(store, epochs=2).fit().is_pruned
+
+
+def fit_pruned_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    store = GraphStore.open(payload["store"])
+    trainer = make_trainer(store, context, epochs=9, callbacks=(PrunesAfter(2),))
+    result = trainer.fit()
+    told = (len(result.records), result.is_pruned)
+    torch.save(told, payload["out"] / f"pruned-{context.rank}.pt")
+
+
+def test_all_ranks_end_where_a_callback_of_rank_0_ends_training(tmp_path: Path) -> None:
+    payload = {"store": stored(tmp_path / "store").path, "out": tmp_path}
+    launch(fit_pruned_rank, payload, LaunchPlan(2, False, 1, 60, tmp_path))
+    for rank in (0, 1):
+        assert torch.load(tmp_path / f"pruned-{rank}.pt") == (2, True)
 
 
 def test_evaluation_is_due_every_few_epochs_and_after_the_last(tmp_path: Path) -> None:

@@ -1,0 +1,238 @@
+"""Has trials trained, several at a time, and writes down what becomes of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIG_IGN, SIGINT, getsignal, signal
+from typing import Any, Protocol
+
+from gnntrain.config import Config
+from gnntrain.distributed.signals import ENDING
+from gnntrain.errors import Interrupted
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.trials import Trial
+from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.pool import Gone, Worker, listening
+from gnntrain.sweep.process import Order, Outcome
+from gnntrain.sweep.slots import Slots
+from gnntrain.sweep.sources import Source
+from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
+
+_LOOK_SECONDS = 0.1
+# How long trials may take to save what they reached after Ctrl-C or SIGTERM.
+_GRACE_SECONDS = 40.0
+
+
+class View(Protocol):
+    """Who shows a sweep."""
+
+    def on_trial(self, trial: Trial) -> None:
+        """A trial is begun."""
+
+    def on_info(self, trial: Trial, info: RunInfo) -> None:
+        """What it trains is known."""
+
+    def on_step(self, trial: Trial, progress: StepProgress) -> None:
+        """It went on."""
+
+    def on_epoch(self, trial: Trial, record: EpochRecord) -> None:
+        """It ended an epoch."""
+
+    def on_message(self, trial: Trial, text: str) -> None:
+        """It has something to say."""
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """It ended, however it did."""
+
+    def refresh(self) -> None:
+        """Time passes."""
+
+
+class Conductor:
+    """Trains the trials of a source.
+
+    Args:
+        folder: The sweep's.
+        source: Where the trials come from.
+        slots: How many at a time, and where.
+        view: Who is told.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        source: Source,
+        slots: Slots,
+        view: View,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._source = source
+        self._slots = slots
+        self._view = view
+        self._clock = clock
+        log = folder.path / "workers.log"
+        self._idle = [Worker(devices, log) for devices in reversed(slots.devices)]
+        self._busy: dict[Worker, Trial] = {}
+        self._began: dict[int, float] = {}
+        self._infos: dict[int, RunInfo] = {}
+        self._is_over = False
+        self._signal: int | None = None
+
+    def run(self) -> None:
+        """Train all trials; none stops the others.
+
+        Raises:
+            Interrupted: After Ctrl-C, SIGTERM or SIGHUP, or where a trial was interrupted by
+                itself; all have ended then, with what they reached.
+        """
+        try:
+            with self._signals_noted():
+                while not self._is_over and self._fill():
+                    self._listen()
+                if self._is_over:
+                    self._wind_down()
+        finally:
+            for worker in [*self._idle, *self._busy]:
+                worker.close(kill=worker in self._busy)
+            self._write()
+        if self._is_over:
+            raise Interrupted(self._signal or SIGINT)
+
+    @contextmanager
+    def _signals_noted(self) -> Iterator[None]:
+        """Signals never come between two halves of a message; a second Ctrl-C does."""
+
+        def note(number: int, _frame: object) -> None:
+            if self._signal is None:
+                self._signal, self._is_over = number, True
+            elif number == SIGINT:
+                raise Interrupted(self._signal)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread gets signals
+            return
+        answered = [number for number in ENDING if getsignal(number) != SIG_IGN]
+        previous = {number: signal(number, note) for number in answered}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal(number, handler)
+
+    def _fill(self) -> bool:
+        """Begin as many trials as there is room for; whether any is being trained."""
+        while self._idle and (task := self._source.next()) is not None:
+            self._begin(self._idle.pop(), *task)
+        self._tell_unbegun()
+        return bool(self._busy)
+
+    def _begin(self, worker: Worker, trial: Trial, config: Config) -> None:
+        goes_on = _has_checkpoint(trial.run_dir)
+        if not goes_on:
+            trial.run_dir = _unused(trial.run_dir)
+        trial.status, trial.error = "running", None
+        self._busy[worker] = trial
+        self._began[trial.number] = self._clock()
+        self._view.on_trial(trial)
+        self._write()
+        run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
+        config = self._slots.share(config.model_copy(update={"run": run}))
+        plain = None if goes_on else config.to_dict()
+        worker.start(Order(trial.run_dir, plain, tuple(trial.overrides)))
+
+    def _tell_unbegun(self) -> None:
+        """Trials whose values do not go together fail before they begin."""
+        for trial in self._source.trials:
+            if trial.status == "failed" and trial.number not in self._began:
+                self._began[trial.number] = self._clock()
+                self._view.on_trial_end(trial)
+
+    def _listen(self) -> None:
+        for worker in listening(list(self._busy), _LOOK_SECONDS):
+            try:
+                kind, what = worker.hear()
+            except Gone as error:
+                kind, what = "end", self._left_behind(self._busy[worker], str(error))
+            self._take_in(worker, kind, what)
+        self._view.refresh()
+
+    def _left_behind(self, trial: Trial, last_words: str) -> Outcome:
+        """How a trial ended whose process could not say it: it may have been over just then."""
+        summary = RunDirectory(Path(trial.run_dir)).summary() or {}
+        status = str(summary.get("status", "interrupted" if self._is_over else "failed"))
+        return Outcome(status, summary, last_words if status == "failed" else None)
+
+    def _take_in(self, worker: Worker, kind: str, what: Any) -> None:
+        trial = self._busy[worker]
+        if kind == "start":
+            trial.metric = what.metric
+            self._infos[trial.number] = what
+            self._view.on_info(trial, what)
+        elif kind == "step":
+            self._view.on_step(trial, what)
+        elif kind == "epoch":
+            worker.answer(what.epoch, is_hopeless=self._is_hopeless(trial, what))
+            self._view.on_epoch(trial, what)
+        elif kind == "message":
+            self._view.on_message(trial, what)
+        else:
+            self._end(worker, trial, what)
+
+    def _is_hopeless(self, trial: Trial, record: EpochRecord) -> bool:
+        info = self._infos[trial.number]
+        value = record.metric("val", info.metric)
+        return self._source.is_hopeless(trial, record.epoch, info.epochs, value)
+
+    def _end(self, worker: Worker, trial: Trial, outcome: Outcome) -> None:
+        del self._busy[worker]
+        self._idle.append(worker)
+        _take_over(trial, outcome)
+        trial.seconds = self._clock() - self._began[trial.number]
+        self._is_over = self._is_over or trial.status == "interrupted"
+        self._source.note_end(trial)
+        self._view.on_trial_end(trial)
+        self._write()
+
+    def _wind_down(self) -> None:
+        """Let the trials save what they reached; a second Ctrl-C ends them at once."""
+        for worker in self._busy:
+            worker.signal(self._signal or SIGINT)
+        deadline = self._clock() + _GRACE_SECONDS
+        try:
+            while self._busy and self._clock() < deadline:
+                self._listen()
+        finally:
+            for trial in self._busy.values():
+                trial.status = "interrupted"
+
+    def _write(self) -> None:
+        self._folder.write_trials(self._source.trials)
+
+
+def _take_over(trial: Trial, outcome: Outcome) -> None:
+    summary = outcome.summary
+    trial.status = outcome.status
+    trial.metric = summary.get("metric", trial.metric)
+    trial.epochs, trial.best_epoch = summary.get("epochs"), summary.get("best_epoch")
+    if trial.metric is not None:
+        trial.val = summary.get("val", {}).get(trial.metric)
+        trial.test = summary.get("test", {}).get(trial.metric)
+    if trial.status == "failed":
+        trial.error = outcome.error or "the run failed"
+
+
+def _has_checkpoint(run_dir: str) -> bool:
+    checkpoints = Path(run_dir) / "checkpoints"
+    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
+
+
+def _unused(run_dir: str) -> str:
+    """The directory, or one beside it where it holds what cannot be gone on with."""
+    names: Sequence[str] = [run_dir, *(f"{run_dir}-{again}" for again in range(2, 1000))]
+    return next(name for name in names if not Path(name).exists() or not any(Path(name).iterdir()))

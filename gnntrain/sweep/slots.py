@@ -1,0 +1,96 @@
+"""How the trials of a sweep share the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from gnntrain.config import Config, ConfigError, Problem
+from gnntrain.cores import available_cores
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Places for trials that are trained at the same time.
+
+    Attributes:
+        devices: The GPUs of each, as CUDA_VISIBLE_DEVICES has them; None: whatever there is.
+        num_gpus: GPUs of each; None: as the trial asks.
+        threads: Compute threads a rank; None: as the trial asks.
+    """
+
+    devices: Sequence[str | None]
+    num_gpus: int | None = None
+    threads: int | None = None
+
+    def ranks(self, config: Config) -> Config:
+        """A trial's configuration with as many GPUs as its place has."""
+        if self.num_gpus is None or config.trainer.gpus != "auto":
+            return config
+        trainer = config.trainer.model_copy(update={"gpus": self.num_gpus})
+        return config.model_copy(update={"trainer": trainer})
+
+    def share(self, config: Config) -> Config:
+        """The configuration of a trial that keeps to its place."""
+        config = self.ranks(config)
+        if self.threads is None or config.distributed.threads is not None:
+            return config
+        distributed = config.distributed.model_copy(update={"threads": self.threads})
+        return config.model_copy(update={"distributed": distributed})
+
+
+def plan_slots(config: Config, num_trials: int, gpus: Sequence[str] | None = None) -> Slots:
+    """Share the machine out.
+
+    A trial on the CPU uses all cores well, and two need twice the memory: `auto` trains them one
+    after another there. A GPU is rarely shared well, and more of them in one trial would make its
+    global batch larger: `auto` gives each trial one (or as many as `trainer.gpus` says).
+
+    Args:
+        config: A trial's.
+        num_trials: How many there are at most.
+        gpus: The GPUs there are, as CUDA_VISIBLE_DEVICES has them; None: looked for.
+
+    Raises:
+        ConfigError: There are not the cores for so many trials at once.
+    """
+    asked, wanted = config.sweep.jobs, config.trainer.gpus
+    found = [] if wanted == 0 else visible_gpus() if gpus is None else list(gpus)
+    if not found:
+        return _on_cores(1 if asked == "auto" else min(asked, num_trials), config)
+    if asked == "auto":
+        each = 1 if wanted == "auto" else wanted
+        count = min(num_trials, max(1, len(found) // each))
+    else:
+        count = min(num_trials, asked)
+        each = max(1, len(found) // count) if wanted == "auto" else wanted
+    places = [
+        ",".join(found[(place * each + i) % len(found)] for i in range(each))
+        for place in range(count)
+    ]
+    threads = max(1, available_cores() // (count * each)) if count > 1 else None
+    return Slots(places, each, threads)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that torch sees, each as CUDA_VISIBLE_DEVICES names it."""
+    if metadata.version("torch").endswith("+cpu"):
+        return []  # and seconds are saved
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    count = torch.cuda.device_count()
+    return (
+        [name.strip() for name in named[:count]] if named != [""] else list(map(str, range(count)))
+    )
+
+
+def _on_cores(count: int, config: Config) -> Slots:
+    ranks, cores = config.distributed.num_processes, available_cores()
+    if count > 1 and count * ranks > cores:
+        expects = f"at most {max(1, cores // ranks)}: there are {cores} cores"
+        expects += f", and a trial takes {ranks}" if ranks > 1 else ""
+        raise ConfigError([Problem("sweep.jobs", str(config.sweep.jobs), expects)])
+    return Slots([None] * count, threads=cores // (count * ranks) if count > 1 else None)

@@ -1,0 +1,203 @@
+"""Trials at the same time, in threads that stand in for processes; and once in real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from gnntrain.cli import main
+from gnntrain.config import Config
+from gnntrain.errors import RunError
+from gnntrain.reporting.channel import Channel
+from gnntrain.reporting.trials import Standings
+from gnntrain.sweep import run_sweep
+from gnntrain.training.records import Pruned
+from tests.reporting.samples import info, record_with_val
+from tests.sweep.threads import ThreadProcess
+
+EPOCHS = 20
+
+
+class Training(types.ModuleType):
+    """Stands in for `gnntrain.run`: epochs whose metric is the learning rate, told to the sweep."""
+
+    def __init__(self) -> None:
+        super().__init__("gnntrain.run")
+        self.lock = threading.Lock()
+        self.num_running = self.most_running = 0
+        self.configs: list[Config] = []
+        self.before: Callable[[Config], None] = lambda _config: None
+
+    def resume(self, run: str, listener: Any) -> None:
+        raise AssertionError((run, listener))  # nothing here has a checkpoint
+
+    def train(self, config: Config, _typed: Sequence[str], listener: Any) -> dict[str, Any]:
+        with self.lock:
+            self.configs.append(config)
+            self.num_running += 1
+            self.most_running = max(self.most_running, self.num_running)
+        try:
+            Path(str(config.run.dir)).mkdir(parents=True)
+            self.before(config)
+            return self._epochs(config, Channel(listener))
+        finally:
+            with self.lock:
+                self.num_running -= 1
+
+    def _epochs(self, config: Config, channel: Channel) -> dict[str, Any]:
+        channel.on_start(info(epochs=EPOCHS))
+        status = "completed"
+        value = config.trainer.lr
+        for epoch in range(1, EPOCHS + 1):
+            try:
+                channel.on_epoch(record_with_val(epoch, value))
+            except Pruned:
+                status = "pruned"
+                break
+        found = {"accuracy": value}
+        summary = {"status": status, "metric": "accuracy", "val": found, "test": found}
+        return {**summary, "epochs": epoch, "best_epoch": 1}
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Training:
+    fake = Training()
+    monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
+    monkeypatch.setattr("gnntrain.sweep.pool.Process", ThreadProcess)
+    monkeypatch.setattr("gnntrain.sweep.slots.available_cores", lambda: 4)
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def statuses(standings: Standings) -> list[str]:
+    return [trial.status for trial in standings.trials]
+
+
+def test_trials_are_trained_at_the_same_time_but_no_more_than_asked(training: Training) -> None:
+    barrier = threading.Barrier(2, timeout=30)
+
+    def meet(_config: Config) -> None:
+        barrier.wait()
+
+    training.before = meet
+    standings = run_sweep(["trainer.lr=0.1,0.2,0.3,0.4", "sweep.jobs=2", "run.dir=s"])
+    assert statuses(standings) == ["completed"] * 4
+    assert training.most_running == 2
+    assert {config.distributed.threads for config in training.configs} == {2}
+
+
+def test_the_best_configuration_is_a_file_to_train_again(training: Training) -> None:
+    overrides = ["trainer.lr=0.1,0.3,0.2", "model=gat", "sweep.jobs=2", "run.dir=s"]
+    best = run_sweep(overrides).best
+    assert best is not None
+    assert best.number == 1
+    found = yaml.safe_load(Path("s/best.yaml").read_text())
+    assert (found["trainer"]["lr"], found["model"]["name"]) == (0.3, "gat")
+    assert found["distributed"]["threads"] is None  # it has the machine to itself then
+    assert "run" not in found
+    assert run_sweep(["s/best.yaml", "trainer.seed=0,1", "run.dir=again"]).repeated
+    assert {config.trainer.lr for config in training.configs[3:]} == {0.3}
+    assert {config.model.name for config in training.configs[3:]} == {"gat"}
+
+
+def test_a_search_prunes_and_learns(training: Training) -> None:
+    overrides = ["sweep=optuna", "sweep.trials=15", "trainer.lr=interval(0.001,1)", "run.dir=s"]
+    standings = run_sweep(overrides)
+    assert len(training.configs) == 15
+    assert 0 < standings.count("pruned") < 10
+    for trial in standings.trials:
+        assert trial.epochs == (EPOCHS if trial.status == "completed" else 3)
+    assert standings.best is not None
+    assert standings.best.val == max(config.trainer.lr for config in training.configs)
+    told = json.loads(Path("s/summary.json").read_text())
+    assert (told["status"], told["trials"]) == ("completed", 15)
+    assert told["best"]["number"] == standings.best.number
+
+
+def test_a_search_is_checked_at_its_ends_before_it_begins(
+    training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["sweep=optuna", "model.dropout=interval(0,2)", "trainer.lr=0.1,-1", "x.y=1"]
+    assert main(["-m", *overrides]) == 2
+    err = capsys.readouterr().err
+    for part in ("model.dropout=2", "trainer.lr=-1", "x.y=1"):
+        assert part in err
+    assert training.configs == []
+    assert not Path("runs").exists()
+
+
+def test_without_optuna_a_search_is_refused_with_a_hint(
+    training: Training, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnntrain.sweep.find_spec", lambda _name: None)
+    assert main(["-m", "sweep=optuna", "trainer.lr=interval(0.1,1)"]) == 2
+    assert "`pip install optuna`" in capsys.readouterr().err
+    assert training.configs == []
+
+
+@pytest.mark.usefixtures("training")
+def test_a_process_that_is_gone_costs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Vanishing(ThreadProcess):
+        """Ends in the middle of its first trial, as one that the system kills."""
+
+        exitcode = -signal.SIGKILL
+
+        def run(self) -> None:
+            if len(started) == 1:
+                self._own.recv()
+                self._own.close()
+                return
+            super().run()
+
+        def start(self) -> None:
+            started.append(self)
+            super().start()
+
+    started: list[Vanishing] = []
+    monkeypatch.setattr("gnntrain.sweep.pool.Process", Vanishing)
+    with pytest.raises(RunError, match=r"was ended by SIGKILL\. The system kills a process when"):
+        run_sweep(["trainer.lr=0.1,0.2,0.3", "run.dir=s"])
+    told = json.loads(Path("s/sweep.json").read_text())
+    assert [trial["status"] for trial in told] == ["failed", "completed", "completed"]
+    assert len(started) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "setpgid"), reason="needs POSIX process groups")
+@pytest.mark.slow
+def test_real_processes_train_fail_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["dataset.num_nodes=300", "trainer.epochs=150", "trainer.gpus=0"]
+    small.append(f"dataset.store_dir={tmp_path}")
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while not Path("s/1_trainer.lr=0.01/checkpoints/last.pt").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert main(["-m", "trainer.lr=1e30,0.01", *small, "run.dir=s"]) == 130
+    assert "Go on with `gnntrain resume s`" in capfd.readouterr().err
+    told = json.loads(Path("s/sweep.json").read_text())
+    assert [trial["status"] for trial in told] == ["failed", "interrupted"]
+    assert 0 < told[1]["epochs"] < 150
+    assert main(["resume", "s"]) == 1
+    assert "1 of 2 trials failed" in capfd.readouterr().err
+    told = json.loads(Path("s/sweep.json").read_text())
+    assert [trial["status"] for trial in told] == ["failed", "completed"]
+    assert told[1]["epochs"] == 150
+    assert "The training loss is nan" in told[0]["error"]
