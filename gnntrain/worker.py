@@ -104,9 +104,16 @@ def _fit(
                 peak_rss=peak or peak_resident_bytes(),
                 peak_gpu=peak_gpu_bytes(parts.context.device),
             )
-            run.write_summary(summary)
+            unwritten: RunError | None = None
+            try:
+                run.write_summary(summary)
+            except RunError as failure:
+                unwritten = failure
             for callback in callbacks:
                 callback.on_finish(summary)
+            # Besides what ended the run, the parent tells it.
+            if unwritten is not None and error is None:
+                raise unwritten
 
 
 def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInfo:

@@ -181,7 +181,11 @@ def _shape(weight: object) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    # Torch's writer also stumbles over its own end after the disk has refused.
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__context__
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__

@@ -13,7 +13,7 @@ import torch
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.checkpoint import load_checkpoint
 
-_TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory")
+_TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "time")
 _STATE = ("model", "optimizer", "schedule", "scaler", "loader", "step", "best_epoch", "best")
 _SUMMARY = ("status", "epochs", "best_epoch", "train_loss", "train", "val", "test")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.errors import RunError
 from gnntrain.loading.features import MappedFeatures, StoredRows
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
@@ -26,7 +28,8 @@ from gnntrain.training.evaluation import (
     chunks,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.scratch import Scratch, _SharedFile
+from tests.disks import full_disk
 from tests.graphs import random_graph, stored
 
 VARIANTS: list[dict[str, Any]] = [
@@ -318,3 +321,26 @@ def test_ranks_get_equal_work_though_a_hub_comes_first() -> None:
         a, b = balanced_range(indptr, rank, 4)
         work.append(int(indptr[b] - indptr[a]) + 16 * (b - a))
     assert max(work) < 1.3 * min(work)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_ranks_share_has_no_name_that_could_be_left_behind(
+    tmp_path: Path, on_disk: bool
+) -> None:
+    before = {path.name for path in Path("/dev/shm").glob(".gnntrain*")}
+    file = _SharedFile(4 * 6, tmp_path if on_disk else None)
+    mine, other = (torch.from_file(file.path, shared=True, size=6) for _ in range(2))
+    file.forget()
+    mine[:] = torch.arange(6.0)
+    assert torch.equal(other, torch.arange(6.0))
+    assert not Path(file.path).exists()
+    assert not list(tmp_path.iterdir())
+    assert before == {path.name for path in Path("/dev/shm").glob(".gnntrain*")}
+
+
+def test_activations_without_room_on_the_disk_are_a_sentence(tmp_path: Path) -> None:
+    scratch = Scratch(DistributedContext(), tmp_path, memory_limit=0)
+    with full_disk(1000), pytest.raises(RunError, match=r"needs 40,000 bytes for activations"):
+        scratch.matrix("h", 1000, 10)
+    assert not list(tmp_path.iterdir())
