@@ -92,8 +92,12 @@ def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedSto
         normalize_features=dataset.normalize_features,
         feature_dtype=dataset.feature_dtype,
     )
-    directory = Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
-    return open_or_build(directory, builder.identity(), options, builder.build)
+    return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
+
+
+def stores_folder(dataset: DatasetConfig) -> Path:
+    """The folder in which the data set's store lies, or will."""
+    return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
 
 
 def record_of(store: GraphStore) -> StoreRecord:

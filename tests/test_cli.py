@@ -64,6 +64,7 @@ class FakeRun(types.ModuleType):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
+    monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
