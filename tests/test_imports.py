@@ -23,14 +23,9 @@ FLOORS = [
     ["training"],
     ["reporting"],
     ["assembly", "job", "run_store"],
-<<<<<<< HEAD
     ["worker", "failures", "inference"],
     ["run", "results"],
-=======
-    ["worker", "failures"],
-    ["run"],
     ["doctor", "planning", "listing"],
->>>>>>> 15cf0fb (gnntrain doctor: what a machine offers, what is missing, what auto chooses on it)
     ["app"],
     ["sweep"],
     ["verbs"],

@@ -5,11 +5,7 @@ What a verb needs is imported when it runs: help must answer at once, and worker
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from gnntrain.verbs import evaluate, export, predict, prepare, resume, train
-=======
-from gnntrain.verbs import doctor, evaluate, prepare, resume, train
->>>>>>> 15cf0fb (gnntrain doctor: what a machine offers, what is missing, what auto chooses on it)
+from gnntrain.verbs import doctor, evaluate, export, predict, prepare, resume, train
 from gnntrain.verbs.base import Arguments, Verb, say
 from gnntrain.verbs.help import general_help, verb_help
 

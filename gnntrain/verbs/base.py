@@ -11,14 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-_INTERRUPTED = 130
-=======
 from gnntrain.errors import UserError
 
-INTERRUPTED = 130
-TERMINATED = 143
->>>>>>> 15cf0fb (gnntrain doctor: what a machine offers, what is missing, what auto chooses on it)
+_INTERRUPTED = 130
 
 
 @dataclass
