@@ -13,10 +13,12 @@ from gnntrain.config import Config, from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.evaluation import PartialEvaluator
 from gnntrain.planning.measured import BatchSize, EvaluationCost, RankMeasure
 from gnntrain.planning.resident import OwnPeak, mapped_from, resident
 from gnntrain.planning.steps import WatchedLoader
+from gnntrain.training.forward import needs_of
 from gnntrain.training.measure import peak_gpu_bytes
 from gnntrain.training.trainer import Trainer
 
@@ -85,12 +87,22 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             own_peak=evaluator.own_peak,
             own_after=evaluator.own_before,
             library_bytes=resident().files - mapped_from(store.path),
+            store_bytes=_bytes_read(store, parts.model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:
         job.answer.write_text(json.dumps(everyone))
+
+
+def _bytes_read(store: GraphStore, model: GNN | PlainModel) -> int:
+    """Bytes of the store's arrays that training and evaluation read."""
+    needs = needs_of(model)
+    unread = {"node_ids"}
+    unread |= set() if needs.weight else {"edge_weight"}
+    unread |= set() if needs.norm else {"gcn_norm"}
+    return sum(array.bytes for name, array in store.meta.arrays.items() if name not in unread)
 
 
 def _measure(plain: dict[str, Any]) -> RankMeasure:

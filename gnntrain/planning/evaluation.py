@@ -93,21 +93,20 @@ class PartialEvaluator:
             )
             return [taken], (0,)
         seconds, widths = [], []
+        num_rows = [b - a for a, b in ranges]
+        indptr = self._store.indptr
+        work = [int(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
         for i in range(model.num_layers):
-            layer = _Layer(model, i, self._parts, features)
             began = resident().own
             self._peak.begin()
-            taken = 0.0
-            if model.has_transform(i):
-                taken = self._scaled(ranges, [b - a for a, b in ranges], layer.transform)
+            layer = _Layer(model, i, self._parts, features)
+            taken = self._scaled(ranges, num_rows, layer.transform) if layer.transforms else 0.0
             layer.make_given()
-            held = max(0, resident().own - began)
-            indptr = self._store.indptr
-            work = [int(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
-            taken += self._scaled(ranges, work, layer.compute)
-            self._extra = max(self._extra, self._peak.so_far() - began - held)
-            seconds.append(taken)
+            seconds.append(taken + self._scaled(ranges, work, layer.compute))
             widths.append(layer.width)
+            self._extra = max(self._extra, self._peak.so_far() - began - layer.stand_in_bytes)
+            del layer
+        self._extra += 4 * model.state_channels * sum(num_rows)
         return seconds, tuple(widths)
 
     def _scaled(
@@ -179,12 +178,14 @@ class _Layer:
     def __init__(self, model: GNN, i: int, parts: Parts, features: MappedFeatures) -> None:
         self._model, self._i = model, i
         self._store, self._device = parts.store, parts.context.device
+        self.stand_in_bytes = 0
         width = features.num_features if i == 0 else model.hidden_channels
         self._source: StoredRows | Tensor = (
             features.named() if i == 0 else self._stand_in(width, parts.context.device)
         )
         self._given: StoredRows | Tensor = self._source
         self.width = 0
+        self.transforms = model.has_transform(i)
         self._needs = replace(needs_of(model), norm=False)
         self._norm = share(self._store.gcn_norm).to(self._device) if model.uses_norm else None
 
@@ -197,7 +198,7 @@ class _Layer:
     def make_given(self) -> None:
         """Make what the layer aggregates."""
         model, source = self._model, self._source
-        if model.has_transform(self._i):
+        if self.transforms:
             if self.width == 0:  # this rank computes nothing
                 return
             self._given = self._stand_in(self.width, self._device)
@@ -211,13 +212,17 @@ class _Layer:
         block = replace(block, norm=self._norm)
         if isinstance(given, Tensor) and len(given) < block.num_src:
             block = _folded(block, len(given))
-        if not model.has_transform(i):
-            return model.layer(i, given, block).cpu()
-        assert isinstance(given, Tensor)
-        h_dst = self._input(a, b)
-        first = block.dst_offset
-        z_dst = given[first : first + block.num_dst]
-        return model.finish(i, model.combine(i, given, h_dst, z_dst, block), h_dst).cpu()
+        if self.transforms:
+            assert isinstance(given, Tensor)
+            h_dst = self._input(a, b)
+            first = block.dst_offset
+            z_dst = given[first : first + block.num_dst]
+            h = model.finish(i, model.combine(i, given, h_dst, z_dst, block), h_dst)
+        else:
+            h = model.layer(i, given, block)
+        if model.state_channels:
+            h = model.readout_add(i, model.readout_start(len(h)), h)
+        return (model.readout(h) if i == model.num_layers - 1 else h).cpu()
 
     def _input(self, a: int, b: int) -> Tensor:
         if isinstance(self._source, StoredRows):
@@ -226,6 +231,8 @@ class _Layer:
 
     def _stand_in(self, width: int, device: torch.device) -> Tensor:
         num_rows = min(self._store.num_nodes, max(1 << 16, _STAND_IN_BYTES // (4 * width)))
+        if device.type == "cpu":
+            self.stand_in_bytes += 4 * num_rows * width
         return torch.rand(num_rows, width, device=device)
 
 

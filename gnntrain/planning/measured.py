@@ -52,6 +52,7 @@ class RankMeasure:
         own_peak: Most memory of its own in the steps.
         own_after: Memory of its own after them.
         library_bytes: Resident pages of files that are not the store's.
+        store_bytes: Bytes of the store's arrays that this model reads.
         gpu_peak: Most memory that torch held on the GPU; 0 without one.
         evaluation: What evaluation will take.
     """
@@ -64,5 +65,6 @@ class RankMeasure:
     own_peak: int
     own_after: int
     library_bytes: int
+    store_bytes: int
     gpu_peak: int
     evaluation: EvaluationCost
