@@ -83,7 +83,8 @@ class GPUMemory:
 def layer_matrices(
     config: Config, store: GraphStore, widths: Sequence[int], world_size: int
 ) -> list[list[Matrix]]:
-    """Which matrices exact evaluation holds at once, layer by layer; none where it is sampled.
+    """Which matrices exact evaluation holds at once, layer by layer, then while metrics are
+    computed; none where it is sampled.
 
     Args:
         config: The run's.
@@ -108,7 +109,7 @@ def layer_matrices(
         name = "logits" if is_last else f"h{i % 2}"
         held[name] = matrix(name, store.num_outputs if is_last else model.hidden_channels)
         moments.append([*held.values(), *([matrix("z", width)] if width else [])])
-    return moments
+    return [*moments, list(held.values())]
 
 
 def _place(num_bytes: int, limit: int, world_size: int) -> Place:

@@ -82,17 +82,31 @@ class Sheet:
                 indent = " " * (len(_INDENT) + 7 + len(_GAP) + width + len(_GAP))
                 self._wrapped(Text(indent).append(f"{self._arrow} ", style="dim"), row.hint)
 
+    def note(self, text: str) -> None:
+        """A sentence below a table."""
+        self._wrapped(Text(_INDENT), text)
+
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-        """A table whose first ``left`` columns stand to the left, the others to the right."""
+        """A table whose first ``left`` columns stand to the left, the others to the right.
+
+        On a terminal that is too narrow, the widest of the left ones is cut.
+        """
         cells = [list(header), *map(list, rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        excess = len(_INDENT) + sum(widths) + len(_GAP) * (len(widths) - 1) - self._rich.width
+        if excess > 0 and self._rich.is_terminal:
+            widest = max(range(left), key=lambda place: widths[place])
+            widths[widest] = max(_NARROWEST, widths[widest] - excess)
         for number, row in enumerate(cells):
             padded = [
-                cell.ljust(width) if place < left else cell.rjust(width)
+                self._cut(cell, width).ljust(width) if place < left else cell.rjust(width)
                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))
             ]
             style = "dim" if number == 0 else ""
             self._print(Text(f"{_INDENT}{_GAP.join(padded)}".rstrip(), style=style))
+
+    def _cut(self, cell: str, width: int) -> str:
+        return cell if len(cell) <= width else cell[: width - 2] + ".."
 
     def _wrapped(self, head: Text, value: str) -> None:
         """The head, and the value beside it in as many lines as it takes."""
