@@ -69,7 +69,7 @@ def candidates(
         found = _words(verb, num_given, choices)
         if not before:
             found += [Candidate(name, one.summary) for name, one in verbs.items()]
-        if verb.takes_keys:
+        if verb.takes_keys and num_given >= len(verb.words):
             found += _keys(current, _config_dirs(before))
     return [one for one in found if one.word.startswith(current)]
 
