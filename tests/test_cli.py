@@ -55,6 +55,10 @@ class FakeRun(types.ModuleType):
         metrics = {"train": {"accuracy": 0.9}, "val": {}, "test": {"accuracy": 0.75}}
         return {"run": "runs/x", "epoch": 3, "metric": "accuracy", "metrics": metrics}
 
+    def plan(self, config: Config) -> Any:
+        self.asked.append(config)
+        return types.SimpleNamespace(fits=True, to_dict=dict)
+
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
         return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
@@ -65,6 +69,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
+    monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
+    monkeypatch.setattr("gnntrain.verbs.plan._show", fake.asked.append)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake

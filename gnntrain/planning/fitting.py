@@ -50,7 +50,10 @@ def _memory(
     if host.needed <= _TIGHT * available:
         return Finding("ok", "memory", text)
     in_evaluation = host.evaluation + host.shared > host.training
-    if in_evaluation and any(m.place != "disk" for moment in moments for m in moment):
+    layers = max(
+        (sum(m.num_bytes for m in moment if m.place != "disk") for moment in moments), default=0
+    )
+    if in_evaluation and host.needed - layers <= _TIGHT * available:
         hint = _smaller_layers(moments)
     else:
         hint = _smaller_steps(config, ranks, host, available)
