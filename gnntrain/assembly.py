@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.config import Config
+from gnntrain.config import Config, SamplerConfig
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -361,12 +361,8 @@ class Parts:
         return hottest(counts, self._placement.num_cached)
 
     def _num_loader_threads(self) -> int:
-        threads = self.config.sampler.threads
-        if threads is None:
-            # On a CPU rank with one core a thread would only take it from the step, and hold a
-            # second batch in memory.
-            threads = int(self.context.device.type == "cuda" or torch.get_num_threads() > 1)
-        return threads
+        on_gpu = self.context.device.type == "cuda"
+        return num_loader_threads(self.config.sampler, torch.get_num_threads(), on_gpu=on_gpu)
 
     def _sampler(self, fan_outs: tuple[int, ...]) -> CPUNeighborSampler:
         """One sampler for all loaders with these fan-outs: its working memory is worth sharing."""
@@ -380,3 +376,18 @@ class Parts:
                 edge_ids=store.edge_weight is not None and needs_of(self.model).weight,
             )
         return self._samplers[fan_outs]
+
+
+def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool) -> int:
+    """Background threads that make a rank's batches.
+
+    Args:
+        sampler: The `sampler` keys.
+        num_threads: Compute threads of the rank.
+        on_gpu: Whether the rank computes on a GPU.
+    """
+    if sampler.threads is not None:
+        return sampler.threads
+    # On a CPU rank with one core a thread would only take it from the step, and hold a second
+    # batch in memory.
+    return int(on_gpu or num_threads > 1)

@@ -37,6 +37,7 @@ __all__ = [
     "launch_plan",
     "prepare",
     "prepare_store",
+    "refuse_untrainable",
     "resume",
     "saved_config",
     "train",
@@ -61,7 +62,7 @@ def train(
     started = time.time()
     opened = prepare_store(config.dataset)
     plan = launch_plan(config)
-    _refuse_untrainable(config, opened.store, plan.world_size)
+    refuse_untrainable(config, opened.store, plan.world_size)
     run = _create(config, overrides)
     run.write_store_record(record_of(opened.store))
     job = replace(_job(config, run, opened, started), listener=listener)
@@ -288,7 +289,12 @@ def launch_plan(config: Config) -> LaunchPlan:
     return LaunchPlan(world_size, num_gpus > 0, threads, config.distributed.timeout)
 
 
-def _refuse_untrainable(config: Config, store: GraphStore, world_size: int) -> None:
+def refuse_untrainable(config: Config, store: GraphStore, world_size: int) -> None:
+    """Refuse a graph or a batch size that leaves nothing to train on.
+
+    Raises:
+        UserError: There is no training node, or no whole batch of them.
+    """
     num_seeds = len(store.split("train"))
     if num_seeds == 0:
         raise UserError(

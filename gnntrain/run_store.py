@@ -11,7 +11,7 @@ import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig
-from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build
+from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build, store_name
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import Task
 from gnntrain.data.store import GraphStore, StoreError
@@ -89,14 +89,28 @@ def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedSto
         labelled: Whether a user's own files must say what is to be learnt.
     """
     builder = builder_for(dataset, labelled=labelled)
-    options = PrepareOptions(
+    options = _options(dataset)
+    return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
+
+
+def _options(dataset: DatasetConfig) -> PrepareOptions:
+    return PrepareOptions(
         to_undirected=dataset.to_undirected,
         add_self_loops=dataset.add_self_loops,
         normalize_features=dataset.normalize_features,
         feature_dtype=dataset.feature_dtype,
     )
-    directory = Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
-    return open_or_build(directory, builder.identity(), options, builder.build)
+
+
+def store_folder(dataset: DatasetConfig) -> Path:
+    """The folder of the data set's own store, which need not be there yet."""
+    identity = builder_for(dataset).identity()
+    return stores_folder(dataset).absolute() / store_name(identity, _options(dataset))
+
+
+def stores_folder(dataset: DatasetConfig) -> Path:
+    """The folder of all stores."""
+    return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
 
 
 def record_of(store: GraphStore) -> StoreRecord:

@@ -67,6 +67,10 @@ class FakeRun(types.ModuleType):
         path = Path("runs/x/export")
         return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
 
+    def plan(self, config: Config) -> Any:
+        self.asked.append(config)
+        return types.SimpleNamespace(fits=True, to_dict=dict)
+
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
         return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
@@ -81,6 +85,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, verb, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.Process", ThreadProcess)
+    monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
+    monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
+    monkeypatch.setattr("gnntrain.verbs.plan._show", fake.asked.append)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake

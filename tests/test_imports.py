@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
     ["__init__", "errors", "jit", "groups", "cores", "phases"],
-    ["config"],
+    ["config", "completion"],
     ["compute"],
     ["distributed"],
     ["data"],
@@ -25,6 +25,7 @@ FLOORS = [
     ["assembly", "job", "run_store"],
     ["worker", "failures", "inference"],
     ["run", "results"],
+    ["doctor", "planning", "listing"],
     ["app"],
     ["space"],
     ["sweep"],

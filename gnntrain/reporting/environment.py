@@ -51,15 +51,15 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "command": shlex.join(command if command is not None else sys.argv),
         "seed": seed,
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := package_version(name))},
         "cuda": _cuda_version(),
         "git_commit": _git_commit(Path(__file__).resolve().parent),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "cores_available": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _gpus(),
+        "gpus": visible_gpus(),
         "variables": {
             name: os.environ[name]
             for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -68,7 +68,8 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
     }
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The installed version of a package, ``None`` where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -88,7 +89,8 @@ def _cuda_version() -> str | None:
     return torch.version.cuda
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -113,7 +115,8 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip()
 
 
-def _gpus() -> list[dict[str, Any]]:
+def visible_gpus() -> list[dict[str, Any]]:
+    """Name, memory and driver of every GPU that ``nvidia-smi`` lists."""
     query = "--query-gpu=name,memory.total,driver_version"
     text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = csv.reader((text or "").splitlines(), skipinitialspace=True)

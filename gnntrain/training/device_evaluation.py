@@ -165,7 +165,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
             return DeviceTable(given, nodes).whole()
         return given[nodes.cpu()].to(device)
 
-    def _chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
+    def pieces(self, model: GNN) -> Iterator[tuple[int, int]]:
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
         most = max(1, _MAX_CHUNK_NUMBERS // widest)
         max_edges = _MAX_CHUNK_EDGES if self._is_resident else most

@@ -36,7 +36,7 @@ _MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
 _MAX_CHUNK_EDGES = 1 << 20
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
-_ROW_COST = 16
+ROW_COST = 16
 
 
 class Evaluator(Protocol):
@@ -141,7 +141,7 @@ class LayerwiseEvaluator:
     def _by_row(self, model: GNN, embed: bool) -> Inferred:
         out = self._matrix("logits", model.out_channels)
         kept = self._matrix("embeddings", model.embedding_channels) if embed else None
-        for start, stop in self._chunks(model):
+        for start, stop in self.pieces(model):
             rows = self._read(self._features_of_all(), start, stop)
             out[start:stop] = _rows_alone(model, rows, None if kept is None else kept[start:stop])
         self._share(out)
@@ -168,7 +168,7 @@ class LayerwiseEvaluator:
                     kept = self._features.named()
             else:
                 target = self._matrix(f"h{i % 2}", model.hidden_channels)
-            for a, b in self._chunks(model):
+            for a, b in self.pieces(model):
                 h = self._layer(model, i, source, given, a, b)
                 if readout is not None:
                     state = readout[a - start : b - start]
@@ -208,7 +208,7 @@ class LayerwiseEvaluator:
         if model.has_transform(i):
             width = model.transform(i, self._input(model, i, source, 0, 0)).shape[1]
             z = self._matrix("z", width)
-            for a, b in self._chunks(model):
+            for a, b in self.pieces(model):
                 z[a:b] = model.transform(i, self._input(model, i, source, a, b))
             self._share(z)
             return z
@@ -259,7 +259,8 @@ class LayerwiseEvaluator:
             self._norm_on_device = norm.to(self._context.device)
         return self._norm_on_device
 
-    def _chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
+    def pieces(self, model: GNN) -> Iterator[tuple[int, int]]:
+        """This rank's nodes, cut into the ranges that it computes one after another."""
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
         max_rows = max(1, _MAX_CHUNK_NUMBERS // widest)
         return self._cuts(max_rows, _MAX_CHUNK_EDGES)
@@ -290,7 +291,7 @@ class SampledEvaluator:
         context: DistributedContext,
     ) -> None:
         self._store = store
-        self._loaders = loaders
+        self.loaders = loaders
         self._context = context
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
@@ -300,7 +301,7 @@ class SampledEvaluator:
         model.eval()
         try:
             return self._context.broadcast(
-                {split: self._split(module, self._loaders[split]) for split in SPLITS}
+                {split: self._split(module, self.loaders[split]) for split in SPLITS}
             )
         finally:
             model.train(was_training)
@@ -349,11 +350,11 @@ def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int,
     A node's work is taken as its in-edges plus a constant for its own row.
     """
     num_nodes = len(indptr) - 1
-    total = int(indptr[-1]) + _ROW_COST * num_nodes
+    total = int(indptr[-1]) + ROW_COST * num_nodes
 
     def boundary(part: int) -> int:
         wanted = total * part // world_size
-        key = lambda node: int(indptr[node]) + _ROW_COST * node  # noqa: E731
+        key = lambda node: int(indptr[node]) + ROW_COST * node  # noqa: E731
         return bisect_left(range(num_nodes + 1), wanted, key=key)
 
     return boundary(rank), boundary(rank + 1)

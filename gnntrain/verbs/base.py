@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from gnntrain.errors import UserError
 
 _INTERRUPTED = 130
 
@@ -72,6 +75,23 @@ def say(text: str) -> None:
     except BrokenPipeError:
         # Python flushes once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_json(out: str, content: object) -> None:
+    """Write plain data as JSON to the file `out`, or to the standard output where it is `-`.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    text = json.dumps(content, indent=2)
+    if out == "-":
+        say(text)
+        return
+    try:
+        Path(out).expanduser().write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{out} cannot be written: {reason}", "Choose another file.") from error
 
 
 def figure(value: object) -> str:

@@ -32,7 +32,7 @@ def test_versions_hardware_seed_and_command_are_there() -> None:
 def test_gpus_are_read_from_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "NVIDIA H200, 143771, 570.1\nOdd GPU, [N/A], 570.1"
     monkeypatch.setattr(environment, "_output", lambda *_: text)
-    gpus = environment._gpus()
+    gpus = environment.visible_gpus()
     assert gpus[0] == {
         "name": "NVIDIA H200",
         "memory_bytes": 143771 * 2**20,

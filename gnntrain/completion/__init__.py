@@ -1,0 +1,1 @@
+"""Completion of the command line in shells. Answers at once: nothing heavy is imported."""

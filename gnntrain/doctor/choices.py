@@ -1,0 +1,47 @@
+"""What a configuration leaves open, and what is chosen for it on this machine."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import psutil
+
+from gnntrain.assembly import num_loader_threads
+from gnntrain.config import Config
+from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.text import format_bytes
+from gnntrain.run import launch_plan
+
+
+def chosen_by_auto(config: Config) -> list[Finding]:
+    """Ranks, threads, sampler and the memory that evaluation may take."""
+    plan = launch_plan(config)
+    kind = "GPU" if plan.use_gpus else "CPU"
+    threads = num_loader_threads(config.sampler, plan.threads, on_gpu=plan.use_gpus)
+    chosen = [
+        ("ranks", _counted(plan.world_size, f"{kind} rank")),
+        ("threads", f"{_counted(plan.threads, 'compute thread')} a rank"),
+        ("sampler", _sampler(config, on_gpu=plan.use_gpus)),
+        ("loader", f"{_counted(threads, 'background thread')} a rank"),
+    ]
+    if config.evaluation.name == "layerwise":
+        given = config.evaluation.memory_limit
+        limit = psutil.virtual_memory().total // 4 if given is None else given * 2**30
+        text = f"a layer's activations stay in memory up to {format_bytes(limit)}"
+        chosen.append(("evaluation", f"exact; {text}"))
+    return [Finding("ok", name, text) for name, text in chosen]
+
+
+def _sampler(config: Config, *, on_gpu: bool) -> str:
+    sampler = config.sampler
+    if sampler.name == "full":
+        return "full graph"
+    backend = sampler.backend
+    if backend == "auto":
+        triton = on_gpu and find_spec("triton") is not None
+        backend = "triton, or numba where the edges have no room" if triton else "numba"
+    return f"neighbor {list(sampler.fan_outs)} ({backend})"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,1 @@
+"""What there is: data sets, models, samplers, runs."""

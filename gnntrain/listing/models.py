@@ -1,0 +1,60 @@
+"""The models, with the parameters that they have by default, and the samplers."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from gnntrain.config.reading import plugin_names
+from gnntrain.config.schema import MODEL_CLASSES
+from gnntrain.groups import conf_dir
+from gnntrain.listing.kinds import Listing
+from gnntrain.models import build_model
+
+_SHAPE = (100, 47)
+
+
+def models() -> Listing:
+    """Built-in models, with their sizes for one shape of graph, and those of other packages."""
+    rows = []
+    for name, kind in MODEL_CLASSES.items():
+        config = kind.model_validate({"name": name})
+        text = (conf_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
+        meaning = text.splitlines()[0].lstrip("# ").rstrip(".")
+        with torch.device("meta"):
+            model = build_model(config, *_SHAPE)
+        number = sum(parameter.numel() for parameter in model.parameters())
+        rows.append([name, meaning, f"{number:,}"])
+    rows += [[name, "of an installed package: model=plugin model.name=" + name, "-"]
+             for name in plugin_names()]  # fmt: skip
+    note = (
+        f"Parameters with the default keys, {_SHAPE[0]} features and {_SHAPE[1]} classes "
+        "(ogbn-products)."
+    )
+    return Listing("models", ["model", "what it is", "parameters"], rows, left=2, notes=[note])
+
+
+def samplers() -> Listing:
+    """The samplers, and whether this machine has what they need."""
+    cuda = torch.cuda.is_available()
+    has_pyg = find_spec("pyg_lib") or find_spec("torch_sparse")
+    triton = find_spec("triton") is not None
+    rows = [
+        ["sampler=neighbor", "numba", "drawn on the CPU", "yes"],
+        [
+            "sampler=neighbor",
+            "triton",
+            "the same draws, on a GPU",
+            "yes" if cuda and triton else "no GPU" if triton else "no triton",
+        ],
+        [
+            "sampler=neighbor",
+            "pyg",
+            "PyG's own NeighborLoader",
+            "yes" if has_pyg else "no pyg-lib",
+        ],
+        ["sampler=full", "-", "the whole graph at once", "yes"],
+    ]
+    header = ["sampler", "backend", "what it does", "here"]
+    return Listing("samplers", header, rows, left=4)

@@ -1,0 +1,106 @@
+"""The runs of a folder: how they ended, what they reached, how long they took."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gnntrain.listing.kinds import Listing
+from gnntrain.reporting.finding import LATEST
+from gnntrain.reporting.text import format_fraction, format_seconds, shown_metric, shown_path
+
+_DEEPEST = 3  # runs/multirun/<sweep>/<job>
+
+
+def runs(root: Path) -> Listing:
+    """All runs in `root` and its sweeps' folders, the newest first."""
+    found = sorted(_run_folders(root), key=_begun, reverse=True)
+    rows = [_row(folder, root) for folder in found]
+    header = ["run", "status", "metric", "val", "test", "best", "time"]
+    notes = [] if rows else ["None yet: `gnntrain` trains one."]
+    if any(row[1] in ("stopped", "interrupted", "failed") for row in rows):
+        notes.append("`gnntrain resume RUN` goes on with a run that did not complete.")
+    return Listing(f"runs in {shown_path(root)}", header, rows, left=3, notes=notes)
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    """Folders with a `config.yaml`; links such as `latest` are left out."""
+    pattern = ""
+    for _ in range(_DEEPEST):
+        pattern += "*/"
+        for file in root.glob(f"{pattern}config.yaml"):
+            folder = file.parent
+            if folder.name != LATEST and not folder.is_symlink() and _is_run(folder):
+                yield folder
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether the folder has more of a run than a file that many programs have."""
+    names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
+    return any((folder / name).exists() for name in names)
+
+
+def _begun(folder: Path) -> float:
+    try:
+        return (folder / "config.yaml").stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _row(folder: Path, root: Path) -> list[str]:
+    name = str(folder.relative_to(root))
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return [name, "running" if _is_held(folder) else "stopped", "-", *_so_far(folder), "-"]
+    except (OSError, ValueError):
+        summary = None
+    if not isinstance(summary, dict):
+        return [name, "unreadable", "-", "-", "-", "-", "-"]
+    metric = summary.get("metric")
+    epochs, best = summary.get("epochs"), summary.get("best_epoch")
+    return [
+        name,
+        str(summary.get("status", "unreadable")),
+        "-" if metric is None else shown_metric(str(metric)),
+        *(_figure(summary, split, metric) for split in ("val", "test")),
+        f"{_number(best)}/{_number(epochs)}",
+        format_seconds(_float(summary.get("seconds_total"))),
+    ]
+
+
+def _figure(summary: Mapping[str, Any], split: str, metric: object) -> str:
+    metrics = summary.get(split)
+    return format_fraction(_float(metrics.get(metric)) if isinstance(metrics, dict) else None)
+
+
+def _so_far(folder: Path) -> list[str]:
+    """Validation and test of a run without a summary are not known; its epochs are."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    return ["-", "-", f"-/{len(lines)}"]
+
+
+def _number(value: object) -> str:
+    return str(value) if isinstance(value, int) else "-"
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process trains in the folder."""
+    try:
+        with (folder / ".lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or a file system without
+        return False
+    return False

@@ -1,0 +1,256 @@
+"""What evaluation will cost, from a part of it: some chunks of each layer, or some mini-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.assembly import Parts
+from gnntrain.loading.batch import Block
+from gnntrain.loading.features import MappedFeatures, StoredRows, share
+from gnntrain.loading.loader import whole_graph_block
+from gnntrain.models import GNN, PlainModel
+from gnntrain.planning.measured import EvaluationCost
+from gnntrain.planning.resident import OwnPeak, resident
+from gnntrain.training.evaluation import (
+    ROW_COST,
+    SPLITS,
+    LayerwiseEvaluator,
+    SampledEvaluator,
+    SplitMetrics,
+)
+from gnntrain.training.forward import OnBatch, needs_of
+from gnntrain.training.metrics import compute_metrics
+
+_MOST_CHUNKS = 12
+_SECONDS = 1.5  # of a layer, or of a split
+_STAND_IN_BYTES = 1 << 28  # beyond any cache
+_MOST_JUDGED = 1 << 17
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class PartialEvaluator:
+    """In the place of a run's evaluator: computes a part, and scales up what it took.
+
+    A layer's whole input exists only in a full evaluation. Random rows stand in for it, fewer than
+    there are nodes but more than caches hold: an edge still costs a read from memory.
+
+    Args:
+        parts: The rank's parts.
+        peak: Watches this process's memory.
+
+    Attributes:
+        cost: What all nodes would take; None before `evaluate`.
+        own_peak: Most memory of its own until `evaluate` was called.
+        own_before: Memory of its own when `evaluate` was called.
+    """
+
+    def __init__(self, parts: Parts, peak: OwnPeak) -> None:
+        self.cost: EvaluationCost | None = None
+        self.own_peak = self.own_before = 0
+        self._parts = parts
+        self._store = parts.store
+        self._device = parts.context.device
+        self._peak = peak
+        self._extra = 0
+
+    @torch.no_grad()
+    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+        """Measure; no metric comes of it."""
+        self.own_peak, self.own_before = self._peak.so_far(), resident().own
+        was_training = model.training
+        model.eval()
+        evaluator = self._parts.evaluator
+        widths: tuple[int, ...] = ()
+        self._parts.context.barrier()
+        if isinstance(evaluator, LayerwiseEvaluator):
+            assert isinstance(model, GNN)
+            seconds, widths = self._by_layer(model, evaluator)
+        else:
+            assert isinstance(evaluator, SampledEvaluator)
+            seconds = [self._split(model, evaluator, split) for split in SPLITS]
+        seconds.append(self._judge())
+        self.cost = EvaluationCost(tuple(seconds), self._extra, widths)
+        model.train(was_training)
+        return {split: {} for split in SPLITS}
+
+    def _by_layer(
+        self, model: GNN, evaluator: LayerwiseEvaluator
+    ) -> tuple[list[float], tuple[int, ...]]:
+        ranges = list(evaluator.pieces(model))
+        features = MappedFeatures(self._store)
+        if not model.uses_graph:
+            rows = features.named()
+            work = [b - a for a, b in ranges]
+            taken = self._scaled(
+                ranges, work, lambda a, b: model(self._moved(rows.read(a, b)), ()).cpu()
+            )
+            return [taken], (0,)
+        seconds, widths = [], []
+        num_rows = [b - a for a, b in ranges]
+        indptr = self._store.indptr
+        work = [int(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
+        for i in range(model.num_layers):
+            began = resident().own
+            self._peak.begin()
+            layer = _Layer(model, i, self._parts, features)
+            taken = self._scaled(ranges, num_rows, layer.transform) if layer.transforms else 0.0
+            layer.make_given()
+            seconds.append(taken + self._scaled(ranges, work, layer.compute))
+            widths.append(layer.width)
+            self._extra = max(self._extra, self._peak.so_far() - began - layer.stand_in_bytes)
+            del layer
+        self._extra += 4 * model.state_channels * sum(num_rows)
+        return seconds, tuple(widths)
+
+    def _scaled(
+        self, ranges: Ranges, work: Sequence[int], compute: Callable[[int, int], Tensor]
+    ) -> float:
+        """Seconds for all ranges, from those that were computed in a little time."""
+        if not ranges:  # a rank that takes no part
+            return 0.0
+        picked = _spread(len(ranges))
+        out = torch.empty_like(compute(*ranges[picked[0]]))  # kernels are loaded, memory is there
+        began = time.perf_counter()
+        done = 0
+        for number in picked:
+            rows = compute(*ranges[number])
+            out = torch.empty_like(rows)  # as untouched as the matrix that they go to
+            out[:] = rows
+            done += work[number]
+            seconds = time.perf_counter() - began
+            if seconds > _SECONDS:
+                break
+        del out
+        return seconds * sum(work) / max(1, done)
+
+    def _split(self, model: GNN | PlainModel, evaluator: SampledEvaluator, split: str) -> float:
+        loader = evaluator.loaders[split]
+        module = OnBatch(model)
+        is_idle = loader.plan.world_size == 1 and not self._parts.context.is_main
+        if len(loader) == 0 or is_idle:
+            return 0.0
+        loader.set_epoch(0)
+        self._peak.begin()
+        before = resident().own
+        began = time.perf_counter()
+        done = 0
+        for batch in loader:
+            module(batch.to(self._device)).float().cpu()
+            done += 1
+            seconds = time.perf_counter() - began
+            if seconds > _SECONDS:
+                break
+        self._extra = max(self._extra, self._peak.so_far() - before)
+        return seconds * len(loader) / done
+
+    def _judge(self) -> float:
+        """Seconds for the metrics; also loads what they need, as a run does once."""
+        if not self._parts.context.is_main:
+            return 0.0
+        store, total = self._store, 0.0
+        for split in SPLITS:
+            nodes = store.split(split)
+            some = nodes[:_MOST_JUDGED]
+            logits = torch.randn(len(some), store.num_outputs)
+            labels = torch.from_numpy(store.labels[some])
+            arguments = (logits, labels, store.task, store.metric, store.ogb_name)
+            compute_metrics(*arguments)
+            began = time.perf_counter()
+            compute_metrics(*arguments)
+            taken = time.perf_counter() - began
+            total += taken * len(nodes) / max(1, len(some))
+        return total
+
+    def _moved(self, rows: Tensor) -> Tensor:
+        return rows.to(self._device)
+
+
+class _Layer:
+    """One layer of a model over chunks of nodes, with random rows for what came before."""
+
+    def __init__(self, model: GNN, i: int, parts: Parts, features: MappedFeatures) -> None:
+        self._model, self._i = model, i
+        self._store, self._device = parts.store, parts.context.device
+        self.stand_in_bytes = 0
+        width = features.num_features if i == 0 else model.hidden_channels
+        self._source: StoredRows | Tensor = (
+            features.named() if i == 0 else self._stand_in(width, parts.context.device)
+        )
+        self._given: StoredRows | Tensor = self._source
+        self.width = 0
+        self.transforms = model.has_transform(i)
+        self._needs = replace(needs_of(model), norm=False)
+        self._norm = share(self._store.gcn_norm).to(self._device) if model.uses_norm else None
+
+    def transform(self, a: int, b: int) -> Tensor:
+        """What the nodes `a … b − 1` send."""
+        rows = self._model.transform(self._i, self._input(a, b))
+        self.width = rows.shape[1]
+        return rows
+
+    def make_given(self) -> None:
+        """Make what the layer aggregates."""
+        model, source = self._model, self._source
+        if self.transforms:
+            if self.width == 0:  # this rank computes nothing
+                return
+            self._given = self._stand_in(self.width, self._device)
+        elif isinstance(source, StoredRows) and not model.reads_rows:
+            self._given = model.start(source.whole().to(self._device))
+
+    def compute(self, a: int, b: int) -> Tensor:
+        """The layer's output for the nodes `a … b − 1`."""
+        model, i, given = self._model, self._i, self._given
+        block = whole_graph_block(self._store, self._needs, a, b).to(self._device)
+        block = replace(block, norm=self._norm)
+        if isinstance(given, Tensor) and len(given) < block.num_src:
+            block = _folded(block, len(given))
+        if self.transforms:
+            assert isinstance(given, Tensor)
+            h_dst = self._input(a, b)
+            first = block.dst_offset
+            z_dst = given[first : first + block.num_dst]
+            h = model.finish(i, model.combine(i, given, h_dst, z_dst, block), h_dst)
+        else:
+            h = model.layer(i, given, block)
+        if model.state_channels:
+            h = model.readout_add(i, model.readout_start(len(h)), h)
+        return (model.readout(h) if i == model.num_layers - 1 else h).cpu()
+
+    def _input(self, a: int, b: int) -> Tensor:
+        if isinstance(self._source, StoredRows):
+            return self._model.start(self._source.read(a, b).to(self._device))
+        return self._source[: b - a]
+
+    def _stand_in(self, width: int, device: torch.device) -> Tensor:
+        num_rows = min(self._store.num_nodes, max(1 << 16, _STAND_IN_BYTES // (4 * width)))
+        if device.type == "cpu":
+            self.stand_in_bytes += 4 * num_rows * width
+        return torch.rand(num_rows, width, device=device)
+
+
+def _folded(block: Block, num_rows: int) -> Block:
+    """The block over fewer sources: node v is read as row v modulo their number."""
+    offset = block.dst_offset % max(1, num_rows - block.num_dst)
+    norm = None if block.norm is None else block.norm[:num_rows]
+    return replace(
+        block,
+        indices=block.indices % num_rows,
+        num_src=num_rows,
+        dst_offset=offset,
+        norm=norm,
+        derived={},
+    )
+
+
+def _spread(number: int) -> list[int]:
+    """A few of the numbers below `number`, evenly spread, in random order."""
+    picked = np.unique(np.linspace(0, number - 1, min(number, _MOST_CHUNKS)).astype(int))
+    return list(map(int, np.random.default_rng(0).permutation(picked)))

@@ -1,0 +1,51 @@
+"""Completion in shells."""
+
+from __future__ import annotations
+
+from gnntrain.errors import UserError
+from gnntrain.verbs.base import Arguments, Verb, say
+
+
+def _completion(arguments: Arguments) -> int:
+    from gnntrain.completion.scripts import INSTALL, SCRIPTS
+
+    shell = arguments.words[0]
+    if shell not in SCRIPTS:
+        hint = f"There are {', '.join(SCRIPTS)}: {INSTALL['bash']}"
+        raise UserError(f"completion for {shell!r} is not known", hint)
+    line = arguments.options.get("--line")
+    if line is None:
+        say(SCRIPTS[shell].rstrip())
+        return 0
+    lines = _candidates(line, with_meaning=shell == "fish")
+    if lines:
+        say("\n".join(lines))
+    return 0
+
+
+def _candidates(line: str, *, with_meaning: bool) -> list[str]:
+    from gnntrain.completion.candidates import VerbWords, candidates
+    from gnntrain.completion.scripts import SCRIPTS
+    from gnntrain.listing.kinds import KINDS
+    from gnntrain.verbs import VERBS
+
+    verbs = {
+        name: VerbWords(verb.summary, verb.words, verb.changes_keys or not verb.words, verb.options)
+        for name, verb in VERBS.items()
+    }
+    found = candidates(line, verbs, {"shell": list(SCRIPTS), "kind": list(KINDS)})
+    if not with_meaning:
+        return [one.word for one in found]
+    return [f"{one.word}\t{one.meaning}".rstrip() for one in found]
+
+
+VERB = Verb(
+    "bash|zsh|fish",
+    "print the script that completes verbs, keys and values in your shell",
+    "Put the line of the example into the shell's start-up file; for fish: "
+    "`gnntrain completion fish | source`.",
+    ["gnntrain completion bash", "gnntrain completion zsh"],
+    _completion,
+    words=["shell"],
+    options={"--line": "TEXT      answer for this half-typed command line, as the script asks"},
+)

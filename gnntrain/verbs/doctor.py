@@ -1,0 +1,50 @@
+"""What this machine offers."""
+
+from __future__ import annotations
+
+from gnntrain.verbs.base import Arguments, Verb, write_json
+
+
+def _doctor(arguments: Arguments) -> int:
+    from gnntrain.app import compose_config
+
+    config = compose_config(arguments.overrides, arguments.config_dirs).config
+    from dataclasses import asdict
+
+    from gnntrain.doctor.examination import examine
+    from gnntrain.reporting.sheet import Sheet
+
+    out = arguments.options.get("--json")
+    sheet = None if out == "-" else Sheet()
+    sections = []
+    for section in examine(config):
+        sections.append(section)
+        if sheet is not None:
+            sheet.section(section.title)
+            sheet.findings(section.findings)
+    found = [finding for section in sections for finding in section.findings]
+    num_problems = sum(finding.judgement == "problem" for finding in found)
+    num_notes = sum(finding.judgement == "note" for finding in found)
+    if sheet is not None:
+        sheet.line()
+        told = f"{_counted(num_problems, 'problem')}, {_counted(num_notes, 'note')}"
+        sheet.line(told if num_problems else f"ready: {told}", style="bold")
+    if out is not None:
+        write_json(out, [asdict(section) for section in sections])
+    return 1 if num_problems else 0
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+VERB = Verb(
+    "[group.key=value] ...",
+    "what this machine offers, what is missing, and what `auto` chooses on it",
+    "Looks at packages, processor, memory, GPUs, disks, and starts two ranks that add up numbers. "
+    "Each line is ok, a note, or a problem with what to do about it; with a problem the exit code "
+    "is 1. Keys say what for: `gnntrain doctor trainer.gpus=4`.",
+    ["gnntrain doctor", "gnntrain doctor --json -"],
+    _doctor,
+    options={"--json": "FILE      write it as JSON (-: instead of the text)"},
+)

@@ -1,0 +1,205 @@
+"""What the Tab key gives, in Python and in real shells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnntrain.cli import main
+from gnntrain.completion.keys import known_keys
+from gnntrain.config import Config
+from gnntrain.verbs import VERBS
+from gnntrain.verbs.completion import _candidates
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
+
+
+def words(line: str) -> list[str]:
+    return _candidates(line, with_meaning=False)
+
+
+def test_the_keys_are_those_of_the_schema() -> None:
+    found = known_keys()
+    for section, keys in Config().to_dict().items():
+        for key in keys if section != "logger" else ():
+            is_chosen = key == "name" and section != "run"
+            assert (f"{section}.{key}" in found) != is_chosen
+    assert "logger.wandb.project" in found
+
+
+@pytest.mark.parametrize(
+    ("key", "choices"),
+    [
+        ("trainer.precision", ("fp32", "bf16", "fp16")),
+        ("model.residual", ("true", "false")),
+        ("trainer.gpus", ("auto",)),
+        ("trainer.max_steps", ("null",)),
+        ("trainer.lr", ()),
+        ("dataset.root", ()),
+        ("logger.wandb.mode", ("online", "offline", "disabled", "null")),
+    ],
+)
+def test_the_values_that_can_be_listed_are_read_from_the_comments(
+    key: str, choices: tuple[str, ...]
+) -> None:
+    assert known_keys()[key].choices == choices
+
+
+def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
+    found = words("gnntrain ")
+    assert {*VERBS, "model=", "dataset=", "trainer.", "model."} <= set(found)
+    assert words("gnntrain tr") == ["train", "trainer."]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("gnntrain model=gat", ["model=gat", "model=gatv2"]),
+        ("gnntrain trainer.prec", ["trainer.precision="]),
+        ("gnntrain trainer.precision=b", ["trainer.precision=bf16"]),
+        ("gnntrain plan model.nor", ["model.norm=", "model.normalize="]),
+        ("gnntrain logger=[jsonl,te", ["logger=[jsonl,tensorboard"]),
+        ("gnntrain -m model=sage,gc", ["model=sage,gcn"]),
+        ("gnntrain ls m", ["models"]),
+        ("gnntrain ls models m", []),
+        ("gnntrain completion f", ["fish"]),
+        ("gnntrain cp cora_ga", ["cora_gat"]),
+        ("gnntrain doctor --js", ["--json"]),
+        ("gnntrain --cfg ", ["job"]),
+        ("gnntrain --config-dir ", []),
+        ("gnntrain doctor --json ", []),
+        ("gnntrain dataset.root=/ho", []),
+        ("gnntrain 'model=gcn' trainer.optimizer=s", ["trainer.optimizer=sgd"]),
+        ("gnntrain nothing.like=", []),
+        ("gnntrain ls samplers ", []),
+    ],
+)
+def test_a_word_is_completed(line: str, found: list[str]) -> None:
+    assert words(line) == found
+
+
+def test_runs_are_completed_where_a_run_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "latest" not in words("gnntrain evaluate ")
+    for name in ("first", "second"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yaml").touch()
+    assert words("gnntrain evaluate ") == ["latest", "first", "second"]
+    assert words("gnntrain resume s") == ["second"]
+    assert "trainer.epochs=" in words("gnntrain resume second trainer.ep")
+
+
+def test_the_users_own_files_are_completed_too(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("# Wide.\n\nname: sage\nwidth: 3\n")
+    assert words(f"gnntrain --config-dir {tmp_path} model=mi") == ["model=mine"]
+    assert words(f"gnntrain --config-dir={tmp_path} model.wi") == ["model.width="]
+
+
+def test_meanings_are_given_to_the_shell_that_shows_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["completion", "fish", "--line", "gnntrain trainer.l"]) == 0
+    assert "trainer.lr=\tLearning rate.\n" in capsys.readouterr().out
+
+
+def test_an_unknown_shell_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 2
+    assert "bash, zsh, fish" in capsys.readouterr().err
+
+
+def test_an_answer_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from gnntrain.cli import main\n"
+        "main(['completion', 'bash', '--line', 'gnntrain trainer.'])\n"
+        f"print(sorted(set(sys.modules) & {HEAVY!r}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "trainer.lr=" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.fixture
+def shell_environment(tmp_path: Path) -> dict[str, str]:
+    """A `gnntrain` on the path that runs this checkout."""
+    command = tmp_path / "bin" / "gnntrain"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m gnntrain "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("gnntrain model=ga", ["gat", "gatv2"]),
+        ("gnntrain trainer.opt", ["trainer.optimizer="]),
+        ("gnntrain doc", ["doctor"]),
+        ("gnntrain trainer.optimizer=", ["adam", "adamw", "sgd"]),
+        ("gnntrain dataset.root=", []),
+    ],
+)
+def test_bash_completes(line: str, replies: list[str], shell_environment: dict[str, str]) -> None:
+    script = (
+        'eval "$(gnntrain completion bash)"; complete -p gnntrain >&2\n'
+        f"COMP_LINE='{line} trainer.lr=1'; COMP_POINT={len(line)}\n"
+        # as bash cuts them, also at =
+        f"COMP_WORDS=({line.replace('=', ' = ')}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))\n"
+        "_gnntrain; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=shell_environment,
+    )
+    assert "-F _gnntrain gnntrain" in done.stderr
+    assert done.stdout.split() == replies
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(shell_environment: dict[str, str]) -> None:
+    script = 'gnntrain completion fish | source; complete -C "gnntrain model=ga"'
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=shell_environment,
+    )
+    assert done.stdout.split() == ["model=gat", "model=gatv2"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes(shell_environment: dict[str, str]) -> None:
+    script = (
+        "compdef() { }; compset() { }; _files() { print files }\n"
+        'compadd() { local -a a; a=("${(@P)@[-1]}"); (( $#a )) && print -l -- "$@[1,-2]" $a }\n'
+        'eval "$(gnntrain completion zsh)"\n'
+        "words=(gnntrain model=ga); CURSOR=17; BUFFER='gnntrain model=ga trainer.lr=1'\n"
+        "_gnntrain; words=(gnntrain x=); BUFFER='gnntrain x='; _gnntrain"
+    )
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=shell_environment,
+    )
+    assert done.stdout.split() == ["-Q", "-a", "model=gat", "model=gatv2", "files"]

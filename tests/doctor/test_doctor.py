@@ -1,0 +1,217 @@
+"""What the doctor sees on machines of all kinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain.cli import main
+from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, TrainerConfig
+from gnntrain.doctor import choices, disks, examination, machine, packages, ranks
+from gnntrain.doctor.examination import Section
+from gnntrain.errors import RunError
+from gnntrain.reporting.sheet import Finding
+
+A100 = {"name": "A100", "memory_bytes": 2**36, "driver": "550.1"}
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_a_requirement_that_is_missing_or_too_old_is_a_problem_with_the_command_that_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = ["numpy>=999", "no-such-package>=2", "numba>=0.1", 'other>=9; extra == "test"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
+    found = by_name(packages.required())
+    assert found["numpy"].judgement == found["no-such-package"].judgement == "problem"
+    assert "pip install 'no-such-package>=2'" in found["no-such-package"].hint
+    assert ">=999" in found["numpy"].text
+    assert found["numba"].judgement == "ok"
+    assert "other" not in found
+
+
+def test_a_package_that_cannot_be_loaded_ends_the_examination(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(name: str) -> None:
+        if name == "torch":
+            raise OSError("libcudart.so: no such file")
+
+    monkeypatch.setattr("importlib.import_module", refuse)
+    sections = list(examination.examine(Config()))
+    assert "libcudart" in by_name(sections[0].findings)["torch"].text
+    assert [section.title for section in sections] == ["packages", "optional"]
+
+
+def test_an_optional_package_that_is_missing_is_a_note_that_says_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        packages, "package_version", lambda name: "1.0" if name == "wandb" else None
+    )
+    found = by_name(packages.optional())
+    assert found["wandb"] == Finding("ok", "wandb", "1.0")
+    assert found["mlflow"].judgement == "note"
+    assert "logger=mlflow" in found["mlflow"].text
+
+
+@pytest.mark.parametrize(
+    ("flags", "judgement", "words"),
+    [
+        ("flags : sse avx2 avx512f amx_bf16", "ok", "avx512f, amx_bf16"),
+        ("flags : sse avx2", "ok", "no bf16"),
+        ("flags : sse", "note", "neither"),
+    ],
+)
+def test_the_instructions_that_matter_are_named(
+    flags: str, judgement: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *_, **__: flags)
+    finding = machine._instructions()
+    assert (finding.judgement, words in finding.text) == (judgement, True)
+
+
+def test_the_limits_of_a_container_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    quota = by_name(machine.processor())["quota"]
+    assert "0.5 cores" in quota.text
+    assert "distributed.threads=1" in quota.hint
+    assert "1.00 GiB" in by_name(machine.memory())["limit"].text
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert "quota" not in by_name(machine.processor())
+    assert "limit" not in by_name(machine.memory())
+
+
+def test_little_shared_memory_is_noted_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(machine, "_LITTLE_SHARED_MEMORY", 2**62)
+    finding = by_name(machine.memory())["/dev/shm"]
+    assert finding.judgement == "note"
+    assert "--shm-size" in finding.hint
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_problem_unless_it_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [A100])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
+    (finding,) = machine.gpus(Config())
+    assert finding.judgement == "problem"
+    assert "a build for the CPU" in finding.text
+    assert machine.gpus(Config(trainer=TrainerConfig(gpus=0)))[0].judgement == "ok"
+    monkeypatch.setattr("torch.version.cuda", "12.8")
+    assert "550.1" in machine.gpus(Config())[0].hint
+    monkeypatch.setattr(machine, "visible_gpus", list)
+    assert machine.gpus(Config())[0].judgement == "note"
+
+
+def test_a_gpu_that_does_not_compute_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr("torch.cuda.get_device_properties", fail)
+    finding = machine._gpu(0)
+    assert finding.judgement == "problem"
+    assert "no kernel image" in finding.text
+
+
+def test_folders_are_tried_where_they_will_be(tmp_path: Path) -> None:
+    config = Config(
+        dataset=SyntheticConfig(store_dir=str(tmp_path / "not" / "yet")),
+        run=RunConfig(dir="/proc/self/run"),
+    )
+    stores, runs = disks.folders(config)
+    assert stores.judgement in ("ok", "note")
+    assert "free" in stores.text
+    assert runs.judgement == "problem"
+    assert "run.dir=DIR" in runs.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_of_kernels_that_cannot_be_written_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert disks.numba_cache().judgement == "ok"
+    monkeypatch.setattr(disks, "may_write", lambda _: False)
+    assert "NUMBA_CACHE_DIR" in disks.numba_cache().hint
+
+
+@pytest.mark.slow
+def test_two_ranks_really_add_up() -> None:
+    (finding,) = ranks.two_ranks()
+    assert finding.judgement == "ok"
+    assert "is right" in finding.text
+
+
+def test_ranks_that_cannot_meet_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RunError("Rank 1 failed: timeout")
+
+    monkeypatch.setattr(ranks, "launch", fail)
+    (finding,) = ranks.two_ranks()
+    assert finding.judgement == "problem"
+    assert "Rank 1 failed" in finding.text
+
+
+def test_what_auto_chooses_is_what_a_run_does() -> None:
+    config = Config(sampler=SamplerConfig(threads=3), trainer=TrainerConfig(gpus=0))
+    found = by_name(choices.chosen_by_auto(config))
+    assert found["ranks"].text == "1 CPU rank"
+    assert found["loader"].text == "3 background threads a rank"
+    assert found["sampler"].text == "neighbor [10, 10] (numba)"
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    findings = [Finding("ok", "a", "good"), Finding("note", "b", "so so")]
+
+    def examine(_: Config) -> Iterator[Section]:
+        yield Section("things", findings)
+
+    monkeypatch.setattr(examination, "examine", examine)
+    return findings
+
+
+def test_the_exit_code_says_whether_something_needed_fails(
+    found: list[Finding], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 0
+    assert "ready: 0 problems, 1 note" in capsys.readouterr().out
+    found.append(Finding("problem", "c", "broken", "Mend it."))
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "problem  c  broken" in out
+    assert "Mend it." in out
+
+
+def test_the_findings_as_json(
+    found: list[Finding], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--json", "-"]) == 0
+    told: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert told[0]["findings"][0] == {"judgement": "ok", "name": "a", "text": "good", "hint": ""}
+    assert main(["doctor", f"--json={tmp_path}/found.json"]) == 0
+    assert json.loads((tmp_path / "found.json").read_text()) == told
+    assert main(["doctor", "--json", str(tmp_path / "no" / "folder")]) == 2
+    assert len(found) == 2
+
+
+def test_mistakes_in_the_configuration_are_told_as_for_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "trainer.gpus=-1", "modle=x"]) == 2
+    assert "2 mistakes in the configuration" in capsys.readouterr().err
