@@ -5,7 +5,7 @@ What a verb needs is imported when it runs: help must answer at once, and worker
 
 from __future__ import annotations
 
-from gnntrain.verbs import evaluate, export, predict, prepare, resume, train
+from gnntrain.verbs import evaluate, export, predict, prepare, report, resume, train
 from gnntrain.verbs.base import Arguments, Verb, say
 from gnntrain.verbs.help import general_help, verb_help
 
@@ -17,5 +17,6 @@ VERBS: dict[str, Verb] = {
     "evaluate": evaluate.VERB,
     "predict": predict.VERB,
     "export": export.VERB,
+    "report": report.VERB,
     "prepare": prepare.VERB,
 }
