@@ -52,9 +52,14 @@ class Group:
     label: str
     runs: Sequence[ReportedRun]
 
+    @property
+    def counted(self) -> Sequence[ReportedRun]:
+        """The runs that completed; all where none did."""
+        return [run for run in self.runs if run.status == "completed"] or self.runs
+
     def spread(self, split: str) -> Spread:
-        """The deciding metric on a split, over the runs."""
-        return Spread.of([run.score(split) for run in self.runs])
+        """The deciding metric on a split, over the runs that count."""
+        return Spread.of([run.score(split) for run in self.counted])
 
 
 def differences(runs: Sequence[ReportedRun]) -> list[str]:

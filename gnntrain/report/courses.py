@@ -24,6 +24,8 @@ PHASES = {
 }
 """The phases of a training step and what they are called, in their order."""
 
+_VISIBLE = 0.0005
+
 
 def phase_seconds(record: EpochRecord) -> dict[str, float]:
     """Seconds of an epoch by phase, which add up to its length; empty where none was recorded."""
@@ -36,7 +38,7 @@ def phase_seconds(record: EpochRecord) -> dict[str, float]:
 
 
 def typical_phases(records: Sequence[EpochRecord]) -> dict[str, float]:
-    """The median seconds an epoch of every phase that takes any; of evaluations where there are.
+    """The median seconds an epoch of every phase that can be seen; of evaluations where there are.
 
     The first epoch compiles and warms up: of several it is left out.
     """
@@ -46,9 +48,9 @@ def typical_phases(records: Sequence[EpochRecord]) -> dict[str, float]:
     for name in PHASES:
         counted = [r for r in timed if r.metrics] if name == "evaluation" else timed
         seconds = [phase_seconds(record)[name] for record in counted]
-        if any(seconds):
-            typical[name] = statistics.median(seconds)
-    return typical
+        typical[name] = statistics.median(seconds) if seconds else 0.0
+    visible = _VISIBLE * sum(typical.values())
+    return {name: seconds for name, seconds in typical.items() if seconds > visible}
 
 
 def background_seconds(records: Sequence[EpochRecord]) -> dict[str, float]:

@@ -28,6 +28,7 @@ Spec = dict[str, Any]
 """A figure: its `data` and its `layout`."""
 
 _MANY_POINTS = 60
+_MANY_GROUPS = 6
 
 
 def loss_figure(run: ReportedRun) -> Spec:
@@ -49,14 +50,12 @@ def metric_figure(run: ReportedRun) -> Spec:
 
 
 def throughput_figure(run: ReportedRun) -> Spec:
-    """Sampled edges and seeds a second, each on an axis of its own."""
+    """Edges a second, or seeds for a model that sees none."""
     epochs = [record.epoch for record in run.records]
-    edges = _curve("edges/s", epochs, [r.edges_per_s for r in run.records], ACCENT)
-    seeds = _curve("seeds/s", epochs, [r.seeds_per_s for r in run.records], SPLIT_COLORS["test"])
-    spec = _by_epoch([edges, seeds | {"yaxis": "y2"}], "edges/s", {"rangemode": "tozero"})
-    right = {"overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
-    spec["layout"]["yaxis2"] = right | {"title": {"text": "seeds/s"}}
-    return spec
+    edges = [record.edges_per_s for record in run.records]
+    seeds = [record.seeds_per_s for record in run.records]
+    name, values = ("edges/s", edges) if any(edges) else ("seeds/s", seeds)
+    return _by_epoch([_curve(name, epochs, values, ACCENT)], name, {"rangemode": "tozero"})
 
 
 def time_figure(run: ReportedRun) -> Spec:
@@ -65,9 +64,10 @@ def time_figure(run: ReportedRun) -> Spec:
     epochs = [record.epoch for record in timed]
     seconds = [phase_seconds(record) for record in timed]
     used = [name for name in PHASES if any(phases[name] for phases in seconds)]
-    bars = [
+    bars: list[Spec] = [
         {
             "type": "bar",
+            "showlegend": False,
             "name": PHASES[name],
             "x": epochs,
             "y": _short(phases[name] for phases in seconds),
@@ -139,13 +139,10 @@ def degree_figure(degrees: Degrees) -> Spec:
         "hovertemplate": "degree %{x:.4~g}<br>%{y:.4~g} nodes<extra></extra>",
     }
     axes = {
-        "xaxis": {"type": "log", "title": {"text": "in-degree"}, **_DECADES},
-        "yaxis": {"type": "log", "title": {"text": "nodes"}, **_DECADES},
+        "xaxis": {"type": "log", "title": {"text": "in-degree"}, "dtick": 1},
+        "yaxis": {"type": "log", "title": {"text": "nodes of each degree"}, "dtick": 1},
     }
     return {"data": [trace], "layout": {**axes, "hovermode": "closest", "showlegend": False}}
-
-
-_DECADES = {"dtick": 1, "tickformat": "~s"}
 
 
 def roc_figure(scores: dict[str, SplitScores]) -> Spec:
@@ -260,7 +257,8 @@ def _of_groups(
     for number, group in enumerate(groups):
         for place, run in enumerate(group.runs):
             trace = _curve(html.escape(group.label), *courses[run.name], class_color(number))
-            own = {"legendgroup": str(number), "showlegend": place == 0, "opacity": 0.8}
+            named = place == 0 and len(groups) <= _MANY_GROUPS
+            own = {"legendgroup": str(number), "showlegend": named, "opacity": 0.8}
             name = f"<extra>{html.escape(run.name)}</extra>"
             traces.append(trace | own | {"hovertemplate": f"%{{y:.4f}}{name}"})
     return traces
@@ -333,9 +331,8 @@ def _best_line(run: ReportedRun) -> list[Spec]:
     if epoch is None or len(run.records) < 2:
         return []
     line = {"color": SPLIT_COLORS["val"], "width": 1, "dash": "dot"}
-    label = {"text": f"best: {epoch}", "textposition": "end", "font": {"size": 11}, "textangle": 0}
     ends = {"x0": epoch, "x1": epoch, "y0": 0, "y1": 1, "yref": "paper"}
-    return [{"type": "line", **ends, "line": line, "label": label}]
+    return [{"type": "line", **ends, "line": line}]
 
 
 def _log_if(values: Sequence[float]) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from gnntrain.report.style import class_color
 from gnntrain.reporting.text import format_bytes, format_fraction, format_seconds, shown_metric
 
 
+_MANY_GROUPS = 10
+
+
 def comparison_of(
     runs: Sequence[ReportedRun], best: ReportedRun, outcome: Outcome, notes: Sequence[str] = ()
 ) -> Report:
@@ -106,8 +109,9 @@ def _comparison_section(groups: Sequence[Group]) -> Section:
     if any(run.score("test") == run.score("test") for group in groups for run in group.runs):
         caption = "Each run, and the mean and standard deviation of its setting (diamonds)."
         spec = figures.spread_figure(groups, "test")
-        blocks.append(Figure("Test metric by setting", caption, spec, wide=True))
-    caption = "A colour a setting. A click on a name hides its runs."
+        height = "tall" if len(groups) > _MANY_GROUPS else ""
+        blocks.append(Figure("Test metric by setting", caption, spec, wide=True, height=height))
+    caption = "A colour a setting, as in the table."
     blocks.append(Figure("Validation", caption, figures.metrics_figure(groups)))
     blocks.append(Figure("Training loss", caption, figures.losses_figure(groups)))
     return Section("Comparison", blocks)
@@ -118,7 +122,7 @@ def groups_table(groups: Sequence[Group]) -> Table:
     rows = [
         [
             group.label,
-            str(len(group.runs)),
+            _number_of(group),
             shown_metric(group.runs[0].metric or "-"),
             *(_spread(group.spread(split)) for split in ("val", "test")),
             format_seconds(_mean(group, "seconds_per_epoch")),
@@ -131,7 +135,10 @@ def groups_table(groups: Sequence[Group]) -> Table:
         means.index(max(known)) if known and len({g.runs[0].metric for g in groups}) == 1 else None
     )
     heads = ["setting", "runs", "metric", "val", "test", "an epoch"]
-    caption = "Mean ± sample standard deviation over seeds and splits, at each run's best epoch."
+    caption = (
+        "Mean ± sample standard deviation over seeds and splits, of the runs that completed, each "
+        "at its best epoch."
+    )
     return Table(
         "Settings",
         caption,
@@ -144,8 +151,15 @@ def groups_table(groups: Sequence[Group]) -> Table:
     )
 
 
+def _number_of(group: Group) -> str:
+    counted, runs = len(group.counted), len(group.runs)
+    return str(runs) if counted == runs else f"{counted} of {runs}"
+
+
 def _mean(group: Group, field: str) -> float | None:
-    known = [float(run.summary[field]) for run in group.runs if run.summary.get(field) is not None]
+    known = [
+        float(run.summary[field]) for run in group.counted if run.summary.get(field) is not None
+    ]
     return sum(known) / len(known) if known else None
 
 

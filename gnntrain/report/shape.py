@@ -12,10 +12,11 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-PROJECTED_NODES = 2000
+PROJECTED_NODES = 1500
 _BINS_PER_DECADE = 12
 _PCA_COLUMNS = 50
 _PERPLEXITY = 30
+_ITERATIONS = 500
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
     narrow = PCA(num_columns, random_state=0).fit_transform(rows)
     if num_columns < 2:
         return np.column_stack([narrow[:, 0], np.zeros(len(narrow))])
-    tsne = TSNE(perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3), init="pca", random_state=0)
+    perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=_ITERATIONS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of equal rows, which share a place
         placed = tsne.fit_transform(narrow)

@@ -36,6 +36,7 @@ from gnntrain.reporting.text import (
 _MATRIX_CLASSES = 12
 _HEATMAP_CLASSES = 50
 _TOP_MISTAKES = 20
+_LONG_NUMBER = 1_000_000
 
 
 def report_of(run: ReportedRun, outcome: Outcome, notes: Sequence[str] = ()) -> Report:
@@ -145,14 +146,16 @@ def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
         yield Key("time", format_seconds(summary["seconds_total"]), f"{each} an epoch")
     if summary.get("edges_per_s") is not None:
         seeds = format_rate(summary.get("seeds_per_s"))
-        yield Key("speed", f"{format_rate(summary['edges_per_s'])} edges/s", f"{seeds} seeds/s")
+        yield Key("edges/s", format_rate(summary["edges_per_s"]), f"{seeds} seeds/s")
     if summary.get("peak_rss_bytes"):
         gpu = summary.get("peak_gpu_bytes")
         more = f"{format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
         yield Key("memory", format_bytes(summary["peak_rss_bytes"]), more)
     if graph is not None:
         more = f"{format_rate(graph.num_edges)} edges · {graph.num_features:,} features"
-        yield Key("graph", f"{format_rate(graph.num_nodes)} nodes", more)
+        exact = graph.num_nodes < _LONG_NUMBER
+        number = f"{graph.num_nodes:,}" if exact else format_rate(graph.num_nodes)
+        yield Key("nodes", number, more)
 
 
 def _training_sections(run: ReportedRun) -> Iterator[Section]:
@@ -162,8 +165,10 @@ def _training_sections(run: ReportedRun) -> Iterator[Section]:
     blocks: list[Block] = []
     if run.best:
         metric = shown_metric(run.metric or "metric")
-        caption = f"The best epoch is chosen by {metric} on val."
-        blocks.append(Figure(metric, caption, figures.metric_figure(run)))
+        best = run.result.best_epoch
+        caption = f"The dotted line is the best epoch, {best}, chosen by {metric} on val."
+        title = metric[:1].upper() + metric[1:]
+        blocks.append(Figure(title, caption, figures.metric_figure(run)))
     blocks.append(Figure("Loss", "Mean over an epoch's seed nodes.", figures.loss_figure(run)))
     if run.best:
         blocks.append(_metrics_table(run))
@@ -179,7 +184,11 @@ def _metrics_table(run: ReportedRun) -> Table:
     ]
     heads = ["split", *map(shown_metric, names)]
     return Table(
-        f"Metrics of epoch {run.result.best_epoch}", "The best epoch, all splits.", heads, rows
+        f"Metrics of epoch {run.result.best_epoch}",
+        "The best epoch, all splits.",
+        heads,
+        rows,
+        wide=True,
     )
 
 
@@ -188,9 +197,10 @@ def _speed_blocks(run: ReportedRun) -> Iterator[Block]:
         whose = "The GPU's own time." if run.records[-1].gpu_memory_bytes else "Time of rank 0."
         caption = f"{whose} {_background_words(run)}"
         figure = figures.typical_figure(run)
-        yield Figure("A typical epoch", f"Medians. {caption}", figure, height="low")
+        yield Figure("A typical epoch", f"Medians. {caption}", figure, wide=True, height="low")
         yield _phase_table(run)
-        yield Figure("Where each epoch's time went", whose, figures.time_figure(run))
+        caption = f"{whose} Colours as above."
+        yield Figure("Where each epoch's time went", caption, figures.time_figure(run))
     else:
         note = "The run is from before phases were measured."
         yield Table("Where the time went", note, ["phase"], [])
@@ -278,9 +288,8 @@ def _projection_section(projection: Projection, names: Sequence[str]) -> Section
         if shown < projection.num_labelled
         else f"all {shown:,}"
     )
-    caption = (
-        f"t-SNE of {projection.source}, {of} labelled nodes; distances across are not to scale."
-    )
+    caption = f"t-SNE of {projection.source}, {of} labelled nodes."
+    caption += " Distances between clusters mean little."
     if projection.predicted is not None:
         caption += " Rings are nodes that are told wrongly."
     spec = figures.projection_figure(projection, names)
@@ -304,7 +313,7 @@ def _graph_section(graph: Graph) -> Section:
     caption = "Nodes by number of in-neighbours, from 1; high degrees in bins."
     figure = Figure("Degree distribution", caption, figures.degree_figure(degrees))
     return Section(
-        "Graph", [figure, Table("Facts", "As it is stored.", ["of the graph", ""], rows)]
+        "Graph", [figure, Table("Facts", "As it is stored.", ["quantity", "value"], rows)]
     )
 
 

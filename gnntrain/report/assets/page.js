@@ -12,8 +12,12 @@
       layout: {
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
         font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink },
-        margin: { l: 8, r: 8, t: 8, b: 8 }, xaxis: axis, yaxis: axis,
-        legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: quiet } },
+        margin: { l: 8, r: 8, t: 26, b: 8 }, xaxis: axis, yaxis: axis,
+        legend: {
+          orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal",
+          font: { color: quiet },
+        },
+        modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: style("--accent") },
         hoverlabel: { bgcolor: style("--card"), bordercolor: line, font: { color: ink } },
         shapedefaults: { label: { font: { color: quiet } } },
       },
@@ -22,7 +26,8 @@
 
   const config = {
     responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
   };
 
   const plots = [...document.querySelectorAll(".plot")].map((div) => ({
