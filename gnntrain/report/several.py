@@ -21,7 +21,6 @@ from gnntrain.report.single import configuration_sections, detail_sections
 from gnntrain.report.style import class_color
 from gnntrain.reporting.text import format_bytes, format_fraction, format_seconds, shown_metric
 
-
 _MANY_GROUPS = 10
 
 
