@@ -144,7 +144,7 @@ def _value_of(option: str, given: str, rest: list[str], example: str) -> str:
 
 def _add_word(arguments: Arguments, given: str) -> None:
     is_first = not (arguments.verb or arguments.words or arguments.overrides)
-    if "=" in given or given.startswith("~"):
+    if ("=" in given or given.startswith("~")) and not _is_word(arguments.verb, given):
         arguments.overrides.append(given)
     elif is_first and given in VERBS:
         arguments.verb = given
@@ -152,6 +152,13 @@ def _add_word(arguments: Arguments, given: str) -> None:
         raise _unknown(f"verb {given!r}", given, [*VERBS, "--help"])
     else:
         arguments.words.append(given)
+
+
+def _is_word(verb: str | None, given: str) -> bool:
+    """Whether what looks like a key is what the verb is about: a sweep's folders hold `=` too."""
+    if verb is None or not VERBS[verb].words:
+        return False
+    return not VERBS[verb].changes_keys or Path(given).expanduser().is_dir()
 
 
 def _is_known_to_conf(word: str) -> bool:

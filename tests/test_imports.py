@@ -24,7 +24,7 @@ FLOORS = [
     ["reporting"],
     ["assembly", "job", "run_store"],
     ["worker", "failures", "inference"],
-    ["run", "results"],
+    ["run", "results", "report"],
     ["doctor", "planning", "listing"],
     ["app"],
     ["space"],

@@ -5,7 +5,20 @@ What a verb needs is imported when it runs: help must answer at once, and worker
 
 from __future__ import annotations
 
-from gnntrain.verbs import completion, cp, doctor, evaluate, export, ls, plan, predict, prepare, resume, train
+from gnntrain.verbs import (
+    completion,
+    cp,
+    doctor,
+    evaluate,
+    export,
+    ls,
+    plan,
+    predict,
+    prepare,
+    report,
+    resume,
+    train,
+)
 from gnntrain.verbs.base import Arguments, Verb, say
 from gnntrain.verbs.help import general_help, verb_help
 
@@ -18,6 +31,7 @@ VERBS: dict[str, Verb] = {
     "predict": predict.VERB,
     "export": export.VERB,
     "plan": plan.VERB,
+    "report": report.VERB,
     "prepare": prepare.VERB,
     "ls": ls.VERB,
     "cp": cp.VERB,

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain.report.comparison import Spread, best_of, differences, groups_of
+from gnntrain.report.runs import ReportedRun, read_run
+from gnntrain.report.several import groups_table, run_rows, runs_table
+from tests.report.samples import records_of, write_run
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Any:
+    def make(name: str, value: float, summary: Any = (), **keys: Any) -> ReportedRun:
+        return read_run(write_run(tmp_path / name, records_of(value), dict(summary), **keys))
+
+    return make
+
+
+def test_runs_that_differ_in_seed_alone_are_one_setting(make: Any) -> None:
+    runs = [
+        make("a", 0.5, lr=0.1, seed=0),
+        make("b", 0.9, lr=0.2, seed=0),
+        make("c", 0.7, lr=0.1, seed=1),
+    ]
+    slow, fast = groups_of(runs)
+    assert [run.name for run in slow.runs] == ["a", "c"]
+    assert (slow.label, fast.label) == ("lr=0.1", "lr=0.2")
+    assert slow.spread("val") == Spread(pytest.approx(0.6), pytest.approx(0.1 * math.sqrt(2)))
+    assert fast.spread("val") == Spread(0.9, None)
+    assert differences(runs) == ["trainer.lr", "trainer.seed"]
+
+
+def test_where_a_run_is_kept_makes_no_other_setting(make: Any) -> None:
+    runs = [make("a", 0.5, log_every=1), make("b", 0.5, log_every=2, max_restarts=1)]
+    assert differences(runs) == []
+    assert len(groups_of(runs)) == 1
+
+
+def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
+    failed = {"status": "failed", "error": "out of memory"}
+    runs = [make("a", 0.5, seed=0), make("b", 0.1, failed, seed=1)]
+    (group,) = groups_of(runs)
+    assert group.spread("val") == Spread(0.5, None)
+    assert groups_table([group]).rows[0][1] == "1 of 2"
+
+
+def test_a_spread_is_over_the_values_that_are_numbers() -> None:
+    values = [0.25, 0.5, 1.0]
+    spread = Spread.of([*values, math.nan])
+    assert spread == Spread(statistics.fmean(values), statistics.stdev(values))
+    assert Spread.of([math.nan]) == Spread(None, None)
+
+
+def test_the_best_run_is_chosen_by_validation_and_needs_a_number(make: Any) -> None:
+    runs = [make("a", math.nan), make("b", 0.6), make("c", 0.7)]
+    assert best_of(runs).name == "c"
+    assert best_of(runs[:1]).name == "a"
+
+
+def test_the_tables_have_a_row_for_each_run(make: Any) -> None:
+    runs = [make("a", 0.5, lr=0.1), make("b", 0.75, lr=0.2)]
+    table = runs_table(runs, runs[1])
+    assert table.heads[:3] == ["run", "trainer.lr", "status"]
+    assert [row[:3] for row in table.rows] == [["a", "0.1", "completed"], ["b", "0.2", "completed"]]
+    assert table.best == 1
+    assert [len(row) for row in table.rows] == [len(table.heads)] * 2
+    rows = run_rows(runs)
+    assert [(row["trainer.lr"], row["val/accuracy"]) for row in rows] == [(0.1, 0.5), (0.2, 0.75)]

@@ -1,0 +1,76 @@
+"""The page as a person sees it: opened in a headless browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from gnntrain.report.writing import write_report
+from tests.report.samples import records_of, write_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+VALUE_COLOR = (58, 134, 255)  # of val, the same on light and dark ground
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium (apt-get install chromium)"),
+]
+
+
+def open_page(page: Path, folder: Path, *options: str) -> tuple[str, str, list[str]]:
+    """The document as it is once drawn, what the console says, and the addresses asked for."""
+    assert BROWSER is not None
+    log = folder / "net.json"
+    done = subprocess.run(
+        [
+            *(BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update"),
+            *("--disable-extensions", f"--user-data-dir={folder / 'profile'}"),
+            *("--enable-logging=stderr", f"--log-net-log={log}", "--virtual-time-budget=10000"),
+            *(*options, page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    console = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+    asked = re.findall(r'"url":"([^"]*)"', log.read_text())
+    return done.stdout, console, asked
+
+
+def test_the_page_draws_without_an_error_and_without_a_network(tmp_path: Path) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    error = "</script><script>document.title='taken'</script>"
+    runs = [
+        write_run(tmp_path / hostile, records_of(0.5, 0.7, 0.6), {"error": error}, lr=0.1),
+        write_run(tmp_path / "other", records_of(0.6, 0.5, 0.8), {}, lr=0.2),
+    ]
+    for number, chosen in enumerate((runs[:1], runs)):
+        page = write_report(chosen, tmp_path / f"page{number}.html")
+        num_figures = page.read_text().count('<script type="application/json"')
+        document, console, asked = open_page(page, tmp_path, "--dump-dom")
+        assert console == ""
+        assert [address for address in asked if not address.startswith(("file:", "data:"))] == []
+        assert f'data-drawn="{num_figures}"' in document
+        assert document.count("svg-container") == num_figures > 2
+        assert "taken" not in re.findall("<title>(.*?)</title>", document)[0]
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_screenshot_shows_the_curves(tmp_path: Path, width: int) -> None:
+    page = write_report([write_run(tmp_path / "run", records_of(0.5, 0.7, 0.6), {})])
+    picture = tmp_path / "page.png"
+    _, console, _ = open_page(
+        page, tmp_path, f"--window-size={width},2400", f"--screenshot={picture}"
+    )
+    assert console == ""
+    image = Image.open(picture).convert("RGB")
+    assert image.size == (width, 2400)
+    colors = {color: number for number, color in image.getcolors(1 << 24) or []}
+    assert colors.get(VALUE_COLOR, 0) > 200

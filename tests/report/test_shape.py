@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.report.shape import PROJECTED_NODES, degrees_of, project, sampled_nodes
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=60))
+@settings(max_examples=50, deadline=None)
+def test_low_degrees_are_counted_one_by_one_and_none_is_lost(degrees: list[int]) -> None:
+    found = degrees_of(np.concatenate([[0], np.cumsum(degrees)]))
+    assert found.num_isolated == degrees.count(0)
+    assert (found.largest, found.mean) == (max(degrees), pytest.approx(np.mean(degrees)))
+    shown = dict(zip(found.degree.round(6), found.nodes_per_degree, strict=True))
+    for degree in (1, 2, 3):
+        assert shown.get(degree, 0) == degrees.count(degree)
+    # a bin holds at least a node, and no more than there are
+    assert all(0 < nodes <= len(degrees) for nodes in found.nodes_per_degree)
+    assert (found.degree >= 1).all()
+    assert (found.degree <= max(degrees)).all()
+
+
+def test_bins_hold_every_node() -> None:
+    degrees = np.arange(1, 1000)
+    found = degrees_of(np.concatenate([[0], np.cumsum(degrees)]))
+    np.testing.assert_allclose(found.nodes_per_degree, 1)
+    assert 20 < len(found.degree) < 60
+
+
+def test_a_sample_is_the_same_every_time() -> None:
+    nodes = np.arange(10_000) * 3
+    sample = sampled_nodes(nodes)
+    assert len(np.unique(sample)) == PROJECTED_NODES
+    assert np.isin(sample, nodes).all()
+    np.testing.assert_array_equal(sample, sampled_nodes(nodes))
+    np.testing.assert_array_equal(sampled_nodes(nodes[:7]), nodes[:7])
+
+
+def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 20)) * 20
+    classes = np.repeat(np.arange(3), 30)
+    rows = (centres[classes] + rng.normal(size=(90, 20))).astype(np.float32)
+    places = project(rows)
+    assert places is not None
+    means = np.stack([places[classes == i].mean(axis=0) for i in range(3)])
+    nearest = np.linalg.norm(places[:, None] - means, axis=2).argmin(axis=1)
+    assert (nearest == classes).all()
+    np.testing.assert_array_equal(places, project(rows))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.ones((9, 4)), np.full((9, 4), np.nan), np.zeros((3, 4))],
+    ids=["equal", "not finite", "few"],
+)
+def test_what_has_no_shape_is_left_out(rows: np.ndarray) -> None:
+    assert project(rows) is None
+
+
+def test_rows_of_one_number_lie_on_a_line() -> None:
+    places = project(np.arange(9.0)[:, None])
+    assert places is not None
+    assert (places[:, 1] == 0).all()

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import plotly.graph_objects
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from PIL import Image
+
+from gnntrain.cli import main
+from gnntrain.config import Config, SAGEConfig, SyntheticConfig, TrainerConfig
+from gnntrain.config.schema import RunConfig
+from gnntrain.errors import UserError
+from gnntrain.report.content import Figure
+from gnntrain.report.outcome import outcome_of
+from gnntrain.report.runs import read_run
+from gnntrain.report.single import report_of
+from gnntrain.report.writing import write_report
+from gnntrain.run import evaluate, train
+from tests.report.samples import records_of, write_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    dataset = SyntheticConfig(num_nodes=400, num_classes=3, store_dir=str(folder / "stores"))
+    config = Config(
+        dataset=dataset,
+        model=SAGEConfig(hidden_channels=16),
+        trainer=TrainerConfig(epochs=3, gpus=0),
+        run=RunConfig(dir=str(folder / "run")),
+    )
+    train(config, ["trainer.epochs=3"])
+    return folder / "run"
+
+
+def text_of(page: Path) -> str:
+    """What a page says, without its scripts and styles."""
+    markup = re.sub(r"<(script|style)\b.*?</\1>", " ", page.read_text(), flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", markup).split())
+
+
+def specs_of(page: Path) -> list[dict[str, object]]:
+    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page.read_text())
+    return [json.loads(spec) for spec in found]
+
+
+def test_a_page_says_all_there_is_of_a_run(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["report", str(trained)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(trained / "report.html")
+    text = text_of(trained / "report.html")
+    for title in (
+        *("Accuracy", "Loss", "A typical epoch", "Throughput", "Memory", "Confusion on test"),
+        *("Scores by class", "Nodes as the model sees them", "Degree distribution"),
+        *("Configuration", "Environment", "hidden_channels", "completed"),
+    ):
+        assert title in text
+    accuracy = json.loads((trained / "summary.json").read_text())["test"]["accuracy"]
+    assert f"{accuracy:.4f}" in text
+
+
+def test_every_figure_is_one_that_plotly_knows(trained: Path) -> None:
+    page = write_report([trained], trained.parent / "figures.html")
+    specs = specs_of(page)
+    assert len(specs) >= 8
+    for spec in specs:
+        plotly.graph_objects.Figure(spec)  # refuses what it does not know
+
+
+def test_a_page_loads_nothing_and_runs_nothing_but_its_own(trained: Path) -> None:
+    page = write_report([trained], trained.parent / "alone.html").read_text()
+    markup = re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r'(?:src|href)="(?!#|data:,)[^"]*"', markup)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', markup)
+    assert "default-src 'none'" in policy
+    assert policy.count("sha256-") == 2
+    assert "'unsafe-inline'" not in policy.split("style-src")[0]
+
+
+def test_the_confusion_matrix_gives_the_accuracy_that_evaluate_gives(trained: Path) -> None:
+    outcome = outcome_of(read_run(trained))
+    for split, scores in outcome.scores.items():
+        assert scores.confusion is not None
+        accuracy = scores.confusion.trace() / scores.confusion.sum()
+        assert accuracy == pytest.approx(evaluate(trained)["metrics"][split]["accuracy"])
+    assert outcome.projection is not None
+    assert outcome.projection.source == "the rows that enter the last layer"
+    assert outcome.notes == []
+
+
+def test_a_run_whose_graph_is_gone_says_what_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", records_of(0.5, 0.6), {})
+    text = text_of(write_report([run]))
+    assert "Degrees, scores by class and the embeddings are left out" in text
+    assert "Accuracy" in text
+    assert "Degree distribution" not in text
+
+
+def test_a_run_whose_checkpoint_is_gone_still_shows_its_graph(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    text = text_of(write_report([run]))
+    assert "Scores by class and the embeddings are left out" in text
+    assert "Degree distribution" in text
+
+
+def test_a_failed_run_tells_its_error_and_shows_what_is_there(tmp_path: Path) -> None:
+    ending = {"status": "failed", "error": "The loss is nan.", "best_epoch": None}
+    records = [replace(one, train_loss=math.nan, metrics={}) for one in records_of(0.5, 0.5)]
+    run = write_run(tmp_path / "run", records, ending)
+    text = text_of(write_report([run]))
+    assert "The run failed: 2 of 20 epochs" in text
+    assert "The loss is nan." in text
+    assert "training loss of 2 epochs is not a finite number" in text
+    assert "No epoch was evaluated" in text
+
+
+def test_a_run_that_reached_nothing_has_a_page_too(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [], {"status": "interrupted"})
+    text = text_of(write_report([run]))
+    assert "The run was interrupted: 0 of 20 epochs" in text
+    assert "No epoch was finished." in text
+
+
+def test_one_epoch_and_a_metric_that_is_no_number_are_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", records_of(math.nan), {})
+    page = write_report([run])
+    assert "best epoch 1" in text_of(page)
+    for spec in specs_of(page):
+        plotly.graph_objects.Figure(spec)
+
+
+def test_a_run_from_before_phases_were_measured_says_so(tmp_path: Path) -> None:
+    records = [replace(one, time={}) for one in records_of(0.5, 0.6)]
+    text = text_of(write_report([write_run(tmp_path / "run", records, {})]))
+    assert "from before phases were measured" in text
+
+
+def test_phases_add_up_to_the_epoch(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", records_of(0.5, 0.6), {}))
+    figures = [
+        block
+        for section in report_of(run, outcome_of(run)).sections
+        for block in section.blocks
+        if isinstance(block, Figure)
+    ]
+    (typical,) = [figure for figure in figures if figure.title == "A typical epoch"]
+    seconds = [bar["x"][0] for bar in typical.spec["data"]]
+    assert sum(seconds) == pytest.approx(0.6 + 0.2)  # the training part and the evaluation
+
+
+@pytest.mark.parametrize("task", ["binary", "multilabel"])
+def test_other_tasks_have_pages(tmp_path: Path, task: str) -> None:
+    rows = {
+        "binary": [f"{node},{node % 2}" for node in range(40)],
+        "multilabel": [f"{node},{node % 2},{node % 3 == 0:d},1" for node in range(40)],
+    }[task]
+    heads = {"binary": "id,label", "multilabel": "id,label_a,label_b,label_<i>"}[task]
+    (tmp_path / "labels.csv").write_text("\n".join([heads, *rows]))
+    edges = [f"{node},{(node + 2) % 40}" for node in range(40)]
+    (tmp_path / "edges.csv").write_text("\n".join(["source,target", *edges]))
+    features = [f"{node},{node % 2 + 0.5},{node % 3}" for node in range(40)]
+    (tmp_path / "features.csv").write_text("\n".join(["id,a,b", *features]))
+    keys = [
+        "dataset=files",
+        *(f"dataset.{name}={tmp_path / name}.csv" for name in ("edges", "features", "labels")),
+        *(f"dataset.task={task}", "trainer.epochs=2", "model.hidden_channels=4"),
+        *(f"dataset.store_dir={tmp_path / 'stores'}", f"run.dir={tmp_path / 'run'}"),
+        "trainer.gpus=0",
+    ]
+    assert main(keys) == 0
+    page = write_report([tmp_path / "run"])
+    text = text_of(page)
+    assert ("ROC curve" in text) == (task == "binary")
+    assert ("Confusion on test" in text) == (task == "binary")
+    assert "Scores by class" in text
+    for spec in specs_of(page):
+        plotly.graph_objects.Figure(spec)
+
+
+def test_text_that_users_chose_is_text(tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)> & $co_st$ `a|b`"
+    error = "</script><script>alert(1)</script>"
+    ending = {"status": "failed", "error": error}
+    runs = [
+        write_run(tmp_path / name, records_of(0.5, 0.6), ending, [f"trainer.lr={error}"]),
+        write_run(tmp_path / "other", records_of(0.5), {}, label_smoothing=0.1),
+    ]
+    for chosen in (runs[:1], runs):
+        page = write_report(chosen, tmp_path / "page.html").read_text()
+        assert "<img" not in page
+        assert "<script>alert" not in page
+        assert "onerror=alert(1)&gt;" in page
+        markdown = write_report(chosen, tmp_path / "page.md").read_text()
+        assert "<img" not in markdown.replace("\\<img", "")
+        assert Image.open(write_report(chosen, tmp_path / "page.png")).size[0] > 1000
+
+
+def test_several_runs_are_compared_by_their_settings(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for lr in (0.1, 0.2):
+            value = 0.5 + lr + 0.1 * seed
+            write_run(tmp_path / f"{lr}-{seed}", records_of(value), {}, lr=lr, seed=seed)
+    runs = sorted(tmp_path.iterdir())
+    page = write_report(runs, tmp_path / "all.html")
+    text = text_of(page)
+    assert "4 runs on synthetic" in text
+    assert "They differ in trainer.lr, trainer.seed." in text
+    assert "0.7500 ± 0.0707" in text
+    assert "best setting: lr=0.2" in text
+    assert "Of the best run, 0.2-1." in text
+    for spec in specs_of(page):
+        plotly.graph_objects.Figure(spec)
+
+
+def test_the_folder_of_a_sweep_is_where_its_page_goes(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"{seed}_trainer.seed={seed}", records_of(0.5), {}, seed=seed)
+    (tmp_path / "sweep.json").write_text("[{}, {}]")
+    assert main(["report", str(tmp_path)]) == 0
+    assert "2 runs on synthetic" in text_of(tmp_path / "report.html")
+    # a job's folder holds an equals sign, and is no key
+    assert main(["report", str(tmp_path / "1_trainer.seed=1")]) == 0
+    assert (tmp_path / "1_trainer.seed=1" / "report.html").is_file()
+
+
+def test_markdown_holds_the_tables(trained: Path) -> None:
+    text = write_report([trained], wanted="md").read_text()
+    assert (trained / "report.md").is_file()
+    assert "| test accuracy |" in text
+    assert "### Confusion on val" in text
+    assert re.search(r"^\| phase \| an epoch \| share \|\n\|-\|-:\|-:\|$", text, re.MULTILINE)
+
+
+def test_csv_has_a_row_for_each_run_that_other_programs_read(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", records_of(0.5), {}, lr=0.1),
+        write_run(tmp_path / "b", records_of(0.25, math.nan), {}, lr=0.2),
+    ]
+    text = write_report(runs, tmp_path / "runs.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["run"], row["trainer.lr"]) for row in rows] == [("a", "0.1"), ("b", "0.2")]
+    assert float(rows[0]["val/accuracy"]) == 0.5
+    assert rows[1]["best_epoch"] == "1"
+
+
+def test_png_is_a_picture_of_the_courses(trained: Path) -> None:
+    image = Image.open(write_report([trained], wanted="png"))
+    assert image.size == (1540, 980)
+    assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--format", "pdf"], "cannot be written as 'pdf'"),
+        (["--out", "page.txt"], "cannot be written as 'txt'"),
+        (["--out", "nowhere/page.html"], "its directory does not exist"),
+        (["--out", ".", "--format", "md"], "it is a directory"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture, arguments: list[str], said: str
+) -> None:
+    run = write_run(tmp_path / "run", records_of(0.5), {})
+    assert main(["report", str(run), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "config.yaml").write_text(yaml.safe_dump(["no", "mapping"]))
+    with pytest.raises(UserError, match=r"config\.yaml holds no configuration"):
+        write_report([run])
