@@ -36,7 +36,7 @@ def _sampler(config: Config, *, on_gpu: bool) -> str:
     sampler = config.sampler
     if sampler.name == "full":
         return "full graph"
-    backend = sampler.backend
+    backend: str = sampler.backend
     if backend == "auto":
         triton = on_gpu and find_spec("triton") is not None
         backend = "triton, or numba where the edges have no room" if triton else "numba"

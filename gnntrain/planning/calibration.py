@@ -73,7 +73,13 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             metric=store.metric,
             # The watched loader says when it is enough.
             config=config.trainer.model_copy(
-                update={"epochs": 1, "max_steps": None, "warmup_epochs": 0, "scheduler": "none"}
+                update={
+                    "epochs": 1,
+                    "max_steps": None,
+                    "warmup_epochs": 0,
+                    "scheduler": "none",
+                    "cuda_graph": False,
+                }
             ),
             context=context,
         ).fit()

@@ -33,6 +33,7 @@ class WatchedLoader:
 
     def __init__(self, loader: Loader, context: DistributedContext) -> None:
         self.plan: SeedPlan = loader.plan
+        self.phases = loader.phases
         self.sizes: list[BatchSize] = []
         self.num_timed = 0
         self.seconds = 0.0
@@ -58,6 +59,9 @@ class WatchedLoader:
         self._synchronize()
         self.seconds = time.perf_counter() - began
         batches.close()
+
+    def take_reads(self) -> tuple[int, int]:
+        return self._loader.take_reads()
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
