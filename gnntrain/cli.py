@@ -53,6 +53,7 @@ def _main(argv: Sequence[str]) -> int:
         name = arguments.verb
         say(general_help(VERBS) if name is None else verb_help(name, VERBS[name]))
         return 0
+    _check_surroundings(argv)
     name = arguments.verb or "train"
     verb = VERBS[name]
     if not verb.words:
@@ -65,6 +66,25 @@ def _main(argv: Sequence[str]) -> int:
     if arguments.show_config and not verb.words:
         return _show_config(arguments)
     return verb.run(arguments)
+
+
+def _check_surroundings(argv: Sequence[str]) -> None:
+    """Whether what was typed is text, and the current directory there: all else builds on both."""
+    for given in argv:
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"{given!a} is no text in this locale ({sys.getfilesystemencoding()})",
+                "Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, or choose a name without such characters.",
+            ) from None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError(
+            "the current directory does not exist any more",
+            "Change to one that does; run directories and relative paths start there.",
+        ) from None
 
 
 def _check_words(name: str, verb: Verb, arguments: Arguments) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 
@@ -18,4 +19,18 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
         compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:  # nowhere to write a cache to: every process compiles for itself
         compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    else:
+        _forgive_full_disk(getattr(compiled, "_cache", None))
     return compiled
+
+
+def _forgive_full_disk(cache: Any) -> None:
+    """What was compiled works without having been kept, but Numba would let the disk end it."""
+    if hasattr(cache, "save_overload"):
+        save = cache.save_overload
+
+        def save_if_there_is_room(*arguments: Any) -> None:
+            with suppress(OSError):
+                save(*arguments)
+
+        cache.save_overload = save_if_there_is_room

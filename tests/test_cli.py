@@ -411,6 +411,31 @@ def test_keys_of_a_sweep_are_refused_without_one(
     assert run.asked == []
 
 
+def test_an_argument_that_is_no_text_is_a_sentence(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run.name=gr\udcc3\udcb6n"]) == 2
+    assert run.asked == []
+    err = capsys.readouterr().err
+    assert "'run.name=gr\\udcc3\\udcb6n' is no text in this locale" in err
+    assert "PYTHONUTF8=1" in err
+
+
+def test_a_current_directory_that_has_gone_is_a_sentence(
+    run: FakeRun,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main([]) == 2
+    assert run.asked == []
+    assert "the current directory does not exist any more" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+
+
 def test_python_m_gnntrain_is_the_command() -> None:
     done = shell("--version")
     assert done.returncode == 0

@@ -32,7 +32,7 @@ KEYS = [
     *("dataset.num_nodes=600", "model.hidden_channels=16", "trainer.batch_size=16"),
     *("trainer.epochs=6", "trainer.gpus=0", "logger=[csv]", "checkpoint.every_steps=1"),
 ]
-TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory")
+TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "time")
 
 
 @pytest.fixture(scope="module")
