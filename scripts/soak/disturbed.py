@@ -39,8 +39,8 @@ _EXIT_CODES = {
 }
 
 KEYS = [
-    *("dataset.num_nodes=800", "model.hidden_channels=16", "trainer.batch_size=8"),
-    *("trainer.epochs=100", "trainer.scheduler=cosine", "trainer.gpus=0"),
+    *("dataset.num_nodes=400", "model.hidden_channels=16", "trainer.batch_size=8"),
+    *("trainer.epochs=40", "trainer.scheduler=cosine", "trainer.gpus=0"),
     *("checkpoint.every_steps=3", "logger=[csv,tensorboard]", "distributed.threads=1"),
 ]
 
