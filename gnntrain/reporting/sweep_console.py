@@ -18,6 +18,7 @@ from gnntrain.reporting.terminal import INDENT, Terminal
 from gnntrain.reporting.text import format_fraction, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     GAP,
+    STATUS,
     TrialTable,
     cut,
     group_lines,
@@ -204,11 +205,12 @@ class SweepConsole:
     def _begin_table(self, metric: str) -> None:
         if self._table is not None or self._info is None:
             return
+        limit = self._terminal.limit
         self._table = TrialTable(
             self._info.num_trials,
             self._info.examples,
             metric,
-            self._terminal.limit,
+            limit and limit - STATUS,
             self._symbols,
             self._courses,
         )
