@@ -18,6 +18,7 @@ from gnntrain.reporting.terminal import INDENT, Terminal
 from gnntrain.reporting.text import format_fraction, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     GAP,
+    STATUS,
     TrialTable,
     cut,
     group_lines,
@@ -142,18 +143,7 @@ class SweepConsole:
     def on_info(self, trial: Trial, info: RunInfo) -> None:
         """Takes in how much there is to do in a trial."""
         self._progress[trial.number] = Progress(info, self._clock)
-        if self._table is None and self._info is not None:
-            width = self._terminal.limit
-            self._table = TrialTable(
-                self._info.num_trials,
-                self._info.examples,
-                info.metric,
-                width,
-                self._symbols,
-                self._courses,
-            )
-            if self._terminal.is_live:
-                self._print(Text(self._table.header(), style="dim"))
+        self._begin_table(info.metric)
 
     def on_step(self, trial: Trial, progress: StepProgress) -> None:
         """Takes in where a trial stands."""
@@ -177,6 +167,7 @@ class SweepConsole:
         self._courses[trial.number] = progress.values if progress is not None else []
         self._num_ended += trial.has_ended
         is_best = self._is_best(trial)
+        self._begin_table(trial.metric or "metric")
         if self._info is not None:
             self._print(self._trial_line(trial, self._info.num_trials, is_best=is_best))
         del self._courses[trial.number]
@@ -210,6 +201,21 @@ class SweepConsole:
         self._ranking(standings)
         self._groups(standings)
         self._pairs(self._end_pairs(standings, seconds))
+
+    def _begin_table(self, metric: str) -> None:
+        if self._table is not None or self._info is None:
+            return
+        limit = self._terminal.limit
+        self._table = TrialTable(
+            self._info.num_trials,
+            self._info.examples,
+            metric,
+            limit and limit - STATUS,
+            self._symbols,
+            self._courses,
+        )
+        if self._terminal.is_live:
+            self._print(Text(self._table.header(), style="dim"))
 
     def _is_best(self, trial: Trial) -> bool:
         if trial.status != "completed" or trial.val is None:

@@ -18,6 +18,7 @@ GAP = "  "
 _COURSE = 16
 _LONGEST_VALUE = 16
 _SHORT_VALUE = 9
+STATUS = 8
 _VALUE_WEIGHT = 30
 
 
@@ -71,8 +72,8 @@ class TrialTable:
         self._symbols = symbols
         self._has_courses = courses is not None
         keys = list(dict.fromkeys(key for trial in examples for key in trial.values))
-        # Two for the mark of the best, eight for a status.
-        room = None if width is None else width - 2 - 8
+        # Two for the mark of the best.
+        room = None if width is None else width - 2
         for longest in (_LONGEST_VALUE, _SHORT_VALUE):
             columns = self._columns(num_trials, metric, keys, examples, longest)
             self.columns = fitting(columns, room)

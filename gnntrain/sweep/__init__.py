@@ -30,6 +30,7 @@ from gnntrain.sweep.sources import Listed, Source, compose_all, listed_trials
 
 __all__ = ["SweepFolder", "resume_sweep", "run_sweep"]
 
+_MOST_FAILURES = 20
 _SWEEP_KEY = re.compile(r"[+~]*sweep[.=]")
 _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
 
@@ -221,7 +222,10 @@ def _raise_failures(standings: Standings, folder: SweepFolder, *, is_search: boo
     again = "" if is_search else f". `gnntrain resume {folder.shown}` tries them again."
     failed = [trial for trial in standings.trials if trial.status == "failed"]
     if failed:
-        lines = [f"  {Path(trial.run_dir).name}: {trial.error}" for trial in failed]
+        shown = failed[:_MOST_FAILURES]
+        lines = [f"  {Path(trial.run_dir).name}: {trial.error}" for trial in shown]
+        if len(failed) > len(shown):
+            lines.append(f"  and {len(failed) - len(shown)} more")
         raise RunError(
             "\n".join([f"{len(failed)} of {len(standings.trials)} trials failed", *lines]),
             f"All results: {shown_path(folder.path / 'sweep.json')}{again}",

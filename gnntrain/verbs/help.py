@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gnntrain.groups import config_groups
 from gnntrain.verbs.base import Verb
 
-_SWEEP_OPTION = "  -m, --multirun    sweep: key=a,b  key=range(1,4)  group=glob(*)\n"
+_SWEEP_OPTION = "  -m, --multirun    sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna\n"
 _CONFIG_OPTIONS = """\
   --cfg job         print the whole configuration and stop
   --config-dir DIR  choose from your own YAML files too, laid out as conf/: DIR/model/mine.yaml

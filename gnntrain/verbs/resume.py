@@ -22,11 +22,12 @@ def _resume(arguments: Arguments) -> int:
 VERB = Verb(
     "RUN [group.key=value] ...",
     "go on with a run from its last checkpoint, exactly",
-    "RUN is a run directory, a name under runs/, or `latest`. It goes on in the same "
-    "directory, or with run.name=NAME or run.dir=DIR in a new one. Keys that say how long, "
-    "how fast and where may be changed (trainer.epochs, logger, distributed, ...), on another "
-    "number of ranks with the same seeds a step over all of them; those that would make "
-    "another run of it are refused.",
+    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep, whose "
+    "trials that are left are trained (only keys such as sweep.trials may be changed). A run "
+    "goes on in the same directory, or with run.name=NAME or run.dir=DIR in a new one. Keys that "
+    "say how long, how fast and where may be changed (trainer.epochs, logger, distributed, ...), "
+    "on another number of ranks with the same seeds a step over all of them; those that would "
+    "make another run of it are refused.",
     ["gnntrain resume latest", "gnntrain resume latest trainer.epochs=50"],
     _resume,
     words=["run directory"],

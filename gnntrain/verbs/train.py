@@ -43,17 +43,21 @@ def _sweep(arguments: Arguments) -> int:
 
 
 VERB = Verb(
-    "[group=option] [group.key=value] ...",
+    "[FILE.yaml] [group=option] [group.key=value] ...",
     "train a model (the default: the word may be left out)",
-    "Results go to runs/<name>, or to run.dir. With -m, values separated by commas, "
-    "range(1,4) and glob(*) make a sweep: one run after another, each in its own folder "
-    "under runs/multirun/<time>; a run that fails does not stop the others.",
+    "Results go to runs/<name>, or to run.dir. FILE.yaml is a whole configuration to begin with, "
+    "as a run directory's config.yaml or a sweep's best.yaml. With -m, values separated by commas, "
+    "range(1,4) and glob(*) make a sweep of all combinations, and sweep=optuna a search that "
+    "takes interval(1e-4,1e-1) and tag(log,interval(1e-4,1e-1)) too; sweep.jobs=2 trains two "
+    "trials at a time. Each has its own folder under runs/multirun/<time>; one that fails does "
+    "not stop the others.",
     [
         "gnntrain",
         "gnntrain model=gat trainer.epochs=5",
         "gnntrain experiment=cora_gcn trainer.seed=1",
         "gnntrain distributed.num_processes=2 trainer.gpus=0",
         "gnntrain -m model=sage,gcn trainer.lr=0.01,0.003",
+        "gnntrain -m sweep=optuna sweep.trials=4 model.hidden_channels=64,128 trainer.lr=0.01,0.1",
         "gnntrain model=gat --cfg job",
     ],
     _train,

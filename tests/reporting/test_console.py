@@ -148,6 +148,27 @@ def test_the_live_view_keeps_to_the_width(width: int) -> None:
     assert any(line.startswith("loss 2.0000") and "1.21M edges/s" in line for line in lines)
 
 
+def test_on_40_columns_words_stay_whole_and_so_does_what_is_to_be_copied() -> None:
+    file = io.StringIO()
+    with Console(file, width=40, live=True) as console:
+        console.on_start(info(run_dir="runs/a-name-that-is-longer-than-the-line-has-room-for"))
+        for epoch, value in enumerate([0.5, 0.7], 1):
+            console.on_epoch(record_with_val(epoch, value))
+        console.on_finish(SUMMARY)
+    lines = what_stays(file.getvalue())
+    assert "  graph     10,000 nodes · 120,345 edges" in lines
+    assert "            · 64 features · 8 classes" in lines
+    assert "epoch     loss  val accuracy    memory" in lines
+    assert "completed after 3 of 3 epochs, the best" in lines
+    command = "gnntrain evaluate runs/a-name-that-is-longer-than-the-line-has-room-for"
+    assert f"  next      {command}" in lines
+
+
+def test_the_live_view_shows_the_course_of_the_metric() -> None:
+    lines = [ESCAPES.sub("", line) for line in re.split(r"[\r\n]", shown_live(80))]
+    assert "▁█▅  best 0.7000 in epoch 2" in lines
+
+
 def test_160_columns_show_more_than_80() -> None:
     assert "lr" in ESCAPES.sub("", shown_live(160)).split()
     assert "lr" not in ESCAPES.sub("", shown_live(80)).split()

@@ -87,3 +87,12 @@ def test_the_facts_name_loss_metric_speed_and_memory(clock: Clock) -> None:
     assert progress.facts(80) == facts
     assert progress.facts(160) == facts
     assert progress.facts(30) == "loss 1.9375"
+
+
+def test_the_course_of_the_metric_is_drawn_with_its_best(clock: Clock) -> None:
+    progress = Progress(info(), clock)
+    assert progress.course(80, ASCII) == ""
+    for epoch, value in enumerate((0.5, 0.7, 0.6), 1):
+        progress.note_epoch(record_with_val(epoch, value))
+    assert progress.course(80, ASCII) == "_#=  best 0.7000 in epoch 2"
+    assert progress.course(30, ASCII) == "best 0.7000 in epoch 2"

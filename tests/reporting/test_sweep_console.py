@@ -235,3 +235,15 @@ def test_thousands_of_trials_are_not_all_ranked() -> None:
         console.on_start(sweep_info(num_trials=1000, examples=many[:1]))
         console.on_finish(Standings.of(many), "completed", 3.0)
     assert "  and 990 more in sweep.json\n" in file.getvalue()
+
+
+def test_a_trial_that_ends_before_it_began_has_its_row_too() -> None:
+    file = io.StringIO()
+    one = trials()[0]
+    with SweepConsole(file, width=80, live=True, clock=Clock()) as console:
+        console.on_start(sweep_info())
+        console.on_trial(one)
+        console.on_trial_end(end(one, "interrupted"))
+    lines = what_stays(file.getvalue())
+    assert any(line.startswith("trial         lr") for line in lines)
+    assert any(line.startswith("    1    0.01235") and "interrupted" in line for line in lines)
