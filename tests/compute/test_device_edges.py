@@ -112,8 +112,12 @@ def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, Any
             [source, target, loop],
         ),
         (_with_slope(attention.pair_score_on_device), _with_slope(pair_score), [left, right, att]),
-        (weighted_sum_on_device, lambda *given: slow_sum(*given, None), [left, score]),
+        (weighted_sum_on_device, _unscaled_sum, [left, score]),
     ]
+
+
+def _unscaled_sum(block: Block, x: Tensor, weight: Tensor) -> Tensor:
+    return slow_sum(block, x, weight, None)
 
 
 def _with_slope(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,14 +155,13 @@ def test_attention_over_a_padded_block_is_that_over_the_block(size: int, device:
 
 
 def _longer(part: Tensor, block: Block, longer: Block) -> Tensor:
-    """Anything for what is too much, even what is not a number."""
-    sizes = {
-        block.num_src: longer.num_src,
-        block.num_dst: longer.num_dst,
-        block.num_edges: longer.num_edges,
-    }
-    more = sizes.get(len(part), len(part)) - len(part)
-    return torch.cat([part, part.new_full((more, *part.shape[1:]), torch.nan)])
+    """Numbers for nodes that are too many; for edges anything, even what is not a number."""
+    sizes = {block.num_src: longer.num_src, block.num_dst: longer.num_dst}
+    if len(part) == block.num_edges:
+        more, fill = longer.num_edges - len(part), torch.nan
+    else:
+        more, fill = sizes.get(len(part), len(part)) - len(part), 3.0
+    return torch.cat([part, part.new_full((more, *part.shape[1:]), fill)])
 
 
 def _cut(call: Callable[..., Any], block: Block) -> Callable[..., Any]:
