@@ -101,8 +101,16 @@ def test_a_layer_is_its_operations_forward_and_backward(
 
 
 @on_each_device
-@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("computed", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [
+        (torch.float16, torch.float32),
+        (torch.float32, torch.bfloat16),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float16),
+    ],
+    ids=str,
+)
 def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
     computed: torch.dtype, stored: torch.dtype, device: str
 ) -> None:
