@@ -52,7 +52,9 @@ def specs_of(page: Path) -> list[dict[str, object]]:
     return [json.loads(spec) for spec in found]
 
 
-def test_a_page_says_all_there_is_of_a_run(trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_page_says_all_there_is_of_a_run(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", str(trained)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(trained / "report.html")
     text = text_of(trained / "report.html")
@@ -269,7 +271,7 @@ def test_png_is_a_picture_of_the_courses(trained: Path) -> None:
     ],
 )
 def test_what_cannot_be_written_is_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture, arguments: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     run = write_run(tmp_path / "run", records_of(0.5), {})
     assert main(["report", str(run), *arguments]) == 2
