@@ -1,0 +1,67 @@
+"""The documentation is built without a warning, is up to date, and its commands can be typed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnntrain.app import compose_config
+from gnntrain.config import ConfigError
+from gnntrain.verbs import VERBS
+from scripts.config_reference import PAGE, page
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MACHINE_KEYS = {"trainer.gpus", "trainer.cuda_graph", "sampler.topology", "features.placement"}
+"""What only a machine with GPUs accepts."""
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every command line in the pages' shell blocks that starts a run."""
+    found = []
+    for file in PAGES:
+        for block in re.findall(r"```bash\n(.*?)```", file.read_text(encoding="utf-8"), re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                text = line.split("#")[0].strip().removeprefix("$ ")
+                if text.startswith("gnntrain "):
+                    found.append((file.name, text))
+    return found
+
+
+def test_the_page_of_keys_is_the_schemas() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.config_reference"
+
+
+@pytest.mark.parametrize(("file", "command"), commands())
+def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  # noqa: ARG001
+    words = shlex.split(command)[1:]
+    if words[0].startswith("-") or (words[0] in VERBS and words[0] not in ("train", "plan")):
+        return  # judged by the verb itself, about a run that is not there
+    try:
+        compose_config([word for word in words if "=" in word])
+        wrong = set()
+    except ConfigError as error:
+        wrong = {problem.key for problem in error.problems}
+    here = {key for key in wrong if key.startswith("dataset.") and "dataset=files" in words}
+    assert wrong <= MACHINE_KEYS | here | ({"model.name"} if "model=plugin" in words else set())
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (built.returncode, built.stdout) == (0, ""), built.stderr
+    assert (tmp_path / "tutorials" / "glt-distributed" / "index.html").is_file()
