@@ -113,6 +113,8 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
     reached = f"{len(run.records)} of {asked} epochs were trained"
     if run.status == "interrupted":
         yield f"The run was interrupted: {reached}. This is what is there."
+    elif run.status == "pruned":
+        yield f"The run was pruned by its sweep: {reached}."
     elif run.status == "failed":
         yield f"The run failed: {reached}. This is what is there."
     elif run.status == "running":
