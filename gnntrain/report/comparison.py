@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnntrain.report.runs import ReportedRun
+from gnntrain.reporting.trials import REPEATED
 
 # They say where and how a run is kept, not what it is.
 _IMMATERIAL = (
-    *("run.", "logger.", "checkpoint.", "dataset.root", "dataset.store_dir"),
+    *("run.", "sweep.", "logger.", "checkpoint.", "dataset.root", "dataset.store_dir"),
     *("trainer.log_every", "trainer.max_restarts", "distributed.timeout"),
 )
-REPEATED_BY = ("trainer.seed", "dataset.split")
-"""Runs that differ in nothing else are repetitions."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def differences(runs: Sequence[ReportedRun]) -> list[str]:
     """The keys that the runs' configurations do not agree in, those that say what it is first."""
     keys = dict.fromkeys(key for run in runs for key in run.config if _is_material(key))
     differing = [key for key in keys if len({repr(run.config.get(key)) for run in runs}) > 1]
-    return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED_BY))
+    return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED))
 
 
 def _is_material(key: str) -> bool:
@@ -75,7 +74,7 @@ def _is_material(key: str) -> bool:
 
 def groups_of(runs: Sequence[ReportedRun]) -> list[Group]:
     """The runs by what they are repetitions of, in the order in which they are given."""
-    keys = [key for key in differences(runs) if key not in REPEATED_BY]
+    keys = [key for key in differences(runs) if key not in REPEATED]
     members: dict[tuple[str, ...], list[ReportedRun]] = {}
     for run in runs:
         members.setdefault(tuple(repr(run.config.get(key)) for key in keys), []).append(run)

@@ -32,8 +32,8 @@ class ReportedRun:
         overrides: What was typed.
         environment: What it ran on; empty where that is not known.
         summary: What `summary.json` says; empty where the run did not end in order.
-        status: `completed`, `interrupted`, `failed`, `running`, or `unfinished` where it ended
-            without a word.
+        status: `completed`, `pruned`, `interrupted`, `failed`, `running`, or `unfinished` where it
+            ended without a word.
         metric: The metric that decides which epoch is the best; None before any evaluation.
         result: Its epochs, and the best of them.
     """
@@ -126,11 +126,10 @@ def _missing_jobs(folder: Path, num_found: int) -> list[str]:
         told = json.loads((folder / _SWEEP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         told = None
-    jobs = told.get("jobs", told.get("trials")) if isinstance(told, dict) else told
-    if not isinstance(jobs, list) or len(jobs) <= num_found:
+    if not isinstance(told, list) or len(told) <= num_found:
         return []
-    num_missing = len(jobs) - num_found
-    return [f"{num_missing} of {len(jobs)} jobs of {shown_path(folder)} have no run directory."]
+    num_missing = len(told) - num_found
+    return [f"{num_missing} of {len(told)} jobs of {shown_path(folder)} have no run directory."]
 
 
 def _names(directories: Sequence[Path]) -> dict[Path, str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from gnntrain.report import figures
 from gnntrain.report.comparison import (
-    REPEATED_BY,
     Group,
     Spread,
     differences,
@@ -20,8 +19,10 @@ from gnntrain.report.runs import ReportedRun
 from gnntrain.report.single import configuration_sections, detail_sections
 from gnntrain.report.style import class_color
 from gnntrain.reporting.text import format_bytes, format_fraction, format_seconds, shown_metric
+from gnntrain.reporting.trials import REPEATED
 
 _MANY_GROUPS = 10
+_NAMED_RUNS = 5
 
 
 def comparison_of(
@@ -68,8 +69,10 @@ def _lead(runs: Sequence[ReportedRun], groups: Sequence[Group]) -> str:
 def _notes(runs: Sequence[ReportedRun]) -> Iterator[str]:
     incomplete = [run for run in runs if run.status != "completed"]
     if incomplete:
-        named = "; ".join(f"{run.name} ({_ending(run)})" for run in incomplete)
-        yield f"{len(incomplete)} of {len(runs)} runs did not complete: {named}."
+        named = "; ".join(f"{run.name} ({_ending(run)})" for run in incomplete[:_NAMED_RUNS])
+        more = len(incomplete) - _NAMED_RUNS
+        rest = f"; and {more} more, see the table of runs" if more > 0 else ""
+        yield f"{len(incomplete)} of {len(runs)} runs did not complete: {named}{rest}."
     metrics = dict.fromkeys(shown_metric(run.metric) for run in runs if run.metric)
     if len(metrics) > 1:
         yield f"The runs are judged by different metrics: {', '.join(metrics)}."
@@ -188,7 +191,7 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun | None = None) -> 
 
 def run_rows(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """A row a run for other programs: numbers as they are, names with dots and slashes."""
-    keys = dict.fromkeys([*REPEATED_BY, *differences(runs)])
+    keys = dict.fromkeys([*REPEATED, *differences(runs)])
     return [
         {
             "run": run.name,

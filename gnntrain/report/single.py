@@ -113,6 +113,8 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
     reached = f"{len(run.records)} of {asked} epochs were trained"
     if run.status == "interrupted":
         yield f"The run was interrupted: {reached}. This is what is there."
+    elif run.status == "pruned":
+        yield f"The run was pruned by its sweep: {reached}."
     elif run.status == "failed":
         yield f"The run failed: {reached}. This is what is there."
     elif run.status == "running":
@@ -237,7 +239,7 @@ def _class_section(run: ReportedRun, graph: Graph, scores: Mapping[str, SplitSco
             blocks += _confusion_blocks(split, scored, names)
     if any(scored.roc is not None for scored in scores.values()):
         caption = "True over false positive rate, at every threshold."
-        blocks.append(Figure("ROC curve", caption, figures.roc_figure(dict(scores))))
+        blocks.append(Figure("ROC curve", caption, figures.roc_figure(dict(scores)), wide=True))
     blocks.append(_score_table(names, scores))
     text = f"The best model, of epoch {run.result.best_epoch}, over all in-neighbours."
     if graph.task != "multiclass":

@@ -52,9 +52,7 @@ def specs_of(page: Path) -> list[dict[str, object]]:
     return [json.loads(spec) for spec in found]
 
 
-def test_a_page_says_all_there_is_of_a_run(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_says_all_there_is(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(trained)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(trained / "report.html")
     text = text_of(trained / "report.html")
