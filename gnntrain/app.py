@@ -27,6 +27,7 @@ from gnntrain.config.reading import from_dict, plugin_names, read
 from gnntrain.config.whole import is_config_file, whole_configuration
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import conf_dir, config_groups
+from gnntrain.paths import is_folder
 
 __all__ = [
     "Composed",
@@ -160,7 +161,7 @@ def _add(problems: list[Problem], problem: Problem | None) -> bool:
 
 def _folder_problems(folder: Path) -> Iterator[Problem]:
     """What is wrong with a folder of the user's own YAML files."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         yield Problem("--config-dir", str(folder), "a folder")
         return
     shipped = config_groups()

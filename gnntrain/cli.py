@@ -13,13 +13,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from gnntrain import __version__
 from gnntrain.distributed.signals import handled
 from gnntrain.errors import GnntrainError, UserError, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 from gnntrain.groups import config_groups
+from gnntrain.paths import expanded
 from gnntrain.verbs import VERBS, Arguments, Verb, general_help, say, verb_help
 
 _ENDED = {signal.SIGTERM: "terminated (SIGTERM)", signal.SIGHUP: "the terminal was closed (SIGHUP)"}
@@ -189,7 +189,7 @@ def _is_known_to_conf(word: str) -> bool:
 
 def _set_option(arguments: Arguments, option: str, value: str) -> None:
     if option == "--config-dir":
-        arguments.config_dirs.append(Path(value).expanduser())
+        arguments.config_dirs.append(expanded(value))
     elif value == "job":
         arguments.show_config = True
     else:

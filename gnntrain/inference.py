@@ -18,7 +18,7 @@ from gnntrain.loading.features import StoredRows
 from gnntrain.models import PlainModel
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import Learnt, learnt_by, open_run_store, prepare_store
-from gnntrain.training.checkpoint import load_checkpoint, load_weights
+from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 
 __all__ = ["BestModel", "Outputs", "infer", "load_best"]
 
@@ -122,7 +122,7 @@ def load_best(
     torch.set_num_threads(config.distributed.threads or available_cores())
     parts = Parts(config, store, context, scratch_dir or run.path, num_outputs=learnt.num_outputs)
     load_weights(parts.model, state, checkpoint)
-    return BestModel(run, state["epoch"], learnt, parts)
+    return BestModel(run, epoch_of(state, checkpoint), learnt, parts)
 
 
 def _refuse_other_features(store: GraphStore, learnt: Learnt) -> None:

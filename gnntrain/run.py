@@ -218,10 +218,10 @@ def _refuse_other_batches(config: Config, world_size: int, state: State) -> None
     """Another number of seeds a step would be another training."""
     begun = state.get("global_batch_size")
     asked = config.trainer.batch_size * world_size
-    if config.sampler.name == "full" or begun in (None, asked):
+    if config.sampler.name == "full" or not isinstance(begun, int) or begun == asked:
         return
     hint = None
-    if isinstance(begun, int) and begun % world_size == 0:
+    if begun % world_size == 0:
         hint = f"write trainer.batch_size={begun // world_size}"
     ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
     expects = f"{begun} seeds a step over all ranks, as the run was begun; {ranks} take {asked}"

@@ -16,6 +16,7 @@ from gnntrain.config.schema import (
     SyntheticConfig,
 )
 from gnntrain.cores import available_cores
+from gnntrain.paths import file_names, is_file, is_folder
 
 # Ranks that any machine may try; beyond, some a core, and what a rank takes before it has begun.
 _ALWAYS_RANKS = 8
@@ -201,7 +202,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
     data = config.dataset
     for key in ("root", "store_dir"):
         folder = getattr(data, key)
-        if folder is not None and Path(folder).is_file():
+        if folder is not None and is_file(folder):
             yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
     if not isinstance(data, FilesConfig):
         return
@@ -211,17 +212,17 @@ def missing_files(config: Config) -> Iterator[Problem]:
             yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
     for key in ("edges", "features", "labels", "split"):
         path = getattr(data, key)
-        if path is not None and not Path(path).is_file():
+        if path is not None and not is_file(path):
             yield Problem(f"dataset.{key}", path, *_why_missing(Path(path)))
 
 
 def _why_missing(path: Path) -> tuple[str, str | None]:
     """What is wrong with the path of a file, and the nearest one that is there."""
-    if path.is_dir():
+    if is_folder(path):
         return "a file, but this is a folder", None
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         return f"a file, but there is no folder {path.parent}", None
-    found = nearest(path.name, (file.name for file in path.parent.iterdir() if file.is_file()))
+    found = nearest(path.name, file_names(path.parent))
     return "a file, but there is none", None if found is None else f"did you mean {found}?"
 
 

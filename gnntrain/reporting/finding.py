@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from gnntrain.errors import UserError
+from gnntrain.paths import expanded, is_folder
 
 RUNS = Path("runs")
 LATEST = "latest"
@@ -21,8 +22,8 @@ def find_run(run: str | Path, root: Path) -> Path:
 
 
 def _existing(run: Path, root: Path) -> Path:
-    for path in (run.expanduser(), root / run):
-        if path.is_dir():
+    for path in (expanded(run), root / run):
+        if is_folder(path):
             return path
     raise UserError(f"there is no run {str(run)!r}", known_runs(run, root))
 

@@ -126,7 +126,7 @@ def reached(run: RunDirectory, metric: str) -> FitResult:
     for line in text.splitlines():
         try:
             record = EpochRecord.from_flat(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             break  # killed in the middle of a line
         result.add(record, metric)
     return result

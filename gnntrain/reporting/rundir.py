@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import RunError, UserError
+from gnntrain.paths import expanded, is_file
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.finding import LATEST, RUNS, find_run, known_runs
 from gnntrain.reporting.text import shown_path
@@ -112,7 +113,7 @@ class RunDirectory:
             UserError: there is none, with the names nearest to it; or it is not a run.
         """
         path = find_run(run, root)
-        if not (path / "config.yaml").is_file():
+        if not is_file(path / "config.yaml"):
             raise UserError(
                 f"{path} is not a run directory: it has no config.yaml", known_runs(run, root)
             )
@@ -270,7 +271,7 @@ class RunDirectory:
         """What ``summary.json`` holds, or ``None`` where the run has none (yet)."""
         try:
             found = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
@@ -304,7 +305,7 @@ class RunDirectory:
 
 def _wanted_path(directory: str | Path | None, name: str | None, root: Path) -> Path | None:
     if directory is not None:
-        return Path(directory).expanduser()
+        return expanded(directory)
     if name is None:
         return None
     if not name.strip() or name == LATEST or Path(name).is_absolute() or ".." in Path(name).parts:

@@ -16,12 +16,13 @@ from gnntrain import __version__
 from gnntrain.config import Config, from_dict
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import build_model
+from gnntrain.paths import expanded
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.results.card import model_card
 from gnntrain.results.pyg_model import PyGModel, pyg_model, pyg_weights
 from gnntrain.run_store import Learnt, learnt_by
-from gnntrain.training.checkpoint import load_checkpoint, load_weights
+from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
 _FORMAT = 1
@@ -58,7 +59,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         RunError: It cannot be written.
     """
     run = RunDirectory.open(run_dir)
-    path = run.path / "export" if out is None else Path(out).expanduser().absolute()
+    path = run.path / "export" if out is None else expanded(out).absolute()
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(
             f"{shown_path(path)} is there already; nothing was overwritten.",
@@ -72,7 +73,8 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     load_weights(model, state, checkpoint)
     made = pyg_model(config.model, model, learnt)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    about = _about(run, config, learnt, made, epoch=state["epoch"], num_parameters=num_parameters)
+    epoch = epoch_of(state, checkpoint)
+    about = _about(run, config, learnt, made, epoch=epoch, num_parameters=num_parameters)
     title = f"{config.model.name} trained on {learnt.dataset} with gnntrain {__version__}."
     source = made.source(title[0].upper() + title[1:])
     texts = {

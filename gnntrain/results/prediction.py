@@ -18,6 +18,7 @@ from gnntrain.data.store import GraphStore
 from gnntrain.errors import UserError
 from gnntrain.inference import Outputs, load_best
 from gnntrain.loading.features import StoredRows, share
+from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
 from gnntrain.run_store import Learnt
 
@@ -77,7 +78,7 @@ def predict(
         words = get_args(What)
         hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
         raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
-    path = Path(out).expanduser()
+    path = expanded(out)
     check_target(path)
     best = load_best(run_dir, config, path.parent)
     chosen = _chosen(nodes, best.parts.store)
@@ -93,7 +94,7 @@ def _chosen(nodes: str | Path, store: GraphStore) -> Int64Array | int:
     if nodes == "all":
         return store.num_nodes
     if nodes not in SPLITS:
-        path = Path(nodes).expanduser()
+        path = expanded(nodes)
         if not path.is_file():
             raise UserError(
                 f"--nodes {nodes}: there is no such file.",

@@ -117,7 +117,7 @@ def load_checkpoint(path: Path) -> State:
     except Exception as error:  # torch raises whatever its reader stumbles over
         raise CheckpointError(path, "it is no checkpoint that torch can read") from error
     version = state.get("format_version") if isinstance(state, dict) else None
-    if version is None:
+    if not isinstance(version, int):
         raise CheckpointError(path, "gnntrain did not write it")
     if version not in _READABLE:
         raise CheckpointError(
@@ -174,6 +174,18 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
             "The run's config.yaml or its checkpoint was exchanged.",
         )
     model.load_state_dict(weights)
+
+
+def epoch_of(state: State, path: Path) -> int:
+    """The epochs that were done when a checkpoint's state was saved.
+
+    Raises:
+        CheckpointError: It does not say.
+    """
+    epoch = state.get("epoch")
+    if not isinstance(epoch, int):
+        raise CheckpointError(path, "it does not say of which epoch it is")
+    return epoch
 
 
 def _shape(weight: object) -> str:

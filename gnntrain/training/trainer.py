@@ -45,6 +45,8 @@ _log = logging.getLogger("gnntrain")
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _SHOWN_SEEDS = 5
+# What optimisers, schedules and generators say of a state that is none.
+_UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
 
 class Trainer:
@@ -156,7 +158,7 @@ class Trainer:
             self.result.seconds_before = float(state["seconds"])
             self._broken_off = restored_totals(state["ranks"], self._context)
             restore_rng(state["ranks"], self._context, seed=self._config.seed, step=self._step)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except _UNUSABLE as error:
             reason = f"it does not hold what going on needs ({type(error).__name__}: {error})"
             raise CheckpointError(Path(path), reason) from error
 

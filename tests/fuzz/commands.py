@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,7 +13,10 @@ from gnntrain.app import compose_config, recompose_config
 from gnntrain.cli import parse
 from gnntrain.config import Config, from_dict
 from gnntrain.groups import GROUPS, config_groups
+from gnntrain.paths import is_folder
+from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.space import expand_sweep
+from gnntrain.verbs import VERBS
 from tests.fuzz.surface import Surface
 
 _DATASETS = ({"name": "synthetic"}, {"name": "files"}, {"name": "cora"})
@@ -126,6 +130,7 @@ _NASTY_VALUES = (
     "!!python/object/apply:os.system ['true']",
     "../../../etc/passwd",
     "/dev/zero",
+    "~nobody/x",
     "/dev/null",
     "~",
     "~/x",
@@ -152,6 +157,10 @@ _OPTIONS = (
     ("--config-dir", "/nowhere"),
     ("--config-dir=",),
     ("--config-dir",),
+    ("--config-dir", "~nobody/conf"),
+    ("--config-dir", "x" * 5000),
+    ("--out", "~nobody/x"),
+    ("--out=",),
     ("-x",),
     ("--",),
     ("-",),
@@ -202,14 +211,20 @@ _choice = st.tuples(st.sampled_from(GROUPS), st.sampled_from(_NAMES)).map("=".jo
 _overrides = st.lists(_override | _choice | st.text(max_size=20), max_size=4)
 _arguments = st.lists(
     st.sampled_from(_OPTIONS)
-    | st.sampled_from(("train", "resume", "evaluate", "prepare", "latest", "x", "")).map(
-        lambda word: (word,)
-    )
+    | st.sampled_from((*VERBS, "resume", "evaluate", "latest", "x", "")).map(lambda word: (word,))
+    | st.sampled_from(_NASTY_VALUES).map(lambda word: (word,))
     | _override.map(lambda text: (text,)),
     max_size=6,
 ).map(lambda groups: [word for group in groups for word in group])
 
 _SAVED = Config().to_dict()
+
+
+def _parse(argv: list[str]) -> object:
+    arguments = parse(argv)
+    folders = [is_folder(folder) for folder in arguments.config_dirs]
+    # What is no run lies in the folder of the runs, which is not there either.
+    return folders, [RunDirectory.open(word, Path("no runs")) for word in arguments.words]
 
 
 def _recompose(overrides: list[str]) -> object:
@@ -220,7 +235,7 @@ def surfaces() -> list[Surface]:
     """Everything that reads the command line."""
     lists: SearchStrategy[list[str]] = _overrides
     return [
-        Surface("command line", _arguments, parse, 18),
+        Surface("command line", _arguments, _parse, 16),
         Surface("configuration", lists, compose_config, 2),
         Surface("sweep", lists, expand_sweep, 15),
         Surface("changed keys", lists, _recompose, 3),

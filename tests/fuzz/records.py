@@ -24,6 +24,7 @@ from gnntrain.data.store_meta import digest_of
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.models import SAGE
+from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import Learnt, learnt_by, open_run_store
 from gnntrain.training.checkpoint import load_last
@@ -145,6 +146,17 @@ def _record_reader(run: RunDirectory, config: Config) -> Read:
     return read
 
 
+def _log_reader(run: RunDirectory) -> Read:
+    def read(content: bytes | dict[str, Any]) -> object:
+        if isinstance(content, dict):
+            content = json.dumps(content).encode("utf-8", "replace")
+        (run.path / "metrics.jsonl").write_bytes(content)
+        (run.path / "summary.json").write_bytes(content)
+        return reached(run, "accuracy"), run.summary()
+
+    return read
+
+
 def _own_yaml_reader(folder: Path) -> Read:
     (folder / "model").mkdir(parents=True)
 
@@ -235,6 +247,16 @@ def surfaces() -> list[Surface]:
     learnt = asdict(Learnt.of(store)) | {"class_names": ["a", "b", "c"]}
     record = {"path": str(store.path), "digest": "0" * 40, "learnt": learnt}
     records = mistaken(record) | damaged(json.dumps(record).encode())
+    line: dict[str, Any] = {
+        "epoch": 1,
+        "step": 2,
+        "train/loss": 0.5,
+        "val/accuracy": 0.5,
+        "lr": 0.1,
+        "seconds": 1,
+    }
+    line |= {"eval_seconds": 1, "seeds_per_s": 9, "edges_per_s": 9, "memory": 9, "time": {"a": 1}}
+    logs = mistaken(line) | damaged(json.dumps(line).encode())
     model = {"name": "sage", "num_layers": 2, "hidden_channels": 8, "dropout": 0.5}
     checkpoint = _checkpoint_reader(GraphStore.open(folder / "arrays"), run.checkpoints)
     return [
@@ -242,6 +264,7 @@ def surfaces() -> list[Surface]:
         Surface("store arrays", _array_inputs(right), _array_reader(folder / "arrays", right), 10),
         Surface("run's store.json", records, _record_reader(run, config), 9),
         Surface("run's config.yaml", _yaml_inputs(config.to_dict()), _run_reader(run), 3),
+        Surface("run's logs", logs, _log_reader(run), 2),
         Surface("own YAML", _yaml_inputs(model), _own_yaml_reader(folder / "conf"), 1),
         Surface("checkpoint", _checkpoint_inputs(run.checkpoints), checkpoint, 3),
     ]

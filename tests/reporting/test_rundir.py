@@ -279,3 +279,10 @@ def test_a_configuration_that_is_no_plain_data_is_a_users_error(text: str) -> No
     (run.path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
         run.config()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "\x00"])
+def test_a_summary_that_is_none_counts_as_absent(text: str) -> None:
+    run = create()
+    (run.path / "summary.json").write_text(text)
+    assert run.summary() is None

@@ -12,6 +12,7 @@ import torch
 from gnntrain.errors import RunError, UserError
 from gnntrain.training.checkpoint import (
     CheckpointError,
+    epoch_of,
     load_checkpoint,
     load_last,
     save_checkpoint,
@@ -166,3 +167,17 @@ def test_the_last_whole_checkpoint_is_found(tmp_path: Path) -> None:
     previous.write_bytes(b"")
     with pytest.raises(UserError, match=r"last\.prev\.pt cannot be used"):
         load_last(tmp_path)
+
+
+def test_a_checkpoint_that_does_not_say_its_epoch_is_refused(tmp_path: Path) -> None:
+    assert epoch_of({"epoch": 3}, tmp_path) == 3
+    for state in ({}, {"epoch": "3"}, {"epoch": torch.ones(2)}):
+        with pytest.raises(CheckpointError, match="of which epoch"):
+            epoch_of(state, tmp_path)
+
+
+@pytest.mark.parametrize("version", [torch.ones(2), "2", None])
+def test_a_format_version_that_is_no_number_is_refused(tmp_path: Path, version: Any) -> None:
+    torch.save({"format_version": version}, tmp_path / "last.pt")
+    with pytest.raises(CheckpointError, match="gnntrain did not write it"):
+        load_checkpoint(tmp_path / "last.pt")
