@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -79,6 +80,8 @@ class FakeRun(types.ModuleType):
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
+    # It imports the real gnntrain.run, so before that is replaced.
+    monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     for verb, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
@@ -86,8 +89,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.Process", ThreadProcess)
     monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
-    monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
     monkeypatch.setattr("gnntrain.verbs.plan._show", fake.asked.append)
+    report = types.ModuleType("gnntrain.report.writing")
+    report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, report.__name__, report)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
@@ -122,13 +127,13 @@ def test_each_verb_has_help_with_examples_that_are_understood(
     assert main([verb, "--help"]) == 0
     assert f"usage: gnntrain {verb}" in capsys.readouterr().out
     for example in VERBS[verb].examples:
-        assert (parse(example.split()[1:]).verb or "train") == verb
+        assert (parse(shlex.split(example)[1:]).verb or "train") == verb
 
 
 def test_the_examples_compose(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in VERBS.values():
         for example in verb.examples:
-            assert main(example.split()[1:]) == 0, (example, capsys.readouterr().err)
+            assert main(shlex.split(example)[1:]) == 0, (example, capsys.readouterr().err)
     assert run.asked
 
 

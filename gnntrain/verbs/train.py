@@ -57,7 +57,7 @@ VERB = Verb(
         "gnntrain experiment=cora_gcn trainer.seed=1",
         "gnntrain distributed.num_processes=2 trainer.gpus=0",
         "gnntrain -m model=sage,gcn trainer.lr=0.01,0.003",
-        "gnntrain -m sweep=optuna sweep.trials=4 model.hidden_channels=64,128 trainer.lr=0.01,0.1",
+        "gnntrain -m sweep=optuna sweep.trials=4 'trainer.lr=tag(log,interval(1e-4,1e-1))'",
         "gnntrain model=gat --cfg job",
     ],
     _train,
