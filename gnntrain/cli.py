@@ -13,13 +13,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gnntrain import __version__
 from gnntrain.distributed.signals import handled
 from gnntrain.errors import GnntrainError, UserError, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 from gnntrain.groups import config_groups
-from gnntrain.paths import expanded
+from gnntrain.paths import expanded, is_folder
 from gnntrain.verbs import VERBS, Arguments, Verb, general_help, say, verb_help
 
 _ENDED = {signal.SIGTERM: "terminated (SIGTERM)", signal.SIGHUP: "the terminal was closed (SIGHUP)"}
@@ -178,7 +179,7 @@ def _is_word(verb: str | None, given: str) -> bool:
     """Whether what looks like a key is what the verb is about: a sweep's folders hold `=` too."""
     if verb is None or not VERBS[verb].words:
         return False
-    return not VERBS[verb].changes_keys or Path(given).expanduser().is_dir()
+    return not VERBS[verb].changes_keys or is_folder(expanded(given))
 
 
 def _is_known_to_conf(word: str) -> bool:

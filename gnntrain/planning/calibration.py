@@ -22,6 +22,15 @@ from gnntrain.training.forward import needs_of
 from gnntrain.training.measure import peak_gpu_bytes
 from gnntrain.training.trainer import Trainer
 
+# The watched loader says when it is enough, and takes each batch by itself.
+_UNBOUNDED = {
+    "epochs": 1,
+    "max_steps": None,
+    "warmup_epochs": 0,
+    "scheduler": "none",
+    "cuda_graph": False,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -71,16 +80,7 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             evaluator,
             task=store.task,
             metric=store.metric,
-            # The watched loader says when it is enough.
-            config=config.trainer.model_copy(
-                update={
-                    "epochs": 1,
-                    "max_steps": None,
-                    "warmup_epochs": 0,
-                    "scheduler": "none",
-                    "cuda_graph": False,
-                }
-            ),
+            config=config.trainer.model_copy(update=_UNBOUNDED),
             context=context,
         ).fit()
         assert evaluator.cost is not None

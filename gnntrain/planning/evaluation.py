@@ -39,7 +39,8 @@ class PartialEvaluator:
     """In the place of a run's evaluator: computes a part, and scales up what it took.
 
     A layer's whole input exists only in a full evaluation. Random rows stand in for it, fewer than
-    there are nodes but more than caches hold: an edge still costs a read from memory.
+    there are nodes but more than caches hold: an edge still costs a read from memory. A GPU, which
+    is fast enough, evaluates the whole.
 
     Args:
         parts: The rank's parts.
@@ -69,16 +70,28 @@ class PartialEvaluator:
         evaluator = self._parts.evaluator
         widths: tuple[int, ...] = ()
         self._parts.context.barrier()
-        if isinstance(evaluator, LayerwiseEvaluator):
+        if self._device.type == "cuda":  # it takes a GPU no longer than a part takes a CPU
+            seconds = [self._whole(model)]
+        elif isinstance(evaluator, LayerwiseEvaluator):
             assert isinstance(model, GNN)
             seconds, widths = self._by_layer(model, evaluator)
         else:
             assert isinstance(evaluator, SampledEvaluator)
             seconds = [self._split(model, evaluator, split) for split in SPLITS]
-        seconds.append(self._judge())
+        if self._device.type != "cuda":
+            seconds.append(self._judge())
         self.cost = EvaluationCost(tuple(seconds), self._extra, widths)
         model.train(was_training)
         return {split: {} for split in SPLITS}
+
+    def _whole(self, model: GNN | PlainModel) -> float:
+        """Seconds of the run's own evaluation, metrics included."""
+        began = time.perf_counter()
+        before = resident().own
+        self._peak.begin()
+        self._parts.evaluator.evaluate(model)
+        self._extra = self._peak.so_far() - before
+        return time.perf_counter() - began
 
     def _by_layer(
         self, model: GNN, evaluator: LayerwiseEvaluator
@@ -88,9 +101,7 @@ class PartialEvaluator:
         if not model.uses_graph:
             rows = features.named()
             work = [b - a for a, b in ranges]
-            taken = self._scaled(
-                ranges, work, lambda a, b: model(self._moved(rows.read(a, b)), ()).cpu()
-            )
+            taken = self._scaled(ranges, work, lambda a, b: model(rows.read(a, b), ()))
             return [taken], (0,)
         seconds, widths = [], []
         num_rows = [b - a for a, b in ranges]
@@ -168,26 +179,21 @@ class PartialEvaluator:
             total += taken * len(nodes) / max(1, len(some))
         return total
 
-    def _moved(self, rows: Tensor) -> Tensor:
-        return rows.to(self._device)
-
 
 class _Layer:
     """One layer of a model over chunks of nodes, with random rows for what came before."""
 
     def __init__(self, model: GNN, i: int, parts: Parts, features: MappedFeatures) -> None:
         self._model, self._i = model, i
-        self._store, self._device = parts.store, parts.context.device
+        self._store = parts.store
         self.stand_in_bytes = 0
         width = features.num_features if i == 0 else model.hidden_channels
-        self._source: StoredRows | Tensor = (
-            features.named() if i == 0 else self._stand_in(width, parts.context.device)
-        )
+        self._source: StoredRows | Tensor = features.named() if i == 0 else self._stand_in(width)
         self._given: StoredRows | Tensor = self._source
         self.width = 0
         self.transforms = model.has_transform(i)
         self._needs = replace(needs_of(model), norm=False)
-        self._norm = share(self._store.gcn_norm).to(self._device) if model.uses_norm else None
+        self._norm = share(self._store.gcn_norm) if model.uses_norm else None
 
     def transform(self, a: int, b: int) -> Tensor:
         """What the nodes `a … b − 1` send."""
@@ -201,14 +207,14 @@ class _Layer:
         if self.transforms:
             if self.width == 0:  # this rank computes nothing
                 return
-            self._given = self._stand_in(self.width, self._device)
+            self._given = self._stand_in(self.width)
         elif isinstance(source, StoredRows) and not model.reads_rows:
-            self._given = model.start(source.whole().to(self._device))
+            self._given = model.start(source.whole())
 
     def compute(self, a: int, b: int) -> Tensor:
         """The layer's output for the nodes `a … b − 1`."""
         model, i, given = self._model, self._i, self._given
-        block = whole_graph_block(self._store, self._needs, a, b).to(self._device)
+        block = whole_graph_block(self._store, self._needs, a, b)
         block = replace(block, norm=self._norm)
         if isinstance(given, Tensor) and len(given) < block.num_src:
             block = _folded(block, len(given))
@@ -222,18 +228,17 @@ class _Layer:
             h = model.layer(i, given, block)
         if model.state_channels:
             h = model.readout_add(i, model.readout_start(len(h)), h)
-        return (model.readout(h) if i == model.num_layers - 1 else h).cpu()
+        return model.readout(h) if i == model.num_layers - 1 else h
 
     def _input(self, a: int, b: int) -> Tensor:
         if isinstance(self._source, StoredRows):
-            return self._model.start(self._source.read(a, b).to(self._device))
+            return self._model.start(self._source.read(a, b))
         return self._source[: b - a]
 
-    def _stand_in(self, width: int, device: torch.device) -> Tensor:
+    def _stand_in(self, width: int) -> Tensor:
         num_rows = min(self._store.num_nodes, max(1 << 16, _STAND_IN_BYTES // (4 * width)))
-        if device.type == "cpu":
-            self.stand_in_bytes += 4 * num_rows * width
-        return torch.rand(num_rows, width, device=device)
+        self.stand_in_bytes += 4 * num_rows * width
+        return torch.rand(num_rows, width)
 
 
 def _folded(block: Block, num_rows: int) -> Block:

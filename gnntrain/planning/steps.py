@@ -11,6 +11,7 @@ import torch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader, SeedPlan
+from gnntrain.phases import Phases
 from gnntrain.planning.measured import BatchSize
 
 _NUM_WARM = 3  # kernels are loaded, optimiser states made, the next batch drawn ahead
@@ -25,7 +26,7 @@ class WatchedLoader:
     A short epoch is gone through several times, as a run would. All ranks end at the same step.
 
     Attributes:
-        plan: The loader's.
+        plan, phases: The loader's.
         sizes: The batches that were handed on.
         num_timed: Steps that were timed.
         seconds: What these took.
@@ -33,7 +34,7 @@ class WatchedLoader:
 
     def __init__(self, loader: Loader, context: DistributedContext) -> None:
         self.plan: SeedPlan = loader.plan
-        self.phases = loader.phases
+        self.phases: Phases = loader.phases
         self.sizes: list[BatchSize] = []
         self.num_timed = 0
         self.seconds = 0.0
@@ -60,12 +61,13 @@ class WatchedLoader:
         self.seconds = time.perf_counter() - began
         batches.close()
 
-    def take_reads(self) -> tuple[int, int]:
-        return self._loader.take_reads()
-
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self._loader.set_epoch(epoch)
+
+    def take_reads(self) -> tuple[int, int]:
+        """See `Loader.take_reads`."""
+        return self._loader.take_reads()
 
     def state_dict(self) -> dict[str, int]:
         """See `Loader.state_dict`."""
