@@ -19,7 +19,9 @@ _COMMENT = re.compile(r"^(?P<meaning>.*?[.?])? ?(?P<expected>[^.;]*(?:\.\d[^.;]*
 _CHOICE = re.compile(r"[\w+-]+")
 _NO_KEYS = ("experiment",)
 # What the choice of a group's option says already.
-_CHOSEN = re.compile(r"(dataset|model|sampler|evaluation)\.name|logger\.(\w+)\.\2|\w+\.defaults")
+_CHOSEN = re.compile(
+    r"(dataset|model|sampler|evaluation|sweep)\.name|logger\.(\w+)\.\2|\w+\.defaults"
+)
 
 
 @dataclass(frozen=True, slots=True)
