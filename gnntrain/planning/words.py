@@ -50,7 +50,8 @@ def _batch(plan: Plan) -> Pairs:
 
 def _time(plan: Plan) -> Pairs:
     times = plan.times
-    training = f"{format_seconds(times.training)} training ({_counted(plan.num_steps, 'step')})"
+    num_steps = round(times.training / times.step)  # fewer than an epoch's with trainer.max_steps
+    training = f"{format_seconds(times.training)} training ({_counted(num_steps, 'step')})"
     run = f"{_counted(plan.num_epochs, 'epoch')}, {_counted(plan.num_evaluations, 'evaluation')}"
     return [
         ("step", format_seconds(times.step)),
