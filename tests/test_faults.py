@@ -125,7 +125,7 @@ def test_a_lack_of_memory_in_a_step_names_the_keys_to_lower(
 ) -> None:
     fail_at(monkeypatch, 11, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."))
     with pytest.raises(
-        RunError, match=r"GPU memory ran out in epoch 2, step 11 of the run"
+        RunError, match=r"GPU memory ran out in epoch 2, at step 11 of the run"
     ) as caught:
         begin(tmp_path / "run", cache)
     assert "trainer.batch_size (now 16), sampler.fan_outs" in str(caught.value)

@@ -311,7 +311,7 @@ class TrainerConfig(Section):
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """Where loss or gradient are not finite: end the run, or leave such steps out."""
     max_restarts: ZeroOrMore = 0
-    """Times a run that fails starts again by itself, from its last checkpoint."""
+    """Times a run that fails starts again by itself; a loss that is not finite would only recur."""
 
 
 class CheckpointConfig(Section):
@@ -327,11 +327,11 @@ class DistributedConfig(Section):
     """How the ranks run together."""
 
     num_processes: OneOrMore = 1
-    """Ranks on the CPU, when no GPU is used."""
+    """Ranks on the CPU, when no GPU is used; at most 4 a core, or 8."""
     threads: OneOrMore | None = None
     """CPU threads a rank; null: the cores shared out."""
     timeout: Positive = 600.0
-    """Seconds a rank waits for the others before the run fails."""
+    """Seconds a rank waits for the others before the run fails and names those that are missing."""
 
 
 class EvaluationConfig(Section):

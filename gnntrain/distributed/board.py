@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
-import os
 import signal
 from dataclasses import dataclass
 from enum import IntEnum
 
-_STOP, _SAVE, _SETTLED, _ABANDONED, _OWNER, _NUM_WORDS = range(6)
+_STOP, _SAVE, _SETTLED, _ABANDONED, _NUM_WORDS = range(5)
 _SIGNAL_BITS = 8
 
 
@@ -55,20 +54,12 @@ class Board:
 
     @classmethod
     def create(cls, world_size: int) -> Board:
-        """An empty board for the ranks of a run; this process is its owner."""
+        """An empty board for the ranks of a run."""
         num_words = _NUM_WORDS + 2 * world_size
         if world_size == 1:
-            board = cls((ctypes.c_int64 * num_words)())
-        else:
-            # Without a name in the file system: it ends with the last process that maps it.
-            board = cls(multiprocessing.get_context("spawn").RawArray(ctypes.c_int64, num_words))
-        board._words[_OWNER] = os.getpid()
-        return board
-
-    @property
-    def owner(self) -> int:
-        """The process that started the ranks."""
-        return self._words[_OWNER]
+            return cls((ctypes.c_int64 * num_words)())
+        # Without a name in the file system: it ends with the last process that maps it.
+        return cls(multiprocessing.get_context("spawn").RawArray(ctypes.c_int64, num_words))
 
     @property
     def stop_asked(self) -> int:
@@ -129,7 +120,7 @@ class Board:
         return self.place(rank).phase == Phase.CLOSING
 
     def is_alone(self) -> bool:
-        """Whether the only rank runs in the process that owns the board."""
+        """Whether the only rank runs in this process."""
         return self._world_size == 1
 
     def takes_signals(self) -> bool:

@@ -19,7 +19,7 @@ from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.build import Task
 from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import Diverged, Interrupted
+from gnntrain.errors import Interrupted
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
@@ -27,6 +27,7 @@ from gnntrain.phases import Phases, combined
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
 from gnntrain.training.compiling import compiled
+from gnntrain.training.divergence import DivergenceGuard
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("gnntrain")
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_SHOWN_SEEDS = 5
 # What optimisers, schedules and generators say of a state that is none.
 _UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
@@ -93,6 +93,7 @@ class Trainer:
         self._callbacks = callbacks if self._context.is_main else ()
         self._writer = CheckpointWriter(checkpoints) if checkpoints is not None else None
         self._clock = CheckpointClock(saving or CheckpointConfig(), self._context)
+        self._guard = DivergenceGuard(loader, config.lr)
         self._wishes = Wishes(self._context, self._callbacks)
         self._identity = identity or {}
         self._loss = build_loss(task, config.label_smoothing)
@@ -197,7 +198,7 @@ class Trainer:
         return enough or stalled or self.result.is_pruned
 
     def _run_epoch(self, epoch: int) -> None:
-        where = lambda: f"in epoch {epoch}, step {self._step + 1} of the run"  # noqa: E731
+        where = lambda: f"in epoch {epoch}, at step {self._step} of the run"  # noqa: E731
         with memory_explained(where, training_hint(self._loader, self._config)):
             totals = self._train(epoch)
         loss, num_seeds, num_edges, hit_rate = self._reduced(totals)
@@ -257,8 +258,8 @@ class Trainer:
                 del batch  # or it would live on while the next is waited for
                 if self._step >= self._num_steps:
                     break
-        self._refuse_nonfinite(epoch, totals)
-        self._tell_skipped(epoch, totals)
+        self._guard.refuse_loss(epoch, totals)
+        self._guard.tell_skipped(epoch, totals)
         totals.seconds = time.perf_counter() - begin
         totals.add_times(self._new_times())
         return totals
@@ -276,12 +277,12 @@ class Trainer:
         # To read the loss waits for a GPU: not at every step.
         is_due = totals.num_steps % self._config.log_every == 0
         if is_due or self._context.device.type == "cpu":
-            self._refuse_nonfinite(epoch, totals)
+            self._guard.refuse_loss(epoch, totals)
         if self._callbacks and (is_due or self._recorded is None):
             self._report_step(epoch, totals, with_loss=is_due)
         asked = self._wishes.after(self._step)
         if self._clock.is_due(self._step) or asked:
-            self._refuse_nonfinite(epoch, totals)
+            self._guard.refuse_loss(epoch, totals)
             self._checkpoint(totals, improved=False, at_once=bool(asked))
         if asked:
             self._wishes.answer(asked, self._step)
@@ -374,45 +375,6 @@ class Trainer:
         hit_rate = num_hits / num_reads if num_reads else None
         return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges), hit_rate
 
-    def _refuse_nonfinite(self, epoch: int, totals: EpochTotals) -> None:
-        step = int(totals.first_bad)
-        if step > 0:
-            raise Diverged(
-                f"The training loss is {float(totals.loss)} in epoch {epoch}, step {step} of "
-                f"{len(self._loader)} ({self._seeds_in_words(epoch, step)}).",
-                f"Lower trainer.lr (now {self._config.lr}), set trainer.clip_norm=1 or "
-                "trainer.on_nonfinite=skip, or look for extreme features; the checkpoints of what "
-                "was before are kept.",
-            )
-
-    def _refuse_spoilt_weights(self) -> None:
-        """A checkpoint must be worth going on from, and all ranks have the same weights."""
-        finite = torch.stack([weight.isfinite().all() for weight in self._model.parameters()])
-        if not bool(finite.all()):
-            raise Diverged(
-                f"After step {self._step} weights are not finite, though the loss still was.",
-                f"Lower trainer.lr (now {self._config.lr}), or set trainer.clip_norm=1 or "
-                "trainer.on_nonfinite=skip; the checkpoints of what was before are kept.",
-            )
-
-    def _tell_skipped(self, epoch: int, totals: EpochTotals) -> None:
-        if totals.num_skipped == 0:
-            return
-        message = f"{totals.num_skipped} of {totals.num_steps} steps of epoch {epoch}"
-        if totals.num_skipped == totals.num_steps:
-            raise Diverged(
-                f"The gradient was not finite in any of the {message}.",
-                f"Lower trainer.lr (now {self._config.lr}), or look for extreme features.",
-            )
-        _log.warning("%s were skipped: their gradient was not finite.", message)
-
-    def _seeds_in_words(self, epoch: int, step: int) -> str:
-        """The first seeds of this rank in a step (from 1) of an epoch."""
-        plan = self._loader.plan
-        seeds = plan.share(plan.order(epoch), step - 1).seeds
-        shown = ", ".join(map(str, seeds[:_SHOWN_SEEDS].tolist()))
-        return f"seed nodes {shown}{', ...' if len(seeds) > _SHOWN_SEEDS else ''}"
-
     def _evaluated(self, epoch: int, totals: EpochTotals) -> SplitMetrics:
         self._enter(Phase.EVALUATING, self._step)
         hint = evaluation_hint(self._evaluator, self._context.device)
@@ -441,7 +403,7 @@ class Trainer:
         self, totals: EpochTotals | None, *, improved: bool, at_once: bool = False
     ) -> None:
         """Save where training stands, inside an epoch with its totals so far. Collective."""
-        self._refuse_spoilt_weights()
+        self._guard.refuse_weights(self._model, self._step)
         if totals is not None:
             totals.add_times(self._new_times())
         ranks = self._context.gather_to_main(rank_state(totals, self._context.device))
