@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_wheel_holds_every_yaml_of_conf(tmp_path: Path) -> None:
+def test_the_wheel_holds_every_yaml_of_conf_and_what_pages_are_made_of(tmp_path: Path) -> None:
     # what an installed wheel then does in an empty environment, .ci/run tries
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
@@ -19,7 +19,10 @@ def test_the_wheel_holds_every_yaml_of_conf(tmp_path: Path) -> None:
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("gnntrain-*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
+    names = zipfile.ZipFile(wheel).namelist()
+    packed = {name for name in names if name.endswith(".yaml")}
     files = {f"gnntrain/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert packed == files
     assert "gnntrain/conf/config.yaml" in packed
+    for asset in (ROOT / "gnntrain" / "report" / "assets").iterdir():
+        assert f"gnntrain/report/assets/{asset.name}" in names

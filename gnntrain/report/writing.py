@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gnntrain.errors import UserError
+from gnntrain.paths import is_folder
 from gnntrain.report.comparison import best_of
 from gnntrain.report.content import Report
 from gnntrain.report.outcome import outcome_of
@@ -48,6 +49,8 @@ def write_report(
         path.write_bytes(content)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from error
+    except ValueError as error:  # a null byte
+        raise _unwritable(path, str(error)) from error
     return path
 
 
@@ -64,9 +67,9 @@ def _format(out: Path | None, wanted: str | None) -> Format:
 
 def _refuse_unwritable(path: Path) -> None:
     """Before anything is computed."""
-    if path.is_dir():
+    if is_folder(path):
         raise _unwritable(path, "it is a directory")
-    if not path.absolute().parent.is_dir():
+    if not is_folder(path.absolute().parent):
         raise _unwritable(path, "its directory does not exist")
 
 

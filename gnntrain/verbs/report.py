@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from gnntrain.paths import expanded
 from gnntrain.verbs.base import Arguments, Verb, say
 
 
@@ -14,7 +13,7 @@ def _report(arguments: Arguments) -> int:
     out = arguments.options.get("--out")
     path = write_report(
         arguments.words,
-        Path(out).expanduser() if out is not None else None,
+        expanded(out) if out is not None else None,
         arguments.options.get("--format"),
         say,
     )
