@@ -517,6 +517,15 @@ def test_a_header_that_tells_of_more_than_is_there_is_refused_before_anything_is
     assert "40 bytes are there" in message
 
 
+@pytest.mark.parametrize("num_rows", [0, 4])
+def test_more_columns_than_any_table_has_are_refused(tmp_path: Path, num_rows: int) -> None:
+    path = tmp_path / "x.npy"
+    shape = (num_rows, 2**40 if num_rows == 0 else 100_001)
+    path.write_bytes(npy(shape, bytes(4 * num_rows * shape[1])))
+    message = message_of(**{**write(tmp_path), "features": str(path)})
+    assert f"{shape[1]:,} columns, more than 100,000" in message
+
+
 def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     with zipfile.ZipFile(path, "w") as archive:
