@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import math
 import time
@@ -97,7 +96,6 @@ class Trainer:
         self._wishes = Wishes(self._context, self._callbacks)
         self._identity = identity or {}
         self._loss = build_loss(task, config.label_smoothing)
-        self._history: list[dict[str, Any]] = []
         self._broken_off: EpochTotals | None = None
         self._phases = Phases(self._context.device)
         self._began = time.monotonic()
@@ -153,8 +151,7 @@ class Trainer:
             self._scaler.load_state_dict(state["scaler"])
             self._loader.load_state_dict(state["loader"])
             self._step = int(state["step"])
-            self._history = list(state["history"])
-            self.result.records[:] = [EpochRecord(**row) for row in self._history]
+            self.result.records[:] = [EpochRecord(**row) for row in state["history"]]
             self.result.best_epoch, self.result.best = state["best_epoch"], state["best"]
             self.result.seconds_before = float(state["seconds"])
             self._broken_off = restored_totals(state["ranks"], self._context)
@@ -224,7 +221,6 @@ class Trainer:
             time=totals.times | {"evaluation": eval_seconds},
         )
         improved = self.result.add(record, self._metric)
-        self._history.append(dataclasses.asdict(record))
         self._checkpoint(None, improved=improved)
         self._tell(record)
         if (asked := max(number for _, number in facts)) and not self._is_over():
@@ -420,11 +416,12 @@ class Trainer:
             "scaler": self._scaler.state_dict(),
             "loader": self._loader.state_dict(),
             "ranks": ranks,
-            "epoch": len(self._history),
+            "epoch": len(self.result.records),
             "step": self._step,
             "best_epoch": self.result.best_epoch,
             "best": self.result.best,
-            "history": list(self._history),
+            # not copies: what was told of an epoch does not change, and many epochs are many
+            "history": [vars(record) for record in self.result.records],
             "world_size": self._context.world_size,
             "global_batch_size": self._loader.plan.global_batch_size,
             "seconds": self.result.seconds_before + time.monotonic() - self._began,

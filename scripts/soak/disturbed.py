@@ -57,7 +57,8 @@ class Report:
         resumes: How often a run was resumed.
         begun_again: How often it had to be begun again: it was ended before its first checkpoint.
         states_lost: Checkpoints that were there before a fault, and not after it.
-        orphans: Processes that outlived their command by 30 seconds.
+        orphans: Processes that outlived their command by 30 seconds, and by the time that a run
+            takes here until its first epoch is done: a rank that starts notices when it has.
         leftovers: Files left in shared memory, or unfinished in a run directory that completed.
         slowest_end: Most seconds from a fault until all processes had ended.
         problems: What went wrong, in words.
@@ -193,7 +194,8 @@ class Soak:
     def _await_all_ends(self, job: psutil.Popen, fault: str) -> None:
         """All processes must end of the fault, and soon."""
         begin = time.monotonic()
-        alive = wait_for_ends([job, *self._processes()], _MOST_SECONDS_TO_END)
+        seconds = _MOST_SECONDS_TO_END + self._seconds_to_start
+        alive = wait_for_ends([job, *self._processes()], seconds)
         self.report.slowest_end = max(self.report.slowest_end, time.monotonic() - begin)
         for process in alive:
             self.report.orphans += 1

@@ -84,8 +84,10 @@ def _looks(job: subprocess.Popen[bytes], table: Path, warm_up: int) -> list[tupl
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         if table.exists() and table.read_bytes().count(b"\n") >= warm_up:
             try:
-                looks.append((process.num_fds(), process.num_threads()))
+                look = (process.num_fds(), process.num_threads())
             except psutil.Error:
                 break
+            if look[0]:  # none: it has just ended
+                looks.append(look)
     job.wait()
     return looks
