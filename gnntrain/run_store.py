@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,7 +72,8 @@ def learnt_by(run: RunDirectory, dataset: DatasetConfig) -> Learnt:
     if record is None or record.learnt is None:  # from before this was recorded
         return Learnt.of(open_run_store(run, dataset).store)
     try:
-        learnt = TypeAdapter(Learnt).validate_python(record.learnt, strict=True)
+        # As JSON: of Python's objects, strictness takes none but a `Learnt`.
+        learnt = TypeAdapter(Learnt).validate_json(json.dumps(record.learnt), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

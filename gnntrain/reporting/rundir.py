@@ -145,21 +145,10 @@ class RunDirectory:
         Raises:
             UserError: there is none yet.
         """
-        return self._checkpoint("best", "no epoch was evaluated")
-
-    def last_checkpoint(self) -> Path:
-        """The checkpoint of the last epoch.
-
-        Raises:
-            UserError: there is none yet.
-        """
-        return self._checkpoint("last", "no epoch was finished")
-
-    def _checkpoint(self, name: str, reason: str) -> Path:
-        path = self.checkpoints / f"{name}.pt"
+        path = self.checkpoints / "best.pt"
         if not path.is_file():
             raise UserError(
-                f"the run {self.shown} has no {name} checkpoint yet: {reason}",
+                f"the run {self.shown} has no best checkpoint yet: no epoch was evaluated",
                 f"Train it first; {self.shown}/logs/rank_0.log tells how far it came.",
             )
         return path

@@ -104,16 +104,12 @@ def _use(about: Mapping[str, Any]) -> Iterator[str]:
 def _input(about: Mapping[str, Any]) -> Iterator[str]:
     """What the model wants of its graph."""
     preparation = about["preparation"]
-    yield f"`x` is float32 `[num_nodes, {about['num_features']}]`, with the features in the order"
+    scaled = ", scaled as by PyG's `NormalizeFeatures`" * preparation["normalize_features"]
+    both = ", and each edge is there in both directions (PyG's `to_undirected`)"
     yield (
-        "they had in training"
-        + (", scaled as by PyG's `NormalizeFeatures`" if preparation["normalize_features"] else "")
-        + ". `edge_index` is int64 `[2, num_edges]`: sources, then targets; a node sees"
-    )
-    yield "the sources of its edges" + (
-        ", and each edge is there in both directions (PyG's `to_undirected`)."
-        if preparation["to_undirected"]
-        else "."
+        f"`x` is float32 `[num_nodes, {about['num_features']}]`, with the features in the order "
+        f"they had in training{scaled}. `edge_index` is int64 `[2, num_edges]`: sources, then "
+        f"targets; a node sees the sources of its edges{both * preparation['to_undirected']}."
     )
     yield ""
 

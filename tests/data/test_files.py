@@ -19,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnntrain.config import FilesConfig
+from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData
+from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.store import GraphStore
 from gnntrain.errors import UserError
 
 AnyArray = npt.NDArray[Any]
@@ -77,6 +79,24 @@ def test_a_graph_of_four_csv_files_is_read(tmp_path: Path) -> None:
     assert data.node_ids is not None
     assert data.node_ids.tolist() == [10, 20, 30, 40]
     assert (data.task, data.metric, data.num_classes) == ("binary", "roc_auc", 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ("id,label\n10,é\n20,b\n30,é\n40,b\n", ["b", "é"]),
+        ("id,label\n10,7\n20,3\n30,3\n40,-1\n", [3, 7]),
+        ("id,label\n10,1\n20,0\n30,1\n40,0\n", None),
+        ("id,old,rich\n10,1,0\n20,0,0\n30,1,1\n40,0,1\n", ["old", "rich"]),
+        ("10,1,0\n20,0,0\n30,1,1\n40,0,1\n", None),
+    ],
+)
+def test_classes_keep_the_names_they_have(tmp_path: Path, labels: str, names: Any) -> None:
+    split = "id,split\n10,train\n20,val\n30,test\n"
+    data = build(**write(tmp_path, labels=labels, split=split))
+    store = write_store(tmp_path / "store", data, PrepareOptions(), {})
+    assert store.class_names == names
+    assert GraphStore.open(store.path).class_names == names
 
 
 def test_text_ids_are_kept_as_utf_8(tmp_path: Path) -> None:
