@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"clean": self.is_clean, **asdict(self)}
+        counted = {"faults": dict(self.faults), "survived": dict(self.survived)}
+        return {"clean": self.is_clean, **vars(self), **counted}
 
 
 class Soak:

@@ -35,6 +35,7 @@ def test_a_run_that_is_killed_and_damaged_ends_as_if_nothing_had_happened(tmp_pa
     soak.disturb_one(iter(["kill_parent", "damage_last", "fill_disk"]))
     report = soak.report.to_dict()
     assert report["clean"], report
+    assert json.loads(json.dumps(report)) == report
     assert (report["runs"], report["equal"], report["states_lost"]) == (1, 1, 0)
     assert sum(report["faults"].values()) >= 1, told
     assert sum(report["faults"].values()) == sum(report["survived"].values())
