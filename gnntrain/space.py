@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    IntervalSweep,
+    Override,
+    RangeSweep,
+    Sweep,
+)
 
 from gnntrain.app import parse_overrides, sides_of
 from gnntrain.config import Config, ConfigError, Problem, takes_integers
@@ -183,6 +190,10 @@ def _values(
     sweep = override.value()
     if isinstance(sweep, RangeSweep) and not 0 < _length(sweep) <= _MOST_TRIALS:
         expects = f"a range of 1 to {_MOST_TRIALS:,} values"
+        problems.append(Problem(*sides_of(override), expects))
+        return []
+    if isinstance(sweep, ChoiceSweep) and any(isinstance(part, Sweep) for part in sweep.list):
+        expects = "plain values: none of them may be a sweep of its own"
         problems.append(Problem(*sides_of(override), expects))
         return []
     if not isinstance(sweep, Glob):

@@ -153,3 +153,9 @@ def test_both_ends_of_every_dimension_are_tried_once() -> None:
         {"a": "1", "b": "y"},
         {"a": "1", "b": "z"},
     ]
+
+
+@pytest.mark.parametrize("value", ["null,shuffle(1,2,3)", "1,range(1,3)", "[a],choice(1,2)"])
+def test_a_sweep_inside_a_sweep_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="none of them may be a sweep of its own"):
+        expand_sweep([f"trainer.seed={value}"])
