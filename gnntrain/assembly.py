@@ -135,8 +135,13 @@ class Parts:
 
     @property
     def placement_in_words(self) -> tuple[str, ...]:
-        """Where the graph lies and why, where a GPU trains on mini-batches of it."""
-        if self.context.device.type != "cuda" or self.config.sampler.name == "full":
+        """Where the graph lies and why, where a GPU trains on mini-batches of it.
+
+        Asked of one rank alone: only where the loaders have settled the placement with all others.
+        """
+        sampler = self.config.sampler
+        on_host = sampler.name == "full" or sampler.backend == "pyg"
+        if self.context.device.type != "cuda" or on_host:
             return ()
         return self._placement.why
 

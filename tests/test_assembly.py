@@ -88,3 +88,13 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     with pytest.raises(UserError, match="needs edges and features where the GPU reads them"):
         parts.loader()
+
+
+def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
+    store: GraphStore, tmp_path: Path
+) -> None:
+    """What torch's own sampler draws is placed nowhere; to ask would be a collective of one."""
+    config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})
+    parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
+    parts.context = DistributedContext(0, 2, torch.device("cuda", 0))
+    assert parts.placement_in_words == ()

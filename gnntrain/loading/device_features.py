@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from inspect import signature
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -222,9 +224,26 @@ def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor,
     # How processes hand tensors to each other: the memory itself, not a copy.
     handles = context.gather(reduce_tensor(own))  # type: ignore[no-untyped-call]
     return tuple(
-        own if rank == context.rank else rebuild(*given)
+        own if rank == context.rank else opened(rebuild, given, context.device)
         for rank, (rebuild, given) in enumerate(handles)
     )
+
+
+def opened(rebuild: Callable[..., Tensor], given: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Another rank's tensor, where `device` reads it.
+
+    Torch would map it for the GPU that holds it, and kernels of no other could read it there. What
+    is mapped for `device` its kernels can: CUDA then lets it at its peer's memory. The rank that
+    holds the tensor has filled it before it was handed over.
+
+    Args:
+        rebuild, given: What `reduce_tensor` gave there.
+    """
+    if device.type != "cuda":
+        return rebuild(*given)
+    bound = signature(rebuild).bind(*given)
+    bound.arguments |= {"storage_device": device.index, "event_sync_required": False}
+    return rebuild(*bound.args)
 
 
 def _on_device(nodes: Tensor | Int64Array, device: torch.device) -> Tensor:

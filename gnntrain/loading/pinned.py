@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -32,7 +36,7 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
     source = array if isinstance(array, Tensor) else share(array)
     on_gpu = context.device.type == "cuda"
     if context.world_size == 1:
-        return source.pin_memory() if on_gpu else source.clone()
+        return pinned_room(source.shape, source.dtype).copy_(source) if on_gpu else source.clone()
     path, failure = context.broadcast(_reserved(source.nbytes) if context.is_main else ("", None))
     if failure is not None:
         raise RunError(
@@ -49,6 +53,25 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
     if on_gpu:
         _register(copy)
     return copy
+
+
+def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Pinned memory of this rank alone, of undefined content, until nobody holds it.
+
+    Torch's own (`pin_memory`) has the next power of two as its size, and stays with the process.
+
+    Raises:
+        RunError: So much may not be pinned.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size == 0:
+        return torch.empty(*shape, dtype=dtype)
+    memory = np.empty(size, np.uint8)
+    tensor = torch.from_numpy(memory).view(dtype).view(*shape)
+    _register(tensor)
+    # The tensor's storage holds the array, and with it every view of the tensor does.
+    weakref.finalize(memory, _unregister, tensor.data_ptr()).atexit = False
+    return tensor
 
 
 def _reserved(num_bytes: int) -> tuple[str, str | None]:
@@ -70,8 +93,7 @@ def _register(tensor: Tensor) -> None:
     """Lock the tensor's pages, so that the GPU may read them."""
     if tensor.numel() == 0:
         return
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types here
-    code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, _FOR_KERNELS))
+    code = int(_cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, _FOR_KERNELS))
     if code != 0:
         raise RunError(
             f"{tensor.nbytes / 2**30:.1f} GiB of host memory could not be pinned: CUDA error "
@@ -79,3 +101,12 @@ def _register(tensor: Tensor) -> None:
             "Raise the limit of locked memory (ulimit -l), or write features.placement=memmap "
             "sampler.topology=host.",
         )
+
+
+def _unregister(address: int) -> None:
+    torch.cuda.synchronize()  # kernels may be reading there
+    _cudart().cudaHostUnregister(address)
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types here

@@ -17,6 +17,7 @@ from gnntrain.loading.batch import Block
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, StoredRows
 from gnntrain.loading.loader import whole_graph_block
+from gnntrain.loading.pinned import pinned_room
 from gnntrain.models import GNN
 from gnntrain.training.evaluation import (
     Inferred,
@@ -111,7 +112,8 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
 
     def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> tuple[Block, Rows]:
         block = replace(self._in_edges(model, a, b), norm=self._norm(model))
-        is_here = isinstance(given, Tensor) and given.device == self._context.device
+        # Not the devices as such: "cuda" and "cuda:0" are the same one, but not equal.
+        is_here = isinstance(given, Tensor) and given.device.type == self._context.device.type
         if is_here or (isinstance(given, DeviceTable) and model.reads_rows):
             return block, given
         nodes, block = self._renumbered(block)
@@ -180,7 +182,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         alone = self._context.world_size == 1 and self._context.device.type == "cuda"
         if alone and 4 * size[0] * size[1] <= self._scratch.memory_limit:
             if name not in self._matrices:
-                self._matrices[name] = torch.empty(size, pin_memory=True)
+                self._matrices[name] = pinned_room(size)
             return self._matrices[name]
         return super()._matrix(name, num_columns)
 

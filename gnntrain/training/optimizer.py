@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn, optim
 from torch.optim import lr_scheduler
@@ -19,6 +19,16 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -
         return optim.SGD(parameters, lr, config.momentum, weight_decay=weight_decay)
     kind = optim.AdamW if config.optimizer == "adamw" else optim.Adam
     return kind(parameters, lr, weight_decay=weight_decay)
+
+
+def eager_state(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimiser's saved state without what a recorded step has set, which binds it to a GPU."""
+    plain = {"capturable": False, "fused": None}
+    groups = [
+        group | {key: value for key, value in plain.items() if key in group}
+        for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": groups}
 
 
 class Schedule(Protocol):

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes what is to be recorded, and returns what replays it."""
 
-# Before that, libraries set up and kernels are compiled, which cannot be recorded.
+# Before that, libraries set up and kernels are compiled and loaded, which cannot be recorded.
 _NUM_EAGER = 3
 
 
 class RecordedStep:
     """Draws, gathers, computes and updates as one recorded whole, on fixed memory.
 
-    The first steps run as they are, then one is recorded; from there on a step is three copies
-    into the recording's memory (seeds, keys, learning rate) and its replay. All of these are real
-    steps of the training.
+    The first steps of the usual size run as they are, then one is recorded; from there on a step is
+    three copies into the recording's memory (seeds, keys, learning rate) and its replay. All of
+    these are real steps of the training.
 
     Args:
         make: Makes the padded batch of a step, see `DeviceNeighborLoader.made`.
@@ -54,25 +54,29 @@ class RecordedStep:
         self._given: SeedBatch | None = None
         self._totals = EpochTotals.start(device)
         self._rate = torch.zeros((), device=device)
+        self._side: Any = None
+        if device.type == "cuda":
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._num_eager = 0
         self._replay: Callable[[], None] | None = None
 
     def __call__(self, step: SeedBatch, totals: EpochTotals) -> None:
         """Train one step; the totals' tensors are the recording's own from then on."""
         self._totals.lend(totals)
-        if self._given is not None and len(step.seeds) != len(self._given.seeds):
+        if self._given is not None and len(step.seeds) < len(self._given.seeds):
             self._update(self._make(step), self._totals)  # the rest of an epoch
             return
-        if self._given is None:
-            self._given = step
+        if self._given is None or len(step.seeds) > len(self._given.seeds):
+            # Who goes on from a checkpoint may begin with the rest of an epoch.
+            self._given, self._num_eager, self._replay = step, 0, None
         self._given.seeds.copy_(step.seeds)
         self._given.keys.copy_(step.keys)
+        self._rate.fill_(self._optimizer.param_groups[0]["lr"])
         if self._replay is None and self._num_eager < _NUM_EAGER:
             self._num_eager += 1
-            with _aside(self._device):
+            with self._rate_in_memory(), _aside(self._side):
                 self._run()
             return
-        self._rate.fill_(self._optimizer.param_groups[0]["lr"])
         if self._replay is None:
             with self._rate_in_memory():
                 self._replay = self._record(self._run)
@@ -103,19 +107,19 @@ class RecordedStep:
 
 def _record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads may use the device meanwhile: one writes checkpoints.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         body()
     return graph.replay
 
 
 @contextmanager
-def _aside(device: torch.device) -> Iterator[None]:
+def _aside(side: Any) -> Iterator[None]:
     """On a stream that is not the default one, as what comes before a recording must be."""
-    if device.type != "cuda":
+    if side is None:
         yield
         return
-    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none here
-    current = torch.cuda.current_stream(device)
+    current = torch.cuda.current_stream(side.device)
     side.wait_stream(current)
     with torch.cuda.stream(side):
         yield

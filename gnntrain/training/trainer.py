@@ -32,7 +32,7 @@ from gnntrain.training.forward import OnBatch
 from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
-from gnntrain.training.optimizer import build_optimizer, build_schedule
+from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
 from gnntrain.training.recorded import Record, RecordedStep
 from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
@@ -146,7 +146,7 @@ class Trainer:
         """
         load_weights(self._model, state, path)
         try:
-            self._optimizer.load_state_dict(state["optimizer"])
+            self._optimizer.load_state_dict(eager_state(state["optimizer"]))
             self._schedule.load_state_dict(state["schedule"])
             self._scaler.load_state_dict(state["scaler"])
             self._loader.load_state_dict(state["loader"])

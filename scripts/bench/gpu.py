@@ -10,11 +10,13 @@ process, one after another, on the same graphs; the first rounds, which compile,
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -141,6 +143,11 @@ def measure(
     record: Record | None = None,
 ) -> Figure:
     """Measure one case on an opened store."""
+    if device.type == "cuda":
+        # What earlier cases have left would count as taken.
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     with tempfile.TemporaryDirectory() as scratch:
         parts = Parts(config, store, DistributedContext(device=device), Path(scratch))
         stage = {"epoch": _epochs, "sampling": _sampling, "inference": _inference}[case.stage]
@@ -269,7 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [
         case for case in CASES if not options.only or any(w in case.name for w in options.only)
     ]
-    run(chosen, options.rounds, console, options.json, command)
+    if len(run(chosen, options.rounds, console, options.json, command)) < len(chosen):
+        sys.exit("scripts.bench.gpu: not all cases could be measured")
 
 
 def run(
@@ -283,21 +291,31 @@ def run(
     smaller: Keys | None = None,
     record: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
 ) -> list[Figure]:
-    """Measure the cases, print them, and write them after each, so that what was measured stays."""
+    """Measure the cases, print them, and write them after each, so that what was measured stays.
+
+    A case that fails is told with its traceback, and the others are measured all the same.
+    """
     place = device or torch.device("cuda", 0)
     machine = describe_environment(seed=0, command=command)
     figures: list[Figure] = []
+    failures: dict[str, str] = {}
     for case in cases:
-        config = config_of(case, epochs=rounds + 2, smaller=smaller)
-        store = prepare_store(config.dataset).store
         console.print(f"{case.name} ...", highlight=False)
-        figures.append(measure(case, store, config, place, rounds, record))
+        try:
+            config = config_of(case, epochs=rounds + 2, smaller=smaller)
+            store = prepare_store(config.dataset).store
+            figures.append(measure(case, store, config, place, rounds, record))
+        except Exception:
+            failures[case.name] = traceback.format_exc()
+            console.print(failures[case.name], highlight=False, markup=False)
         if path is not None:
             report = {
                 "machine": machine,
                 "figures": [asdict(one) for one in figures],
                 "ratios": ratios(figures),
+                "failures": failures,
             }
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     show(console, figures)
     for name, value in ratios(figures).items():

@@ -52,6 +52,23 @@ def test_every_kind_of_case_is_measured_and_written(
     assert cached["steps"] == 3
 
 
+@pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")
+def test_a_case_that_fails_is_told_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sampling = next(case for case in CASES if case.stage == "sampling")
+    broken = replace(sampling, name="broken", keys=[*sampling.keys, {"sampler": {"fan_outs": []}}])
+    file = tmp_path / "new" / "gpu.json"
+    place = torch.device("cpu")
+    cases = [broken, sampling]
+    figures = run(cases, 2, Console(quiet=True), file, [], device=place, smaller=TINY)
+    assert [one.name for one in figures] == [sampling.name]
+    written = json.loads(file.read_text())
+    assert list(written["failures"]) == ["broken"]
+    assert "fan_outs" in written["failures"]["broken"]
+
+
 def test_sections_of_another_name_are_not_mixed() -> None:
     gat = next(case for case in CASES if "gat" in case.name)
     config = config_of(gat, epochs=3)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
@@ -15,6 +17,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
     DeviceFeatures,
     PlacedFeatures,
+    opened,
     place_features,
     shard_range,
     sharded_table,
@@ -108,3 +111,20 @@ def test_a_table_without_nodes_has_all_rows(store: GraphStore) -> None:
     features = placed(store, PLACEMENTS[0], "cpu")
     assert isinstance(features.named(), DeviceTable)
     assert len(features.named()) == store.num_nodes
+
+
+def test_what_is_said_to_torch_of_another_ranks_tensor_it_understands() -> None:
+    names = signature(rebuild_cuda_tensor).parameters
+    assert {"storage_device", "event_sync_required"} <= set(names)
+
+
+def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
+    told: list[object] = []
+
+    def rebuild(shape: int, storage_device: int, event_sync_required: bool) -> Tensor:
+        told.extend([shape, storage_device, event_sync_required])
+        return torch.zeros(shape)
+
+    assert len(opened(rebuild, (3, 0, True), torch.device("cuda", 1))) == 3
+    assert len(opened(rebuild, (3, 0, True), torch.device("cpu"))) == 3
+    assert told == [3, 1, False, 3, 0, True]

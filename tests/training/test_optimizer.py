@@ -7,7 +7,25 @@ import torch
 from torch import nn
 
 from gnntrain.config import TrainerConfig
-from gnntrain.training.optimizer import build_optimizer, build_schedule
+from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded"), [("adam", "capturable"), ("adamw", "capturable"), ("sgd", "fused")]
+)
+def test_what_a_recorded_step_has_set_binds_no_later_run(name: str, recorded: str) -> None:
+    config = TrainerConfig(optimizer=name)  # type: ignore[arg-type]
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    begun, resumed = (build_optimizer([weight], config) for _ in range(2))
+    usual = begun.param_groups[0][recorded]
+    begun.step()
+    begun.param_groups[0][recorded] = True
+    saved = begun.state_dict()
+    resumed.load_state_dict(eager_state(saved))
+    assert resumed.param_groups[0][recorded] == usual
+    assert saved["param_groups"][0][recorded] is True
+    resumed.step()  # Adam's would refuse a state that is said to be a GPU's
 
 
 def rates(num_steps: int, steps_per_epoch: int = 2, **keys: Any) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from gnntrain.errors import RunError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.training.forward import needs_of
+from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
@@ -118,3 +119,25 @@ def test_a_loss_that_is_not_finite_is_found_at_its_step(store: GraphStore, devic
     recorded, _ = trainer(store, device, cuda_graph=True, lr=1e30, log_every=1, epochs=5)
     with pytest.raises(RunError, match=r"step \d of 4 \(seed nodes"):
         recorded.fit()
+
+
+@on_each_device
+def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
+    store: GraphStore, device: str
+) -> None:
+    made, _ = trainer(store, device, cuda_graph=True)
+    made._loader.load_state_dict({"epoch": 0, "step": 3})  # the last one, of 6 seeds
+    recorded = made._recorded
+    assert recorded is not None
+    totals = EpochTotals.start(torch.device(device))
+    loader = cast("DeviceNeighborLoader", made._loader)
+    sizes = []
+    for epoch in range(3):
+        for step in loader.seed_batches():
+            recorded(step, totals)
+            assert recorded._given is not None
+            sizes.append(len(recorded._given.seeds))
+        loader.set_epoch(epoch + 1)
+    assert sizes == [6] + [8] * 8
+    assert recorded._replay is not None
+    assert int(totals.step) == len(sizes)

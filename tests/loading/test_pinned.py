@@ -1,0 +1,63 @@
+"""Host memory that GPUs read: just as large as wanted, and given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gnntrain.errors import RunError
+from gnntrain.loading import pinned as module
+from gnntrain.loading.pinned import pinned_room
+
+
+class Cudart:
+    """In the place of CUDA's runtime."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.registered: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        assert flags & 2  # or kernels may not read it
+        self.registered[address] = size
+        return self.code
+
+    def cudaHostUnregister(self, address: int) -> None:
+        del self.registered[address]
+
+
+def runtime(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> Cudart:
+    made = Cudart(code)
+    monkeypatch.setattr(module, "_cudart", lambda: made)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_memory_stays_pinned_while_a_view_of_it_is_held(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    cuda = runtime(monkeypatch)
+    room: Any = pinned_room((70, 3), dtype)
+    assert (room.shape, room.dtype) == ((70, 3), dtype)
+    assert cuda.registered == {room.data_ptr(): room.nbytes}
+    part = room[5:]
+    del room
+    part.fill_(2)
+    assert len(cuda.registered) == 1
+    del part
+    assert cuda.registered == {}
+
+
+def test_nothing_is_pinned_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = runtime(monkeypatch)
+    assert pinned_room((0, 3)).shape == (0, 3)
+    assert cuda.registered == {}
+
+
+def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime(monkeypatch, code=2)
+    with pytest.raises(RunError, match="could not be pinned: CUDA error 2"):
+        pinned_room((4, 3))
