@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import platform
+import shutil
 from importlib import metadata
 
 from packaging.requirements import Requirement
@@ -83,4 +85,13 @@ def optional() -> list[Finding]:
         version = package_version(name)
         text = f"not installed: {purpose}"
         found.append(Finding("ok", name, version) if version else Finding("note", name, text))
-    return found
+    return [*found, _compiler()]
+
+
+def _compiler() -> Finding:
+    """The C compiler with which Triton makes its launchers, as Triton looks for it."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler:
+        return Finding("ok", "C compiler", compiler)
+    text = "none: Triton needs one on a GPU, and trainer.compile a C++ compiler"
+    return Finding("note", "C compiler", text)

@@ -49,6 +49,17 @@ def test_a_package_that_cannot_be_loaded_ends_the_examination(
     assert [section.title for section in sections] == ["packages", "optional"]
 
 
+def test_a_missing_c_compiler_is_a_note_that_says_who_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    finding = by_name(packages.optional())["C compiler"]
+    assert (finding.judgement, finding.text[:12]) == ("note", "none: Triton")
+    monkeypatch.setenv("CC", "mycc")
+    assert by_name(packages.optional())["C compiler"].text == "mycc"
+
+
 def test_an_optional_package_that_is_missing_is_a_note_that_says_what_it_is_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
