@@ -20,6 +20,7 @@ if not torch.cuda.is_available():
 print(f"torch {torch.__version__}, triton {triton.__version__}, {torch.cuda.get_device_name()}")
 PYTHON
 tests=0
-timeout 240 python -m pytest -m gpu || tests=$?
+# Interrupted rather than ended, so that what has failed until then is told.
+timeout --signal=INT --kill-after=15 220 python -m pytest -m gpu || tests=$?
 timeout 330 python -m scripts.bench.gpu --json "$json"
 exit "$tests"
