@@ -245,6 +245,7 @@ class Trainer:
         if totals is None:
             totals = EpochTotals.start(self._context.device)
             self._loader.set_epoch(epoch)
+            self._loader.take_reads()  # evaluation's do not count
         begin = time.perf_counter() - totals.seconds
         if self._step < self._num_steps:
             for batch in self._phases.each("wait", self._batches()):
