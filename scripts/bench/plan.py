@@ -76,6 +76,7 @@ def _gnntrain(*arguments: str) -> None:
 def compare(name: str, extra: Sequence[str]) -> dict[str, Any]:
     """One case, planned and run."""
     overrides = [*CASES[name], "trainer.gpus=0", *extra]
+    _gnntrain("prepare", *overrides)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         said = planned(overrides, Path(folder))

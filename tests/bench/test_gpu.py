@@ -18,8 +18,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 from scripts.bench.gpu import CASES, Figure, config_of, main, ratios, run
 
 TINY: dict[str, dict[str, Any]] = {
-    "dataset": {"name": "synthetic", "num_nodes": 150, "num_train": 90, "feature_dtype": "float32"},
-    "trainer": {"batch_size": 40},
+    "dataset": {"name": "synthetic", "num_nodes": 60, "num_train": 30, "feature_dtype": "float32"},
+    "trainer": {"batch_size": 20},
     "model": {"hidden_channels": 8},
 }
 
@@ -49,7 +49,7 @@ def test_every_kind_of_case_is_measured_and_written(
     assert written["machine"]["packages"]["torch"] == torch.__version__
     cached = figures[2].notes
     assert 0 < cached["cache_hit_rate"] < 1
-    assert cached["steps"] == 3
+    assert cached["steps"] == 2
 
 
 @pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")

@@ -76,10 +76,16 @@ def evaluator(
     )
 
 
+# Every variant with one type of rows; the first with both.
+BOTH = [(variant, "float32") for variant in VARIANTS] + [(VARIANTS[0], "bfloat16")]
+
+
 @on_each_device
 @pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
 @pytest.mark.parametrize("features", ["resident", "cached", "staged"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+@pytest.mark.parametrize(
+    ("variant", "store"), BOTH, indirect=["store"], ids=[*VARIANT_NAMES, "in-half"]
+)
 def test_logits_are_the_hosts(
     store: GraphStore,
     tmp_path: Path,
