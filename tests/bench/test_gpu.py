@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from scripts.bench.gpu import CASES, Figure, config_of, main, ratios, run
 
 TINY: dict[str, dict[str, Any]] = {
-    "dataset": {"name": "synthetic", "num_nodes": 60, "num_train": 30, "feature_dtype": "float32"},
+    "dataset": {"name": "synthetic", "num_nodes": 150, "num_train": 30, "feature_dtype": "float32"},
     "trainer": {"batch_size": 20},
     "model": {"hidden_channels": 8},
 }
