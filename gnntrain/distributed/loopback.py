@@ -22,6 +22,6 @@ def check_loopback() -> None:
         raise RunError(
             "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "
             f"{error.strerror or error}.",
-            "Bring it up (`ip link set lo up`; sandboxes often leave it down), or train with one "
+            "Bring it up (`ip link set lo up`; containers often leave it down), or train with one "
             "rank.",
         ) from error
