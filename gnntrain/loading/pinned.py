@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +13,9 @@ import torch
 from torch import Tensor
 
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import share
-
-_SHARED_MEMORY = Path("/dev/shm")
 
 # cudaHostRegisterPortable | cudaHostRegisterMapped: without the latter a kernel may not read it.
 _FOR_KERNELS = 1 | 2
@@ -37,19 +33,16 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
     on_gpu = context.device.type == "cuda"
     if context.world_size == 1:
         return pinned_room(source.shape, source.dtype).copy_(source) if on_gpu else source.clone()
-    path, failure = context.broadcast(_reserved(source.nbytes) if context.is_main else ("", None))
-    if failure is not None:
+    try:
+        copy = shared_tensor(source.shape, source.dtype, context, None)
+    except OSError as error:
         raise RunError(
-            f"{source.nbytes / 2**30:.1f} GiB of shared memory cannot be had: {failure}.",
-            "Enlarge /dev/shm, or write features.placement=memmap sampler.topology=host.",
-        )
-    flat = torch.from_file(path, shared=True, size=max(1, source.numel()), dtype=source.dtype)
-    copy = flat[: source.numel()].view(source.shape)
+            f"{source.nbytes / 2**30:.1f} GiB of shared memory cannot be had: {error}.",
+            "Free some memory, or write features.placement=memmap sampler.topology=host.",
+        ) from error
     if context.is_main:
         copy.copy_(source)
     context.barrier()
-    if context.is_main:
-        Path(path).unlink()
     if on_gpu:
         _register(copy)
     return copy
@@ -72,21 +65,6 @@ def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Ten
     # The tensor's storage holds the array, and with it every view of the tensor does.
     weakref.finalize(memory, _unregister, tensor.data_ptr()).atexit = False
     return tensor
-
-
-def _reserved(num_bytes: int) -> tuple[str, str | None]:
-    """A new file of shared memory, or why there is none."""
-    directory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    handle, path = tempfile.mkstemp(prefix=".gnntrain-pinned-", dir=directory)
-    try:
-        # Reserved now, since a full disk under a mapped page would kill the process.
-        os.posix_fallocate(handle, 0, max(8, num_bytes))
-    except OSError as error:
-        Path(path).unlink()
-        return "", str(error.strerror or error)
-    finally:
-        os.close(handle)
-    return path, None
 
 
 def _register(tensor: Tensor) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 
 
@@ -54,61 +52,11 @@ class Scratch:
         in_memory = num_bytes <= self.memory_limit
         if num_bytes == 0 or (self._context.world_size == 1 and in_memory):
             return torch.empty(num_rows, num_columns)
-        file: _SharedFile | None = None
-        problem: str | None = None
-        if self._context.is_main:
-            try:
-                file = _SharedFile(num_bytes, None if in_memory else self._directory)
-            except OSError as error:
-                problem = f"Evaluation needs {num_bytes:,} bytes for activations: {error}."
+        directory = None if in_memory else self._directory
         try:
-            path, problem = self._context.broadcast((None if file is None else file.path, problem))
-            if path is None:
-                raise RunError(problem or "", "Free some space there, or set evaluation=sampled.")
-            flat = torch.from_file(path, shared=True, size=num_rows * num_columns)
-            self._context.barrier()
-        finally:
-            if file is not None:
-                file.forget()
-        return flat.view(num_rows, num_columns)
-
-
-class _SharedFile:
-    """A file of `num_bytes` that is there until it is forgotten and nobody maps it any more.
-
-    Attributes:
-        path: Where other processes of this user can open it.
-
-    Raises:
-        OSError: There is no room for it.
-    """
-
-    def __init__(self, num_bytes: int, directory: Path | None) -> None:
-        self._name: str | None = None
-        if directory is None and hasattr(os, "memfd_create"):
-            self._handle = os.memfd_create("gnntrain-scratch")
-        else:
-            self._handle, self._name = tempfile.mkstemp(prefix=".gnntrain-scratch-", dir=directory)
-        self.path = self._name or ""
-        try:
-            if sys.platform == "linux":
-                self._unlink()
-                self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
-            if hasattr(os, "posix_fallocate"):
-                # Reserved now, since a full disk under a mapped page would kill the process.
-                os.posix_fallocate(self._handle, 0, num_bytes)
-            else:
-                os.truncate(self._handle, num_bytes)
-        except OSError:
-            self.forget()
-            raise
-
-    def forget(self) -> None:
-        """Let go of it: those who mapped it keep it."""
-        self._unlink()
-        os.close(self._handle)
-
-    def _unlink(self) -> None:
-        if self._name is not None:
-            Path(self._name).unlink()
-            self._name = None
+            return shared_tensor((num_rows, num_columns), torch.float32, self._context, directory)
+        except OSError as error:
+            raise RunError(
+                f"Evaluation needs {num_bytes:,} bytes for activations: {error}.",
+                "Free some space there, or set evaluation=sampled.",
+            ) from error

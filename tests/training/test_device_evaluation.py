@@ -11,6 +11,7 @@ import torch
 
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
+from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
     DeviceFeatures,
@@ -20,7 +21,7 @@ from gnntrain.loading.device_features import (
     stored_rows,
 )
 from gnntrain.loading.features import MappedFeatures
-from gnntrain.training import device_evaluation, scratch
+from gnntrain.training import device_evaluation
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.forward import needs_of
 from gnntrain.training.scratch import Scratch
@@ -139,12 +140,12 @@ def test_layers_beyond_the_memory_limit_go_to_disk(
 ) -> None:
     asked: list[Path | None] = []
 
-    class Noted(scratch._SharedFile):
+    class Noted(shared.SharedFile):
         def __init__(self, num_bytes: int, directory: Path | None) -> None:
             asked.append(directory)
             super().__init__(num_bytes, directory)
 
-    monkeypatch.setattr(scratch, "_SharedFile", Noted)
+    monkeypatch.setattr(shared, "SharedFile", Noted)
     model = make_model(store, VARIANTS[0])
     expected = layerwise(store, tmp_path).logits(model)
     found = evaluator(store, tmp_path, "cpu", room=NONE, memory_limit=100).logits(model)

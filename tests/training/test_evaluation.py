@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
 from gnntrain.loading.features import MappedFeatures, StoredRows
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
@@ -28,7 +29,7 @@ from gnntrain.training.evaluation import (
     chunks,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.scratch import Scratch, _SharedFile
+from gnntrain.training.scratch import Scratch
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
 
@@ -329,7 +330,7 @@ def test_what_ranks_share_has_no_name_that_could_be_left_behind(
     tmp_path: Path, on_disk: bool
 ) -> None:
     before = {path.name for path in Path("/dev/shm").glob(".gnntrain*")}
-    file = _SharedFile(4 * 6, tmp_path if on_disk else None)
+    file = SharedFile(4 * 6, tmp_path if on_disk else None)
     mine, other = (torch.from_file(file.path, shared=True, size=6) for _ in range(2))
     file.forget()
     mine[:] = torch.arange(6.0)
