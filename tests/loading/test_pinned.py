@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError
 from gnntrain.loading import pinned as module
-from gnntrain.loading.pinned import pinned_room
+from gnntrain.loading.pinned import pinned, pinned_room
 
 
 class Cudart:
@@ -61,3 +64,21 @@ def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) 
     runtime(monkeypatch, code=2)
     with pytest.raises(RunError, match="could not be pinned: CUDA error 2"):
         pinned_room((4, 3))
+
+
+ROWS = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
+
+
+def share_rank(context: DistributedContext, out: Path) -> None:
+    rows = pinned(ROWS, context)
+    assert torch.equal(rows, ROWS)
+    context.barrier()
+    if context.rank == 1:
+        rows[2, 1] = 99
+    context.barrier()
+    (out / f"{context.rank}").write_text(str(float(rows[2, 1])))
+
+
+def test_all_ranks_see_one_copy_of_the_rows(tmp_path: Path) -> None:
+    launch(share_rank, tmp_path, LaunchPlan(2, False, 1, 60, tmp_path))
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["99.0", "99.0"]
