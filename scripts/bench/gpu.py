@@ -3,33 +3,36 @@
     python -m scripts.bench.gpu --json gpu.json
 
 Epochs of the training part, eager and as a recorded CUDA graph; sampling alone; a cache of hot
-rows beside all rows on the GPU; the CPU's sampler feeding the GPU; exact inference. All in one
-process, one after another, on the same graphs; the first rounds, which compile, do not count.
+rows beside all rows on the GPU; the CPU's sampler feeding the GPU; exact inference; sampling with
+gathering, beside WholeGraph where it is installed. All in one process, one after another, on the
+same graphs; the first rounds, which compile, do not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import statistics
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from torch import Tensor
 
 from gnntrain.assembly import Parts
+from gnntrain.compute.device import DeviceTable
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.device_features import stored_rows
+from gnntrain.loading.features import share
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
@@ -37,6 +40,18 @@ from gnntrain.sampling.base import SampleKey
 from gnntrain.training.evaluation import LayerwiseEvaluator, SplitMetrics
 from gnntrain.training.recorded import Record
 from gnntrain.training.trainer import Trainer
+from scripts.bench import wholegraph
+from scripts.bench.gpu_figures import (
+    CACHED,
+    FROM_HOST,
+    GATHERING,
+    RESIDENT,
+    WHOLEGRAPH,
+    WORK,
+    Figure,
+    Report,
+)
+from scripts.bench.wholegraph import Gathered, LeftOut
 
 Keys = Mapping[str, Mapping[str, Any]]
 
@@ -53,7 +68,7 @@ _PRODUCTS: Keys = {
 _GAT = {"model": {"name": "gat", "num_layers": 3, "hidden_channels": 256, "heads": 4}}
 _RECORDED = {"trainer": {"cuda_graph": True}}
 _CACHED = {"features": {"placement": "cached", "cache_ratio": 0.1}}
-_FROM_HOST = {"sampler": {"fan_outs": [15, 10, 5], "backend": "numba"}}
+_HOST = {"sampler": {"fan_outs": [15, 10, 5], "backend": "numba"}}
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class Case:
 
     Attributes:
         name: What is measured.
-        stage: `epoch` (seconds of the training part), `sampling` (edges/s), `inference` (seconds).
+        stage: A name in `_STAGES`.
         keys: The configuration, by section.
         most: Seconds that it must not exceed; None: no such bound.
         least: Edges a second that it must reach.
@@ -78,38 +93,17 @@ class Case:
 CASES = [
     Case("reddit, sage", "epoch", [_REDDIT], most=0.30),
     Case("reddit, sage, recorded", "epoch", [_REDDIT, _RECORDED], most=0.10),
-    Case("products, sage", "epoch", [_PRODUCTS], most=0.60),
+    Case(RESIDENT, "epoch", [_PRODUCTS], most=0.60),
     Case("products, sage, recorded", "epoch", [_PRODUCTS, _RECORDED], most=0.20),
     Case("products, gat", "epoch", [_PRODUCTS, _GAT], most=2.0),
     Case("products, sampling", "sampling", [_PRODUCTS], least=1.5e9),
-    Case("products, sage, 10 % of the rows cached", "epoch", [_PRODUCTS, _CACHED]),
-    Case("products, sage, drawn by the CPU", "epoch", [_PRODUCTS, _FROM_HOST]),
+    Case(CACHED, "epoch", [_PRODUCTS, _CACHED]),
+    Case(FROM_HOST, "epoch", [_PRODUCTS, _HOST]),
     Case("products, exact inference", "inference", [_PRODUCTS], most=0.5),
+    # Last, since another's code may end the process.
+    Case(GATHERING, "gathering", [_PRODUCTS]),
+    Case(WHOLEGRAPH, "wholegraph", [_PRODUCTS]),
 ]
-
-
-@dataclass
-class Figure:
-    """A case's result.
-
-    Attributes:
-        name, unit: What, in what.
-        rounds: Every round's.
-        median, lower, upper: Over the rounds, with the quartiles.
-        must: The bound, if there is one.
-        reached: Whether the median keeps to it.
-        notes: What else is worth telling.
-    """
-
-    name: str
-    unit: str
-    rounds: list[float]
-    median: float
-    lower: float
-    upper: float
-    must: float | None
-    reached: bool | None
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 class NoEvaluation:
@@ -150,15 +144,14 @@ def measure(
         torch.cuda.reset_peak_memory_stats(device)
     with tempfile.TemporaryDirectory() as scratch:
         parts = Parts(config, store, DistributedContext(device=device), Path(scratch))
-        stage = {"epoch": _epochs, "sampling": _sampling, "inference": _inference}[case.stage]
+        stage, unit = _STAGES[case.stage]
         values, notes = stage(parts, rounds, record)
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
     must = case.most if case.most is not None else case.least
     reached = None
     if must is not None:
         reached = median <= must if case.most is not None else median >= must
-    unit = "edges/s" if case.stage == "sampling" else "s"
-    notes["placement"] = list(parts.placement_in_words)
+    notes.setdefault("placement", list(parts.placement_in_words))
     if device.type == "cuda":
         notes["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(device)
     return Figure(case.name, unit, values, median, lower, upper, must, reached, notes)
@@ -194,16 +187,88 @@ def _sampling(
     plan = parts.plan()
     order = plan.order(0)
     batches = [plan.share(order, step).seeds for step in range(plan.num_steps)]
+
+    def draw(turn: int, step: int) -> int:
+        drawn = sampler.sample(batches[step], key=SampleKey(0, turn, step))
+        return sum(drawn.num_sampled_edges)
+
+    rates = _rates(parts.context.device, rounds, len(batches), draw)
+    return rates, {"batches": len(batches)}
+
+
+def _gathering(
+    parts: Parts, rounds: int, _record: Record | None
+) -> tuple[list[float], dict[str, Any]]:
+    """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
+    sampler = parts.device_sampler(parts.config.sampler.fan_outs)
+    table = DeviceTable(stored_rows(parts.store).to(parts.context.device))
+
+    def draw(seeds: Tensor, key: SampleKey) -> Gathered:
+        drawn = sampler.sample(seeds, key=key)
+        rows = replace(table, nodes=drawn.nodes).whole(table.rows.dtype)
+        return Gathered(sum(hop.num_edges for hop in drawn.hops), drawn.nodes, rows)
+
+    return _gathering_rates(parts, rounds, torch.int64, draw)
+
+
+def _wholegraph(
+    parts: Parts, rounds: int, _record: Record | None
+) -> tuple[list[float], dict[str, Any]]:
+    """What `_gathering` does, by WholeGraph."""
+    fan_outs, store = parts.config.sampler.fan_outs, parts.store
+    memory_type, refused = wholegraph.usable_memory()
+    arrays = share(store.indptr), share(store.indices), stored_rows(store)
+    with wholegraph.opened(memory_type, *arrays) as peer:
+        rates, notes = _gathering_rates(
+            parts, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
+        )
+    num_bytes = sum(array.nbytes for array in arrays)
+    where = f"{num_bytes / 2**30:.2f} GiB in WholeGraph's {memory_type} memory, beside torch's"
+    return rates, notes | {
+        "version": wholegraph.version(),
+        "placement": [where],
+        "refused": refused,
+    }
+
+
+def _gathering_rates(
+    parts: Parts,
+    rounds: int,
+    seed_dtype: torch.dtype,
+    draw: Callable[[Tensor, SampleKey], Gathered],
+) -> tuple[list[float], dict[str, Any]]:
+    """Edges a second of `draw`, which is given seeds on the device; what it drew is noted."""
+    device, plan = parts.context.device, parts.plan()
+    order = plan.order(0)
+    shares = [plan.share(order, step).seeds for step in range(plan.num_steps)]
+    batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in shares]
+    first = draw(batches[0], SampleKey(0, 0, 0))
+    if not first.rows.cpu().equal(stored_rows(parts.store)[first.nodes.cpu().long()]):
+        raise RuntimeError("the rows that were gathered are not those of the nodes that were drawn")
+    sizes = []
+
+    def measured(turn: int, step: int) -> int:
+        drawn = draw(batches[step], SampleKey(0, turn, step))
+        sizes.append((drawn.num_edges, len(drawn.rows)))
+        return drawn.num_edges
+
+    rates = _rates(device, rounds, len(batches), measured)
+    means = [statistics.fmean(values) for values in zip(*sizes, strict=True)]
+    return rates, {"batches": len(batches), **dict(zip(WORK, means, strict=True))}
+
+
+def _rates(
+    device: torch.device, rounds: int, num_batches: int, draw: Callable[[int, int], int]
+) -> list[float]:
+    """Edges a second in every round but the first; `draw` takes the round and the batch."""
     rates = []
     for turn in range(rounds + 1):
-        _wait(parts.context.device)
-        begin, num_edges = time.perf_counter(), 0
-        for step, seeds in enumerate(batches):
-            drawn = sampler.sample(seeds, key=SampleKey(0, turn, step))
-            num_edges += sum(drawn.num_sampled_edges)
-        _wait(parts.context.device)
+        _wait(device)
+        begin = time.perf_counter()
+        num_edges = sum(draw(turn, step) for step in range(num_batches))
+        _wait(device)
         rates.append(num_edges / (time.perf_counter() - begin))
-    return rates[1:], {"batches": len(batches)}
+    return rates[1:]
 
 
 def _inference(
@@ -227,35 +292,13 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def ratios(figures: Sequence[Figure]) -> dict[str, float]:
-    """What is told as a share of another figure: the cache's speed, and the CPU sampler's."""
-    seconds = {one.name: one.median for one in figures}
-    resident = seconds.get("products, sage")
-    others = {
-        "speed with 10 % cached, of all rows on the GPU": (
-            resident,
-            seconds.get("products, sage, 10 % of the rows cached"),
-        ),
-        "speed-up over the CPU's sampler": (
-            seconds.get("products, sage, drawn by the CPU"),
-            resident,
-        ),
-    }
-    return {name: a / b for name, (a, b) in others.items() if a is not None and b is not None}
-
-
-def show(console: Console, figures: Sequence[Figure]) -> None:
-    """The figures as a table."""
-    table = Table(title="on a GPU, bf16, batches of 1,024", title_justify="left")
-    table.add_column("what")
-    for name in ("median", "quartiles", "unit", "must", "reached"):
-        table.add_column(name, justify="right")
-    for one in figures:
-        must = "" if one.must is None else f"{one.must:.3g}"
-        reached = {None: "", True: "yes", False: "no"}[one.reached]
-        spread = f"{one.lower:.3g} - {one.upper:.3g}"
-        table.add_row(one.name, f"{one.median:.3g}", spread, one.unit, must, reached)
-    console.print(table)
+_STAGES = {
+    "epoch": (_epochs, "s"),  # of the training part
+    "sampling": (_sampling, "edges/s"),
+    "inference": (_inference, "s"),
+    "gathering": (_gathering, "edges/s"),
+    "wholegraph": (_wholegraph, "edges/s"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -276,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [
         case for case in CASES if not options.only or any(w in case.name for w in options.only)
     ]
-    if len(run(chosen, options.rounds, console, options.json, command)) < len(chosen):
+    if run(chosen, options.rounds, console, options.json, command).failures:
         sys.exit("scripts.bench.gpu: not all cases could be measured")
 
 
@@ -290,37 +333,37 @@ def run(
     device: torch.device | None = None,
     smaller: Keys | None = None,
     record: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
-) -> list[Figure]:
+) -> Report:
     """Measure the cases, print them, and write them after each, so that what was measured stays.
 
     A case that fails is told with its traceback, and the others are measured all the same.
     """
     place = device or torch.device("cuda", 0)
-    machine = describe_environment(seed=0, command=command)
-    figures: list[Figure] = []
-    failures: dict[str, str] = {}
+    report = Report(describe_environment(seed=0, command=command))
+
+    def write() -> None:
+        if path is not None:
+            report.write(path)
+
     for case in cases:
         console.print(f"{case.name} ...", highlight=False)
+        # What stays written where the process is ended.
+        report.failures[case.name] = "the process ended while this was measured"
+        write()
         try:
             config = config_of(case, epochs=rounds + 2, smaller=smaller)
             store = prepare_store(config.dataset).store
-            figures.append(measure(case, store, config, place, rounds, record))
+            report.figures.append(measure(case, store, config, place, rounds, record))
+            del report.failures[case.name]
+        except LeftOut as reason:
+            report.left_out[case.name] = str(reason)
+            del report.failures[case.name]
         except Exception:
-            failures[case.name] = traceback.format_exc()
-            console.print(failures[case.name], highlight=False, markup=False)
-        if path is not None:
-            report = {
-                "machine": machine,
-                "figures": [asdict(one) for one in figures],
-                "ratios": ratios(figures),
-                "failures": failures,
-            }
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    show(console, figures)
-    for name, value in ratios(figures).items():
-        console.print(f"{name}: {value:.2f}", highlight=False)
-    return figures
+            report.failures[case.name] = traceback.format_exc()
+            console.print(report.failures[case.name], highlight=False, markup=False)
+        write()
+    report.show(console)
+    return report
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from tests.compute.devices import INTERPRETS, NEEDS_GPU
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from scripts.bench.gpu import CASES, Figure, config_of, main, ratios, run
+from scripts.bench.gpu import CASES, config_of, main, run
+from scripts.bench.gpu_figures import CACHED, FROM_HOST, RESIDENT, Figure, Ratio, ratios
 
 TINY: dict[str, dict[str, Any]] = {
     "dataset": {"name": "synthetic", "num_nodes": 150, "num_train": 30, "feature_dtype": "float32"},
@@ -32,7 +33,7 @@ def test_every_kind_of_case_is_measured_and_written(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "gpu.json"
     chosen = [CASES[number] for number in (1, 5, 6, 7, 8)]
-    figures = run(
+    report = run(
         chosen,
         2,
         Console(quiet=True),
@@ -42,6 +43,7 @@ def test_every_kind_of_case_is_measured_and_written(
         smaller=TINY,
         record=lambda body: body,
     )
+    figures = report.figures
     assert [one.name for one in figures] == [case.name for case in chosen]
     assert all(len(one.rounds) == 2 and one.median > 0 for one in figures)
     written = json.loads(file.read_text())
@@ -62,8 +64,8 @@ def test_a_case_that_fails_is_told_and_the_others_are_measured(
     file = tmp_path / "new" / "gpu.json"
     place = torch.device("cpu")
     cases = [broken, sampling]
-    figures = run(cases, 2, Console(quiet=True), file, [], device=place, smaller=TINY)
-    assert [one.name for one in figures] == [sampling.name]
+    report = run(cases, 2, Console(quiet=True), file, [], device=place, smaller=TINY)
+    assert [one.name for one in report.figures] == [sampling.name]
     written = json.loads(file.read_text())
     assert list(written["failures"]) == ["broken"]
     assert "fan_outs" in written["failures"]["broken"]
@@ -78,10 +80,14 @@ def test_sections_of_another_name_are_not_mixed() -> None:
     assert config.trainer.precision == "bf16"
 
 
-def test_shares_are_told_of_what_was_measured() -> None:
-    one = Figure("products, sage", "s", [1.0], 1.0, 1.0, 1.0, None, None)
-    cached = replace(one, name="products, sage, 10 % of the rows cached", median=1.25)
-    assert ratios([one, cached]) == {"speed with 10 % cached, of all rows on the GPU": 0.8}
+def test_ratios_are_told_of_what_was_measured_with_their_bounds() -> None:
+    one = Figure(RESIDENT, "s", [1.0], 1.0, 1.0, 1.0, None, None)
+    cached = replace(one, name=CACHED, median=1.25)
+    from_host = replace(one, name=FROM_HOST, median=9.0)
+    assert ratios([one, cached, from_host]) == {
+        "speed with 10 % cached, of all rows on the GPU": Ratio(0.8, 0.6, True),
+        "speed-up over the CPU's sampler": Ratio(9.0, 10.0, False),
+    }
     assert ratios([]) == {}
 
 
@@ -96,5 +102,5 @@ def test_a_recorded_epoch_runs_on_a_gpu(
     _: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (figure,) = run([CASES[1]], 2, Console(quiet=True), None, [], smaller=TINY)
+    (figure,) = run([CASES[1]], 2, Console(quiet=True), None, [], smaller=TINY).figures
     assert figure.notes["placement"]
