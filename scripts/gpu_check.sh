@@ -5,6 +5,12 @@
 #
 # The figures, the device and the versions go to FILE.json (default: docs/benchmarks/<date>-gpu.json).
 # Tests that need no GPU run everywhere, by `python -m pytest`.
+#
+# Where WholeGraph is installed it is measured too; where it is not, that is told. It takes five wheels,
+# 57 MB (with what it names as its needs pip would fetch more, which is not used or comes with torch):
+#
+#     pip install --no-deps pylibwholegraph-cu13==26.10.0 libwholegraph-cu13==26.10.0 \
+#         libraft-cu13==26.10.0 librmm-cu13==26.10.0 rapids-logger==0.3.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset TRITON_INTERPRET

@@ -4,6 +4,8 @@
 
 Its CSR lists for every node the nodes to draw from: our in-neighbours by destination, as they are.
 Every hop draws for all nodes known before it, and the first fan-out is the seeds', as with ours.
+It asks torch for memory by calls into Python: the C++ extension that would spare it these is not
+built by its wheel, and its sources there do not compile (`free_context_data` is not declared).
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +69,10 @@ class GraphStructure:
         """target_gids, edge_indice, csr_row_ptr, csr_col_ind; the seeds' hop is the last."""
         assert weight_name is None
         assert node_ids.dtype == self._csr[1].dtype
-        known, rows, cols, edges = [node_ids], [], [], []
+        known = [node_ids]
+        rows: list[Tensor] = []
+        cols: list[Tensor] = []
+        edges: list[Tensor] = []
         for most in max_neighbors:
             nodes, pointers, centers, indices = self._hop(known[0].tolist(), most)
             known.insert(0, torch.tensor(nodes, dtype=node_ids.dtype))
@@ -79,10 +81,14 @@ class GraphStructure:
             edges.insert(0, torch.stack([cols[0], torch.tensor(centers, dtype=torch.int32)]))
         return known, edges, rows, cols
 
-    def _hop(self, nodes: list[int], most: int) -> tuple[list[int], list[int], list[int], Any]:
+    def _hop(
+        self, nodes: list[int], most: int
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
         row_ptr, col_ind = (one.get_local_tensor()[0] for one in self._csr)
         number = {node: at for at, node in enumerate(nodes)}
-        pointers, centers, indices = [0], [], []
+        pointers: list[int] = [0]
+        centers: list[int] = []
+        indices: list[int] = []
         for center, node in enumerate(nodes):
             around = col_ind[row_ptr[node] : row_ptr[node + 1]].tolist()
             taken = self._random.sample(around, min(most, len(around)))
@@ -143,7 +149,7 @@ def finalize() -> None:
 def modules() -> dict[str, ModuleType]:
     """What `sys.modules` would hold."""
     top, inner = ModuleType("pylibwholegraph"), ModuleType("pylibwholegraph.torch")
-    vars(top).update(__version__="26.10.0", __path__=[], torch=inner)
+    vars(top).update(__version__="26.10.00", __path__=[], torch=inner)
     vars(inner).update({name: one for name, one in globals().items() if name in PUBLIC})
     return {top.__name__: top, inner.__name__: inner}
 

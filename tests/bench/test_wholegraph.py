@@ -57,7 +57,7 @@ def test_both_do_the_same_work_and_their_ratio_is_told(
     assert theirs["notes"]["edges_per_batch"] == pytest.approx(
         ours["notes"]["edges_per_batch"], rel=0.02
     )
-    assert theirs["notes"]["version"] == "26.10.0"
+    assert theirs["notes"]["version"] == "26.10.00"
     assert "continuous memory" in theirs["notes"]["placement"][0]
     told = written["ratios"][SPEED_UP]
     assert told["value"] == pytest.approx(ours["median"] / theirs["median"])
@@ -100,7 +100,7 @@ def test_a_process_that_is_ended_leaves_word_of_the_case(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def ended(*_: object) -> None:
+    def ended(*_: object, **__: object) -> None:
         raise SystemExit(134)
 
     monkeypatch.setattr(library, "init_torch_env_and_create_wm_comm", ended)
