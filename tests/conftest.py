@@ -3,6 +3,9 @@
 Without a GPU, Triton's kernels run in its interpreter, which is chosen, for the whole process, when
 Triton is imported; and PyG imports it.
 
+Workers side by side share out the cores: where the threads of each wait for each other on all of
+them, a tiny step takes as long as the other worker's turn.
+
 A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests
 start in order to interrupt them.
 """
@@ -18,3 +21,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if _WORKER and hasattr(os, "sched_setaffinity"):
+    _CORES = sorted(os.sched_getaffinity(0))
+    _NUM_WORKERS = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    _OWN = _CORES[int(_WORKER.removeprefix("gw")) :: _NUM_WORKERS]
+    os.sched_setaffinity(0, _OWN or _CORES)
+    torch.set_num_threads(len(_OWN or _CORES))

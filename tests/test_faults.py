@@ -61,7 +61,6 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
         ("sampling", "error"),
         ("all-reduce", "kill"),
         ("evaluation", "memory"),
-        ("evaluation", "kill"),
         ("checkpoint", "kill"),
     )
 
@@ -86,7 +85,7 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
         "ZeroDivisionError: it broke",
         "SIGKILL",
         "Memory ran out",
-        *["SIGKILL"] * 2,
+        "SIGKILL",
     )
     for message, word in zip(told, words, strict=True):
         assert word in message
@@ -95,7 +94,7 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
 
 
 def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path: Path) -> None:
-    keys = [*TWO_RANKS, "trainer.epochs=40"]
+    keys = [*TWO_RANKS, "trainer.epochs=15"]
     job = start(tmp_path / "run", cache, *keys)
     wait_for_epochs(tmp_path / "run", job, 3)
     job.send_signal(signal.SIGTERM)
@@ -103,7 +102,7 @@ def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path
     assert job.returncode == 143, errors
     assert "Go on with `gnntrain resume" in errors
     assert (RunDirectory(tmp_path / "run").summary() or {})["status"] == "interrupted"
-    assert 3 <= len(rows(tmp_path / "run")) < 40
+    assert 3 <= len(rows(tmp_path / "run")) < 15
     go_on(tmp_path / "run")
     begin(tmp_path / "whole", cache, *keys)
     assert_same_run(tmp_path / "run", tmp_path / "whole")

@@ -13,7 +13,7 @@ import torch
 
 from gnntrain.errors import RunError
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.training import checkpoint_writer, losses, trainer
+from gnntrain.training import checkpoint_writer, losses, update
 from tests.disks import full_disk
 from tests.test_resume import assert_same_run, begin, cache, go_on, whole
 
@@ -38,7 +38,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, first: int, last: int | None = No
 
         return counting
 
-    monkeypatch.setattr(trainer, "build_loss", build_counting)
+    monkeypatch.setattr(update, "build_loss", build_counting)
     monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.01)
     return full
 

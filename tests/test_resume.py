@@ -24,7 +24,7 @@ from gnntrain.config import ConfigError
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate, resume, saved_config, train
-from gnntrain.training import losses, trainer
+from gnntrain.training import losses, update
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +94,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) ->
 
         return failing
 
-    monkeypatch.setattr(trainer, "build_loss", build_failing)
+    monkeypatch.setattr(update, "build_loss", build_failing)
 
 
 def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
@@ -127,7 +127,7 @@ def wait_for_epochs(run: Path, job: subprocess.Popen[str], num_epochs: int) -> N
 
 
 def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
-    keys = ["trainer.epochs=60", "trainer.scheduler=cosine"]
+    keys = ["trainer.epochs=40", "trainer.scheduler=cosine"]
     begin(tmp_path / "whole", cache, *keys)
     run = tmp_path / "run"
     job = start(run, cache, *keys)
@@ -406,4 +406,4 @@ def spoil_steps(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
 
         return spoilt
 
-    monkeypatch.setattr(trainer, "build_loss", build_spoilt)
+    monkeypatch.setattr(update, "build_loss", build_spoilt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.build import Task
@@ -25,17 +22,14 @@ from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases, combined
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
-from gnntrain.training.compiling import compiled
 from gnntrain.training.divergence import DivergenceGuard
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
-from gnntrain.training.forward import OnBatch
-from gnntrain.training.losses import build_loss
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
-from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
 from gnntrain.training.recorded import Record, RecordedStep
 from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
+from gnntrain.training.update import Update
 from gnntrain.training.wishes import Wishes
 
 if TYPE_CHECKING:
@@ -43,7 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # What optimisers, schedules and generators say of a state that is none.
 _UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
@@ -95,7 +88,6 @@ class Trainer:
         self._guard = DivergenceGuard(loader, config.lr)
         self._wishes = Wishes(self._context, self._callbacks)
         self._identity = identity or {}
-        self._loss = build_loss(task, config.label_smoothing)
         self._broken_off: EpochTotals | None = None
         self._phases = Phases(self._context.device)
         self._began = time.monotonic()
@@ -103,33 +95,21 @@ class Trainer:
         self._num_steps = config.epochs * len(loader)
         if config.max_steps is not None:
             self._num_steps = min(self._num_steps, config.max_steps)
-        self._optimizer = build_optimizer(model.parameters(), config)
-        self._schedule = build_schedule(
-            self._optimizer, config, steps_per_epoch=len(loader), num_steps=self._num_steps
+        self._update = Update(
+            model,
+            task,
+            config,
+            self._context,
+            steps_per_epoch=len(loader),
+            num_steps=self._num_steps,
+            phases=self._phases,
         )
-        device = self._context.device
-        self._dtype = _AUTOCAST.get(config.precision)
-        self._scaler = torch.amp.GradScaler(
-            device.type, enabled=config.precision == "fp16" and device.type == "cuda"
-        )
-        self._module = self._wrap(OnBatch(model))
         self._recorded: RecordedStep | None = None
         if config.cuda_graph:
             make = cast("DeviceNeighborLoader", loader).made
-            self._recorded = RecordedStep(make, self._update, self._optimizer, device, record)
-
-    def _wrap(self, module: nn.Module) -> nn.Module:
-        if self._config.compile:
-            module = compiled(module, self._context.device)
-        if self._context.world_size > 1:
-            # Ours use all their parameters in every step; a user's may not.
-            unused = isinstance(self._model, PlainModel)
-            module = DistributedDataParallel(module, find_unused_parameters=unused)
-            for weight in self._model.parameters():
-                if weight.requires_grad:
-                    hook = self._phases.mark
-                    weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-        return module
+            self._recorded = RecordedStep(
+                make, self._update, self._update.optimizer, self._context.device, record
+            )
 
     def load_state(self, state: State, path: Path | str = "") -> None:
         """Go on from a checkpoint, on any number of ranks with the same global batch.
@@ -146,9 +126,7 @@ class Trainer:
         """
         load_weights(self._model, state, path)
         try:
-            self._optimizer.load_state_dict(eager_state(state["optimizer"]))
-            self._schedule.load_state_dict(state["schedule"])
-            self._scaler.load_state_dict(state["scaler"])
+            self._update.load_state_dict(state)
             self._loader.load_state_dict(state["loader"])
             self._step = int(state["step"])
             self.result.records[:] = [EpochRecord(**row) for row in state["history"]]
@@ -240,7 +218,7 @@ class Trainer:
         self._context.board.enter(self._context.rank, phase, step)
 
     def _train(self, epoch: int) -> EpochTotals:
-        self._module.train()
+        self._update.begin_epoch()
         totals, self._broken_off = self._broken_off, None
         if totals is None:
             totals = EpochTotals.start(self._context.device)
@@ -287,7 +265,7 @@ class Trainer:
     def _train_step(self, batch: MiniBatch | SeedBatch, totals: EpochTotals) -> None:
         self._enter(Phase.TRAINING, self._step + 1)
         self._wishes.settle(self._step + 1)
-        totals.lr = self._optimizer.param_groups[0]["lr"]
+        totals.lr = self._update.lr
         totals.num_steps += 1
         self._step += 1
         if not isinstance(batch, MiniBatch):
@@ -299,52 +277,12 @@ class Trainer:
             totals.num_seeds += batch.num_counted
         else:
             totals.num_skipped += 1
-        self._schedule.after_step()
+        self._update.schedule.after_step()
 
     def _moved(self, batch: MiniBatch) -> MiniBatch:
         with self._phases("transfer"):
             moved: MiniBatch = batch.to(self._context.device, non_blocking=True)
             return moved
-
-    def _update(self, batch: MiniBatch, totals: EpochTotals) -> bool:
-        """Move the weights, and count what was done; False where the step was skipped."""
-        totals.step += 1
-        self._optimizer.zero_grad(set_to_none=True)
-        device = self._context.device.type
-        with self._phases("forward"):
-            with torch.autocast(device, self._dtype, enabled=self._dtype is not None):
-                logits = self._module(batch)
-            loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
-        # DDP averages over ranks; times world_size it is the gradient of the global mean.
-        scale = self._context.world_size / batch.global_batch_size
-        with self._phases.split("backward", "all_reduce"), self._context.exchanging():
-            torch.autograd.backward(self._scaler.scale(loss_sum * scale))
-        with self._phases("optimizer"):
-            if not self._take_step():
-                return False
-        totals.count(loss_sum.detach())
-        if batch.is_padded:
-            for block in batch.blocks:
-                totals.edges += block.indptr[-1]
-        else:
-            totals.num_edges += sum(block.num_edges for block in batch.blocks)
-        return True
-
-    def _take_step(self) -> bool:
-        """Move the weights along the gradient; False where it is not finite and may be skipped."""
-        skips = self._config.on_nonfinite == "skip" and not self._scaler.is_enabled()
-        if self._config.clip_norm is not None:
-            self._scaler.unscale_(self._optimizer)
-            norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
-        elif skips:
-            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-            norm = nn.utils.get_total_norm(gradients)
-        # DDP has given all ranks the same gradient: they all skip, or none does.
-        if skips and not bool(norm.isfinite()):
-            return False
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        return True
 
     def _report_step(self, epoch: int, totals: EpochTotals, *, with_loss: bool) -> None:
         ranks = self._context.world_size  # rank 0 speaks for all: their shares are even
@@ -393,7 +331,7 @@ class Trainer:
         metrics = self._evaluator.evaluate(self._model)
         value = metrics["val"].get(self._metric)
         if value is not None and not math.isnan(value):
-            self._schedule.after_evaluation(value)
+            self._update.schedule.after_evaluation(value)
         return metrics
 
     def _checkpoint(
@@ -410,11 +348,7 @@ class Trainer:
 
     def _state(self, ranks: list[dict[str, Any]]) -> State:
         return {
-            # copies, since the weights go on changing before the state is written
-            "model": copy.deepcopy(self._model.state_dict()),
-            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
-            "schedule": copy.deepcopy(self._schedule.state_dict()),
-            "scaler": self._scaler.state_dict(),
+            **self._update.state_dict(),
             "loader": self._loader.state_dict(),
             "ranks": ranks,
             "epoch": len(self.result.records),

@@ -1,0 +1,141 @@
+"""How a mini-batch moves the weights: forward, loss, backward with the exchange, optimiser."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gnntrain.config import TrainerConfig
+from gnntrain.data.build import Task
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.models import GNN, PlainModel
+from gnntrain.phases import Phases
+from gnntrain.training.checkpoint import State
+from gnntrain.training.compiling import compiled
+from gnntrain.training.forward import OnBatch
+from gnntrain.training.losses import build_loss
+from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
+from gnntrain.training.snapshot import EpochTotals
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Update:
+    """Moves a model's weights, on all ranks alike.
+
+    Args:
+        model: On the context's device already, with equal weights on all ranks.
+        task: What is predicted; decides the loss.
+        config: The `trainer` keys.
+        steps_per_epoch: Steps in an epoch.
+        num_steps: Steps of the whole run, over which schedules fall.
+        phases: Where the time of each part is noted.
+    """
+
+    def __init__(
+        self,
+        model: GNN | PlainModel,
+        task: Task,
+        config: TrainerConfig,
+        context: DistributedContext,
+        *,
+        steps_per_epoch: int,
+        num_steps: int,
+        phases: Phases,
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._context = context
+        self._phases = phases
+        self._loss = build_loss(task, config.label_smoothing)
+        self.optimizer = build_optimizer(model.parameters(), config)
+        self.schedule = build_schedule(
+            self.optimizer, config, steps_per_epoch=steps_per_epoch, num_steps=num_steps
+        )
+        self._dtype = _AUTOCAST.get(config.precision)
+        self._device = context.device.type
+        self._scaler = torch.amp.GradScaler(
+            self._device, enabled=config.precision == "fp16" and self._device == "cuda"
+        )
+        self._module = self._wrap(OnBatch(model))
+
+    def _wrap(self, module: nn.Module) -> nn.Module:
+        if self._config.compile:
+            module = compiled(module, self._context.device)
+        if self._context.world_size > 1:
+            # Ours use all their parameters in every step; a user's may not.
+            unused = isinstance(self._model, PlainModel)
+            module = DistributedDataParallel(module, find_unused_parameters=unused)
+            for weight in self._model.parameters():
+                if weight.requires_grad:
+                    hook = self._phases.mark
+                    weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        return module
+
+    def begin_epoch(self) -> None:
+        """Have dropout and batch norm do what they do in training."""
+        self._module.train()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def __call__(self, batch: MiniBatch, totals: EpochTotals) -> bool:
+        """Move the weights, and count what was done; False where the step was skipped."""
+        totals.step += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._phases("forward"):
+            with torch.autocast(self._device, self._dtype, enabled=self._dtype is not None):
+                logits = self._module(batch)
+            loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
+        # DDP averages over ranks; times world_size it is the gradient of the global mean.
+        scale = self._context.world_size / batch.global_batch_size
+        with self._phases.split("backward", "all_reduce"), self._context.exchanging():
+            torch.autograd.backward(self._scaler.scale(loss_sum * scale))
+        with self._phases("optimizer"):
+            if not self._take_step():
+                return False
+        totals.count(loss_sum.detach())
+        if batch.is_padded:
+            for block in batch.blocks:
+                totals.edges += block.indptr[-1]
+        else:
+            totals.num_edges += sum(block.num_edges for block in batch.blocks)
+        return True
+
+    def _take_step(self) -> bool:
+        """Move the weights along the gradient; False where it is not finite and may be skipped."""
+        skips = self._config.on_nonfinite == "skip" and not self._scaler.is_enabled()
+        if self._config.clip_norm is not None:
+            self._scaler.unscale_(self.optimizer)
+            norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
+        elif skips:
+            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
+        # DDP has given all ranks the same gradient: they all skip, or none does.
+        if skips and not bool(norm.isfinite()):
+            return False
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        return True
+
+    def state_dict(self) -> State:
+        """Copies of the weights and of what moves them, which go on changing."""
+        return {
+            "model": copy.deepcopy(self._model.state_dict()),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "schedule": copy.deepcopy(self.schedule.state_dict()),
+            "scaler": self._scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`'s, but for the weights, which `load_weights` checks and loads."""
+        self.optimizer.load_state_dict(eager_state(state["optimizer"]))
+        self.schedule.load_state_dict(state["schedule"])
+        self._scaler.load_state_dict(state["scaler"])
