@@ -12,9 +12,14 @@ from gnntrain.reporting.sheet import Finding
 from gnntrain.reporting.text import format_bytes
 from gnntrain.run import launch_plan
 
+_GRAPH = (
+    "edges and features in GPU memory where half of it has room, else cached, pinned, or in the "
+    "store: `gnntrain plan dataset=NAME` says where and why"
+)
+
 
 def chosen_by_auto(config: Config) -> list[Finding]:
-    """Ranks, threads, sampler and the memory that evaluation may take."""
+    """Ranks, threads, sampler, where the graph lies, and the memory that evaluation may take."""
     plan = launch_plan(config)
     kind = "GPU" if plan.use_gpus else "CPU"
     threads = num_loader_threads(config.sampler, plan.threads, on_gpu=plan.use_gpus)
@@ -24,6 +29,8 @@ def chosen_by_auto(config: Config) -> list[Finding]:
         ("sampler", _sampler(config, on_gpu=plan.use_gpus)),
         ("loader", f"{_counted(threads, 'background thread')} a rank"),
     ]
+    if plan.use_gpus and config.sampler.name != "full":
+        chosen.append(("graph", _GRAPH))
     if config.evaluation.name == "layerwise":
         given = config.evaluation.memory_limit
         limit = psutil.virtual_memory().total // 4 if given is None else given * 2**30

@@ -96,6 +96,7 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             store_bytes=_bytes_read(store, parts.model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
+            placement=parts.placement_in_words,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:
@@ -120,6 +121,7 @@ def _measure(plain: dict[str, Any]) -> RankMeasure:
             "evaluation": EvaluationCost(
                 tuple(cost["seconds"]), cost["extra_bytes"], tuple(cost["widths"])
             ),
+            "placement": tuple(plain["placement"]),
         }
     )
 

@@ -55,6 +55,7 @@ class RankMeasure:
         store_bytes: Bytes of the store's arrays that this model reads.
         gpu_peak: Most memory that torch held on the GPU; 0 without one.
         evaluation: What evaluation will take.
+        placement: Where a GPU would read the graph, and why; empty where none trains.
     """
 
     num_parameters: int
@@ -68,3 +69,4 @@ class RankMeasure:
     store_bytes: int
     gpu_peak: int
     evaluation: EvaluationCost
+    placement: tuple[str, ...] = ()

@@ -80,6 +80,7 @@ class Plan:
         num_nodes, num_edges, num_features, num_classes: The graph's sizes.
         num_parameters: Trainable parameters.
         world_size, use_gpus, threads: The ranks.
+        placement: Where a GPU would read the edges and the features, and why; empty on a CPU.
         num_epochs, num_steps: Epochs, and steps of one.
         num_evaluations: How often all is evaluated.
         batch, times, host, gpu: See there.
@@ -101,6 +102,7 @@ class Plan:
     world_size: int
     use_gpus: bool
     threads: int
+    placement: tuple[str, ...]
     num_epochs: int
     num_steps: int
     num_evaluations: int
@@ -153,6 +155,7 @@ def make_plan(config: Config) -> Plan:
         world_size=launched.world_size,
         use_gpus=launched.use_gpus,
         threads=launched.threads,
+        placement=first.placement,
         num_epochs=num_epochs,
         num_steps=first.steps_per_epoch,
         num_evaluations=num_evaluations,

@@ -32,6 +32,7 @@ def _run(plan: Plan) -> Pairs:
             "ranks",
             f"{_counted(plan.world_size, f'{kind} rank')}, {_counted(plan.threads, 'thread')} each",
         ),
+        *(("", where) for where in plan.placement),
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, TrainerConfig
+from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.doctor import choices, disks, examination, machine, packages, ranks
 from gnntrain.doctor.examination import Section
 from gnntrain.errors import RunError
@@ -184,6 +185,16 @@ def test_what_auto_chooses_is_what_a_run_does() -> None:
     assert found["ranks"].text == "1 CPU rank"
     assert found["loader"].text == "3 background threads a rank"
     assert found["sampler"].text == "neighbor [10, 10] (numba)"
+    assert "graph" not in found
+
+
+def test_where_the_graph_lies_is_left_to_the_plan_of_a_data_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choices, "launch_plan", lambda _: LaunchPlan(4, True, 2, 60))
+    found = by_name(choices.chosen_by_auto(Config()))
+    assert found["ranks"].text == "4 GPU ranks"
+    assert "gnntrain plan dataset=NAME" in found["graph"].text
 
 
 @pytest.fixture

@@ -102,6 +102,21 @@ def test_every_kind_of_run_can_be_planned(overrides: list[str], small: list[str]
     assert plan.host.peak_rss > plan.host.needed > 2**20
 
 
+def test_where_a_gpu_would_read_the_graph_is_told(
+    small: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert planned(*small).placement == ()
+    where = ("edges in pinned host memory: 9 GiB", "features in the store: 99 GiB")
+    monkeypatch.setattr(Parts, "placement_in_words", property(lambda _: where))
+    assert main(["plan", *small, "--json", str(tmp_path / "plan.json")]) == 0
+    printed = capsys.readouterr().out
+    assert all(line in printed for line in where)
+    assert json.loads((tmp_path / "plan.json").read_text())["placement"] == list(where)
+
+
 def test_nothing_is_left_behind(small: list[str], tmp_path: Path) -> None:
     planned(*small, "run.name=mine")
     assert [path.name for path in tmp_path.iterdir()] == ["stores"]
