@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -52,6 +53,7 @@ def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Ten
     """Pinned memory of this rank alone, of undefined content, until nobody holds it.
 
     Torch's own (`pin_memory`) has the next power of two as its size, and stays with the process.
+    Whole pages are pinned: these have nothing else in them, which might be pinned as well.
 
     Raises:
         RunError: So much may not be pinned.
@@ -59,7 +61,8 @@ def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Ten
     size = math.prod(shape) * dtype.itemsize
     if size == 0:
         return torch.empty(*shape, dtype=dtype)
-    memory = np.empty(size, np.uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = np.frombuffer(pages, np.uint8)
     tensor = torch.from_numpy(memory).view(dtype).view(*shape)
     _register(tensor)
     # The tensor's storage holds the array, and with it every view of the tensor does.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Cudart:
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         assert flags & 2  # or kernels may not read it
+        assert address % mmap.PAGESIZE == 0
         self.registered[address] = size
         return self.code
 
