@@ -2,10 +2,10 @@
 
     python -m scripts.bench.gpu --json gpu.json
 
-Epochs of the training part, eager and as a recorded CUDA graph; sampling alone; a cache of hot
-rows beside all rows on the GPU; the CPU's sampler feeding the GPU; exact inference; sampling with
-gathering, beside WholeGraph where it is installed. All in one process, one after another, on the
-same graphs; the first rounds, which compile, do not count.
+Epochs of the training part, eager and as a recorded CUDA graph; sampling alone; exact inference; a
+cache of hot rows beside all rows on the GPU; sampling with gathering, beside WholeGraph where it is
+installed; the CPU's sampler feeding the GPU. One after another, on the same graphs, each in a
+process of its own. The first rounds, which compile, do not count.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from gnntrain.training.evaluation import LayerwiseEvaluator, SplitMetrics
 from gnntrain.training.recorded import Record
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
+from scripts.bench.gpu_apart import end_a_hang, run_apart
 from scripts.bench.gpu_figures import (
     CACHED,
     FROM_HOST,
@@ -97,12 +98,11 @@ CASES = [
     Case("products, sage, recorded", "epoch", [_PRODUCTS, _RECORDED], most=0.20),
     Case("products, gat", "epoch", [_PRODUCTS, _GAT], most=2.0),
     Case("products, sampling", "sampling", [_PRODUCTS], least=1.5e9),
-    Case(CACHED, "epoch", [_PRODUCTS, _CACHED]),
-    Case(FROM_HOST, "epoch", [_PRODUCTS, _HOST]),
     Case("products, exact inference", "inference", [_PRODUCTS], most=0.5),
-    # Last, since another's code may end the process.
+    Case(CACHED, "epoch", [_PRODUCTS, _CACHED]),
     Case(GATHERING, "gathering", [_PRODUCTS]),
     Case(WHOLEGRAPH, "wholegraph", [_PRODUCTS]),
+    Case(FROM_HOST, "epoch", [_PRODUCTS, _HOST]),  # the slowest, so the last
 ]
 
 
@@ -310,16 +310,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--only", nargs="*", default=[], help="cases whose name contains one of these"
     )
     parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--prepare", action="store_true", help="only build the graphs")
+    parser.add_argument("--here", metavar="NAME", help="measure this one case in this process")
     options = parser.parse_args(arguments)
+    if options.prepare:
+        for graph in (_REDDIT, _PRODUCTS):
+            prepare_store(from_dict({"dataset": graph["dataset"]}).dataset)
+        return
     if not torch.cuda.is_available():
         sys.exit("scripts.bench.gpu: torch sees no GPU on this machine")
     console = Console(width=None if sys.stdout.isatty() else 120)
     given = sys.argv[1:] if arguments is None else arguments
     command = ["python", "-m", "scripts.bench.gpu", *given]
-    chosen = [
-        case for case in CASES if not options.only or any(w in case.name for w in options.only)
-    ]
-    if run(chosen, options.rounds, console, options.json, command).failures:
+    if options.here is not None:
+        end_a_hang()
+        chosen = [case for case in CASES if case.name == options.here]
+        report = run(chosen, options.rounds, console, options.json, command)
+    else:
+        chosen = [
+            case for case in CASES if not options.only or any(w in case.name for w in options.only)
+        ]
+        graphs = {case.name: config_of(case, epochs=1).dataset for case in chosen}
+        report = run_apart(
+            list(graphs),
+            options.rounds,
+            console,
+            options.json,
+            command,
+            prepare=lambda name: prepare_store(graphs[name]),
+        )
+        report.show(console)
+    if report.failures:
         sys.exit("scripts.bench.gpu: not all cases could be measured")
 
 
@@ -332,9 +353,9 @@ def run(
     *,
     device: torch.device | None = None,
     smaller: Keys | None = None,
-    record: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
+    record: Record | None = None,
 ) -> Report:
-    """Measure the cases, print them, and write them after each, so that what was measured stays.
+    """Measure the cases here, and write them after each, so that what was measured stays.
 
     A case that fails is told with its traceback, and the others are measured all the same.
     """
@@ -362,7 +383,6 @@ def run(
             report.failures[case.name] = traceback.format_exc()
             console.print(report.failures[case.name], highlight=False, markup=False)
         write()
-    report.show(console)
     return report
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.compute.devices import INTERPRETS, NEEDS_GPU
 pytest.importorskip("triton", reason="triton is not installed")
 
 from scripts.bench.gpu import CASES, config_of, main, run
+from scripts.bench.gpu_apart import run_apart
 from scripts.bench.gpu_figures import CACHED, FROM_HOST, RESIDENT, Figure, Ratio, ratios
 
 TINY: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ def test_every_kind_of_case_is_measured_and_written(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "gpu.json"
-    chosen = [CASES[number] for number in (1, 5, 6, 7, 8)]
+    chosen = [CASES[number] for number in (1, 5, 6, 7, -1)]
     report = run(
         chosen,
         2,
@@ -44,12 +45,13 @@ def test_every_kind_of_case_is_measured_and_written(
         record=lambda body: body,
     )
     figures = report.figures
+    assert report.failures == {}
     assert [one.name for one in figures] == [case.name for case in chosen]
     assert all(len(one.rounds) == 2 and one.median > 0 for one in figures)
     written = json.loads(file.read_text())
     assert [one["name"] for one in written["figures"]] == [case.name for case in chosen]
     assert written["machine"]["packages"]["torch"] == torch.__version__
-    cached = figures[2].notes
+    cached = figures[3].notes
     assert 0 < cached["cache_hit_rate"] < 1
     assert cached["steps"] == 2
 
@@ -69,6 +71,28 @@ def test_a_case_that_fails_is_told_and_the_others_are_measured(
     written = json.loads(file.read_text())
     assert list(written["failures"]) == ["broken"]
     assert "fan_outs" in written["failures"]["broken"]
+
+
+def test_a_process_that_crashes_or_hangs_loses_no_other_case(tmp_path: Path) -> None:
+    file, names, prepared = tmp_path / "gpu.json", ["crashes", "one", "another"], list[str]()
+
+    def start(arguments: list[str]) -> int:
+        given = dict(zip(arguments[2::2], arguments[3::2], strict=True))
+        assert given["--rounds"] == "3"
+        assert given["--here"] == prepared[-1]
+        if given["--here"] == "crashes":
+            return -11
+        figure = Figure(given["--here"], "s", [1.0], 1.0, 1.0, 1.0, None, None)
+        Path(given["--json"]).write_text(json.dumps({"figures": [asdict(figure)]}))
+        return 0
+
+    quiet = Console(quiet=True)
+    report = run_apart(names, 3, quiet, file, [], prepare=prepared.append, start=start)
+    assert [one.name for one in report.figures] == ["one", "another"]
+    assert "exit status -11" in report.failures["crashes"]
+    written = json.loads(file.read_text())
+    assert written["failures"] == report.failures
+    assert written["figures"] == [asdict(one) for one in report.figures]
 
 
 def test_sections_of_another_name_are_not_mixed() -> None:
@@ -102,5 +126,6 @@ def test_a_recorded_epoch_runs_on_a_gpu(
     _: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (figure,) = run([CASES[1]], 2, Console(quiet=True), None, [], smaller=TINY).figures
-    assert figure.notes["placement"]
+    report = run([CASES[1]], 2, Console(quiet=True), None, [], smaller=TINY)
+    assert report.failures == {}
+    assert report.figures[0].notes["placement"]
