@@ -104,8 +104,8 @@ class LayerwiseEvaluator:
             for split in SPLITS:
                 nodes = self._store.split(split)
                 labels = torch.from_numpy(self._store.labels[nodes])
-                answers = logits[share(nodes).to(logits.device)].cpu()
-                metrics[split] = _metrics(self._store, answers, labels)
+                answers = logits[share(nodes).to(logits.device)]
+                metrics[split] = _metrics(self._store, answers, labels.to(answers.device))
         del logits
         # Between evaluations the memory is the training's.
         self._release()

@@ -22,9 +22,9 @@ def compute_metrics(
     """The metrics of one split, fractions between 0 and 1, the data set's own first.
 
     Args:
-        logits: float `[n, num_outputs]` on the CPU.
-        labels: `[n]` class numbers, or 0/1 `[n, num_classes]` (multi-label). Nodes labelled −1
-            are left out.
+        logits: float `[n, num_outputs]`, on the CPU or a GPU, where the metrics are computed.
+        labels: `[n]` class numbers, or 0/1 `[n, num_classes]` (multi-label), beside the logits.
+            Nodes labelled −1 are left out.
         task: What is predicted.
         metric: The data set's own metric.
         ogb_name: Name of an OGB data set: its metric then comes from OGB's own evaluator.
@@ -109,6 +109,10 @@ def _ogb(name: str, logits: Tensor, labels: Tensor, task: Task) -> Metrics:
     answer: dict[str, Any] = (
         ogb_nodeproppred()
         .Evaluator(name)
-        .eval({"y_true": labels.view(predicted.shape).numpy(), "y_pred": predicted.numpy()})
+        .eval({"y_true": _host(labels.view(predicted.shape)), "y_pred": _host(predicted)})
     )
     return {_OGB_NAMES.get(key, key): float(value) for key, value in answer.items()}
+
+
+def _host(values: Tensor) -> Any:
+    return values.cpu().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes what is to be recorded, and returns what replays it."""
+
+# Steps that run as they are count in the GPU's memory as well, so that one can be recorded.
+warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
 # Before that, libraries set up and kernels are compiled and loaded, which cannot be recorded.
 _NUM_EAGER = 3
