@@ -1,0 +1,138 @@
+"""What is recorded asks the device for no number and sends it none: the host would wait for either.
+
+Tried on tensors without memory (`meta`), where to ask is an error, with kernels that do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gnntrain.compute import launching
+from gnntrain.compute.device import DeviceTable
+from gnntrain.config import TrainerConfig
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.training.forward import needs_of
+from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.trainer import Trainer
+from tests.compute.devices import INTERPRETS
+from tests.graphs import random_graph, stored
+from tests.models.on_device import use_device_kernels
+from tests.training.test_trainer import Scripted
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader, SeedBatch
+from gnntrain.loading.device_features import PlacedFeatures
+from gnntrain.sampling import gpu, triton_kernels
+
+META = torch.device("meta")
+
+
+class NoKernel:
+    """In the place of every kernel, and of the modules that hold them."""
+
+    def __getattr__(self, name: str) -> NoKernel:
+        return self
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class Mixed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Notes the operators that take or give tensors of both the host and the device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        values = [v for v in tree_leaves((args, kwargs, out)) if isinstance(v, Tensor)]
+        self.number += 1
+        if any(value.device != META for value in values):
+            self.found.append(f"{func}: {[(v.device.type, list(v.shape)) for v in values]}")
+        return out
+
+
+def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer, Any]:
+    """A trainer and its loader, all of whose tensors have no memory."""
+    model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options).to(META)
+    needs, host = needs_of(model), torch.device("cpu")
+    graph = DeviceGraph.of(store, needs, host, torch.from_numpy(store.indices))
+    has_weight = graph.weight is not None
+    # 70 is drawn by another kernel than 2.
+    sampler = gpu.TritonNeighborSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
+    names = ("indptr", "indices", "labels", "norm", "degree", "weight")
+    parts: dict[str, Any] = {name: getattr(graph, name) for name in names}
+    moved: dict[str, Any] = {k: None if v is None else v.to(META) for k, v in parts.items()}
+    graph = DeviceGraph(**moved)
+    sampler._device, sampler._indptr, sampler._indices = META, graph.indptr, graph.indices
+    rows = torch.empty(store.num_nodes, store.num_features, device=META)
+    slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
+    features = PlacedFeatures(DeviceTable(rows, slots=slots), META)
+    plan = SeedPlan(store.split("train"), 8)
+    loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    context = DistributedContext(device=META)
+    config = TrainerConfig(clip_norm=1.0)
+    told: Any = {"task": store.task, "metric": "accuracy", "config": config, "context": context}
+    return Trainer(model, loader, Scripted(), **told), loader
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SAGE, {"dropout": 0.5, "norm": "layer", "residual": True, "jk": "cat"}),
+        (SAGE, {"aggregator": "max", "normalize": True, "jk": "max"}),
+        (GCN, {"dropout": 0.5}),
+        (GIN, {"input_dropout": 0.1}),
+        (GAT, {"attention_dropout": 0.5}),
+        (GATv2, {}),
+    ],
+    ids=str,
+)
+def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[..., GNN],
+    options: dict[str, Any],
+) -> None:
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    store = stored(tmp_path / "store", random_graph(edge_weight=weights))
+    trainer, loader = made(store, kind, **options)
+    use_device_kernels(monkeypatch)
+    monkeypatch.setattr(launching, "_kernels", lambda _: NoKernel())
+    for name, value in vars(triton_kernels).items():
+        if hasattr(value, "fn"):
+            monkeypatch.setattr(triton_kernels, name, NoKernel())
+    for module in ("dropout.dropout", "attention.drop"):
+        monkeypatch.setattr(f"gnntrain.models.{module}", dropout)
+    # Autocast does not know the device.
+    for module in ("fused_on_device", "base"):
+        monkeypatch.setattr(
+            f"gnntrain.models.{module}.autocast_type", lambda _, otherwise: otherwise
+        )
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(trainer._optimizer, "step", lambda: None)  # torch's own, and tested there
+    keys = torch.empty(4, dtype=torch.int32, device=META)
+    step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
+    totals = EpochTotals.start(META)
+    with Mixed() as mixed:
+        assert trainer._update(loader.made(step), totals)
+    assert mixed.found == []
+    assert mixed.number > 100
