@@ -43,7 +43,7 @@ python3 -c 'import xdist' 2>/dev/null && several=(-n 6)
 # time limit pytest is interrupted rather than ended, so that what has failed until then is told.
 tests=0
 OMP_NUM_THREADS=2 timeout --signal=INT --kill-after=15 200 \
-    python3 -m pytest -m gpu -v --tb=short "${several[@]}" \
+    python3 -m pytest -m gpu -vv --tb=short "${several[@]}" \
     -o faulthandler_timeout=80 -o faulthandler_exit_on_timeout=true "${files[@]}" || tests=$?
 wait "$graphs" || true
 timeout --kill-after=5 $((560 - SECONDS)) python3 -m scripts.bench.gpu --json "$json"
