@@ -31,8 +31,10 @@ MAX_CHUNK_ELEMENTS = 2**22
 
 _INT32_MAX = 2**31 - 1
 
-# Torch warns once a process that these tensors are in beta; the user can do nothing about it.
-warnings.filterwarnings("ignore", message="Sparse CS[CR] tensor support", category=UserWarning)
+# Torch warns once a process that these tensors are in beta, and some versions that they are not
+# checked, which each call says; the user can do nothing about it.
+for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are implicitly"):
+    warnings.filterwarnings("ignore", message=_message, category=UserWarning)
 
 
 def num_sampled(block: Block) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_every_kind_of_case_is_measured_and_written(
     assert all(len(one.rounds) == 2 and one.median > 0 for one in figures)
     written = json.loads(file.read_text())
     assert [one["name"] for one in written["figures"]] == [case.name for case in chosen]
-    assert written["machine"]["packages"]["torch"] == torch.__version__
+    assert written["machine"]["packages"]["torch"] == metadata.version("torch")
     cached = figures[3].notes
     assert 0 < cached["cache_hit_rate"] < 1
     assert cached["steps"] == 2

@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gnntrain import __version__
 from gnntrain.reporting import environment
@@ -19,7 +19,7 @@ def test_versions_hardware_seed_and_command_are_there() -> None:
     found = describe_environment(seed=3, command=["gnntrain", "run.name=a b"])
     assert found["seed"] == 3
     assert found["command"] == "gnntrain 'run.name=a b'"
-    assert found["packages"]["torch"] == torch.__version__
+    assert found["packages"]["torch"] == metadata.version("torch")
     assert found["packages"]["numpy"] == np.__version__
     assert found["packages"]["gnntrain"] == __version__
     assert found["cpu"]
