@@ -128,7 +128,8 @@ def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
         )
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(trainer._optimizer, "step", lambda: None)  # torch's own, and tested there
+    # The optimiser is not ours.
+    monkeypatch.setattr(trainer._update.optimizer, "step", lambda: None)
     keys = torch.empty(4, dtype=torch.int32, device=META)
     step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
     totals = EpochTotals.start(META)
