@@ -139,8 +139,11 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
 def _joined(rank: int, plan: LaunchPlan, port: int, board: Board) -> Iterator[DistributedContext]:
     torch.set_num_threads(plan.threads)
     device = _device(plan, rank)
-    # The ranks are on one machine: gloo need not ask the resolver for the host's own name.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    # The ranks are on one machine: nothing listens elsewhere, and the resolver need not know the
+    # host's own name.
+    for library in ("GLOO", "NCCL"):
+        interface = "lo0" if sys.platform == "darwin" else "lo"
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
     timeout = timedelta(seconds=plan.timeout)
     context = DistributedContext(rank, plan.world_size, device, board)
     board.wait(rank, True)
