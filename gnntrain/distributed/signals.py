@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gnntrain.errors import Interrupted
+from gnntrain.errors import GnntrainError, Interrupted
 
 if TYPE_CHECKING:
     from gnntrain.distributed.board import Board
@@ -35,6 +35,8 @@ def handled() -> Iterator[None]:
     for the ranks. A second SIGINT is raised at once; more of the others are ignored, since a
     scheduler may send many. Whatever the process does, it ends 18 s after the first, and 2 s
     after a second SIGINT. What it was started to ignore (as by nohup) it goes on to ignore.
+    Where a library swallows what was raised (as some do while they are imported), the failure
+    that this leads to is raised as the `Interrupted` that it is.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
@@ -44,6 +46,10 @@ def handled() -> Iterator[None]:
     previous = {n: signal.signal(n, _active.answer) for n in HANDLED if not _is_ignored(n)}
     try:
         yield
+    except Exception as error:
+        if _active.raised is None or isinstance(error, GnntrainError):
+            raise
+        raise Interrupted(_active.raised) from error
     finally:
         _active.over.set()
         for number, handler in previous.items():
@@ -59,6 +65,8 @@ def passed_on(board: Board) -> Iterator[None]:
         if _active is None:
             yield
             return
+        if _active.raised is not None:
+            raise Interrupted(_active.raised)  # it was swallowed
         _active.board = board
         try:
             yield
@@ -87,6 +95,7 @@ class _Answers:
         self.over = threading.Event()
         self.board: Board | None = None
         self.say: Callable[[int], None] | None = None
+        self.raised: int | None = None
         self._first = 0
         self._latest = self._ends_by = 0.0
         self._is_impatient = False
@@ -100,9 +109,11 @@ class _Answers:
             self._first, self._latest = number, time.monotonic()
             self._ends_by = self._latest + LAST_SECONDS
             threading.Thread(target=self._see_to_the_end, daemon=True).start()
+            if self.board is not None:
+                self.board.ask_stop(number)
             if self.board is None or not self.board.takes_signals():
+                self.raised = number
                 raise Interrupted(number)
-            self.board.ask_stop(number)
         elif self._is_impatient:
             self._is_impatient = False
             raise Interrupted(self._first)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import HANDLED, handled
-from gnntrain.errors import Interrupted
+from gnntrain.errors import Interrupted, RunError
 from gnntrain.training.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +89,33 @@ def test_an_error_while_a_run_is_being_stopped_is_told_but_it_was_interrupted(
     with pytest.raises(Interrupted):
         launch(train, None, ALONE)
     assert "While the run was being stopped: boom" in caplog.text
+
+
+def swallow(number: int) -> None:
+    """As extension modules do that are interrupted while they import others."""
+    with suppress(BaseException):
+        send(number)
+
+
+def test_a_signal_that_a_library_swallows_ends_the_process_all_the_same() -> None:
+    with pytest.raises(Interrupted) as caught, handled():
+        swallow(signal.SIGTERM)
+        raise AttributeError("module 'numpy' has no attribute 'multiply'")
+    assert caught.value.number == signal.SIGTERM
+    with pytest.raises(RunError, match="disk"), handled():
+        swallow(signal.SIGTERM)
+        raise RunError("The disk is full.")
+
+    def start(context: DistributedContext, _payload: None) -> None:
+        swallow(signal.SIGTERM)
+        assert context.board.stop_asked == signal.SIGTERM  # training ends after its first step
+        raise AttributeError
+
+    with pytest.raises(Interrupted):
+        launch(start, None, ALONE)
+    with pytest.raises(Interrupted), handled():
+        swallow(signal.SIGTERM)
+        launch(lambda *_: pytest.fail("a run was begun"), None, ALONE)
 
 
 def test_what_a_process_was_started_to_ignore_it_goes_on_to_ignore() -> None:
