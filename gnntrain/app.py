@@ -308,7 +308,7 @@ def _compose(
     OmegaConf.set_struct(node, False)
     for override in choices:
         if override.is_delete():
-            node.pop(override.key_or_group)
+            node.pop(override.key_or_group, None)  # it may be typed twice
     return node
 
 

@@ -52,10 +52,11 @@ def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
         ("logger=csv", ["csv"]),
         ("logger=[]", []),
         ("~logger", ["jsonl"]),
+        ("~logger ~logger", ["jsonl"]),
     ],
 )
 def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
-    assert list(compose_config([override]).config.logger.chosen()) == names
+    assert list(compose_config(override.split()).config.logger.chosen()) == names
 
 
 @pytest.mark.parametrize("form", ["trainer.lr=2", "+trainer.lr=2", "++trainer.lr=2"])

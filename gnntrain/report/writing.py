@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from gnntrain.drafts import file_in_place
 from gnntrain.errors import UserError
 from gnntrain.paths import is_folder
 from gnntrain.report.comparison import best_of
@@ -46,7 +47,8 @@ def write_report(
     _refuse_unwritable(path)
     content = _content(found, chosen, announce)
     try:
-        path.write_bytes(content)
+        with file_in_place(path) as file:
+            file.write(content)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from error
     except ValueError as error:  # a null byte

@@ -20,6 +20,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from filelock import FileLock, Timeout
 
 from gnntrain.config.yaml_files import read_yaml
+from gnntrain.drafts import file_in_place
 from gnntrain.errors import RunError, UserError
 from gnntrain.paths import expanded, is_file
 from gnntrain.reporting.environment import describe_environment
@@ -146,7 +147,7 @@ class RunDirectory:
             UserError: there is none yet.
         """
         path = self.checkpoints / "best.pt"
-        if not path.is_file():
+        if not os.path.lexists(path):  # what else is in its place is told by who reads it
             raise UserError(
                 f"the run {self.shown} has no best checkpoint yet: no epoch was evaluated",
                 f"Train it first; {self.shown}/logs/rank_0.log tells how far it came.",
@@ -378,19 +379,5 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: it refuses.
     """
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # a disk that is read-only now keeps the draft too
-            draft.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the new name must outlive a crash too
-    finally:
-        os.close(directory)
+    with file_in_place(path) as file:
+        file.write(text.encode("utf-8"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 
 from gnntrain import __version__
 from gnntrain.config import Config, from_dict
+from gnntrain.drafts import folder_in_place
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import build_model
 from gnntrain.paths import expanded
@@ -138,18 +137,14 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
 
 def _write(path: Path, texts: dict[str, str], weights: dict[str, torch.Tensor]) -> None:
     """Write the folder whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.mkdir(parents=True)
-        for name, text in texts.items():
-            (draft / name).write_text(text, encoding="utf-8")
-        torch.save(weights, draft / "model.pt")
-        draft.replace(path)
+        with folder_in_place(path) as draft:
+            for name, text in texts.items():
+                (draft / name).write_text(text, encoding="utf-8")
+            torch.save(weights, draft / "model.pt")
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise RunError(
             f"{shown_path(path)} could not be written: {reason}.",
             "Free some space there, or give another folder with --out DIR.",
         ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

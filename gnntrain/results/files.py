@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.drafts import file_in_place
 from gnntrain.errors import RunError, UserError
 
 _CHUNK_NUMBERS = 1 << 20
@@ -114,21 +115,15 @@ def write_result(path: Path, result: Result) -> None:
 
 @contextmanager
 def _put_in_place(path: Path) -> Iterator[IO[bytes]]:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("xb") as file:
+        with file_in_place(path) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
     except OSError as error:
         full = error.errno in _NO_SPACE
         raise RunError(
             f"{path} could not be written: {error.strerror or error}.",
             "Free some space there, or give another place." if full else None,
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _write_npy(file: IO[bytes], result: Result) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.errors import RunError, UserError
+from gnntrain.paths import is_file
 
 FORMAT_VERSION = 2
 _READABLE = (1, 2)  # the weights of version 1 can be evaluated, but not gone on from
@@ -85,6 +86,8 @@ def verify_checkpoint(path: Path) -> None:
     Raises:
         CheckpointError: A record differs, or the file is cut off or no checkpoint at all.
     """
+    if os.path.exists(path) and not is_file(path):  # noqa: PTH110 - Path's own may fail
+        raise CheckpointError(path, "it is no regular file")  # a pipe or a device may never end
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -137,7 +140,7 @@ def load_last(directory: Path) -> tuple[State, Path, list[CheckpointError]]:
     """
     problems: list[CheckpointError] = []
     for path in (directory / LAST, directory / PREVIOUS):
-        if not path.exists():
+        if not os.path.lexists(path):
             continue
         try:
             return load_checkpoint(path), path, problems
@@ -189,7 +192,10 @@ def epoch_of(state: State, path: Path) -> int:
 
 
 def _shape(weight: object) -> str:
-    return str(list(weight.shape)) if isinstance(weight, Tensor) else "absent"
+    if not isinstance(weight, Tensor):
+        return "absent"
+    kind = "" if weight.dtype == torch.float32 else f" of {weight.dtype}"
+    return f"{list(weight.shape)}{kind}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnntrain.drafts import file_in_place
 from gnntrain.errors import UserError
+from gnntrain.paths import expanded
 
 _INTERRUPTED = 130
 
@@ -88,7 +90,8 @@ def write_json(out: str, content: object) -> None:
         say(text)
         return
     try:
-        Path(out).expanduser().write_text(text + "\n", encoding="utf-8")
+        with file_in_place(expanded(out)) as file:
+            file.write(f"{text}\n".encode())
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{out} cannot be written: {reason}", "Choose another file.") from error

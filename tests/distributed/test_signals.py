@@ -97,14 +97,26 @@ def swallow(number: int) -> None:
         send(number)
 
 
+def fail_after_swallowing(error: Exception) -> None:
+    with handled():
+        swallow(signal.SIGTERM)
+        raise error
+
+
+def launch_after_swallowing() -> None:
+    with handled():
+        swallow(signal.SIGTERM)
+        launch(lambda *_: pytest.fail("a run was begun"), None, ALONE)
+
+
 def test_a_signal_that_a_library_swallows_ends_the_process_all_the_same() -> None:
-    with pytest.raises(Interrupted) as caught, handled():
-        swallow(signal.SIGTERM)
-        raise AttributeError("module 'numpy' has no attribute 'multiply'")
+    with pytest.raises(Interrupted) as caught:
+        fail_after_swallowing(AttributeError("module 'numpy' has no attribute 'multiply'"))
     assert caught.value.number == signal.SIGTERM
-    with pytest.raises(RunError, match="disk"), handled():
-        swallow(signal.SIGTERM)
-        raise RunError("The disk is full.")
+    with pytest.raises(RunError, match="disk"):
+        fail_after_swallowing(RunError("The disk is full."))
+    with pytest.raises(Interrupted):
+        launch_after_swallowing()
 
     def start(context: DistributedContext, _payload: None) -> None:
         swallow(signal.SIGTERM)
@@ -113,9 +125,6 @@ def test_a_signal_that_a_library_swallows_ends_the_process_all_the_same() -> Non
 
     with pytest.raises(Interrupted):
         launch(start, None, ALONE)
-    with pytest.raises(Interrupted), handled():
-        swallow(signal.SIGTERM)
-        launch(lambda *_: pytest.fail("a run was begun"), None, ALONE)
 
 
 def test_what_a_process_was_started_to_ignore_it_goes_on_to_ignore() -> None:

@@ -15,6 +15,7 @@ from gnntrain.training.checkpoint import (
     epoch_of,
     load_checkpoint,
     load_last,
+    load_weights,
     save_checkpoint,
 )
 
@@ -106,6 +107,24 @@ def test_what_is_no_checkpoint_is_refused_with_a_sentence(
         load_checkpoint(path)
 
 
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """What is in the place of the newest is told, and the one before it is used."""
+    save_checkpoint(tmp_path / "last.prev.pt", {"step": 7})
+    path = tmp_path / "last.pt"
+    for put, said in (
+        (path.mkdir, "no regular file"),
+        (lambda: os.mkfifo(path), "no regular file"),
+        (lambda: path.symlink_to("/dev/zero"), "no regular file"),
+        (lambda: path.symlink_to("nowhere"), "no such file"),
+        (lambda: path.symlink_to("last.pt"), "symbolic links"),
+    ):
+        put()
+        state, found, (problem,) = load_last(tmp_path)
+        assert (state["step"], found.name) == (7, "last.prev.pt")
+        assert said in problem.reason
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
 def test_checkpoints_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     with pytest.raises(CheckpointError, match="no such file"):
@@ -174,6 +193,13 @@ def test_a_checkpoint_that_does_not_say_its_epoch_is_refused(tmp_path: Path) -> 
     for state in ({}, {"epoch": "3"}, {"epoch": torch.ones(2)}):
         with pytest.raises(CheckpointError, match="of which epoch"):
             epoch_of(state, tmp_path)
+
+
+def test_weights_of_another_kind_are_refused() -> None:
+    model = torch.nn.Linear(2, 1)
+    weights = {name: weight.long() for name, weight in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=r"weight is \[1, 2\] of torch.int64 there and"):
+        load_weights(model, {"model": weights}, "best.pt")
 
 
 @pytest.mark.parametrize("version", [torch.ones(2), "2", None])
