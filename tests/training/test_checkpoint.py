@@ -154,10 +154,14 @@ def test_a_flipped_bit_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
     save_checkpoint(path, {"w": weights, "epoch": 3, "names": ["a", "b"]})
     whole = path.read_bytes()
     rng = random.Random(0)
+    bits = [rng.randrange(8 * len(whole)) for _ in range(300)]
+    # all of what the directory says of the weights: torch's reader takes some on trust
+    name = whole.rindex(b"archive/data/0")
+    bits += range(8 * (name - 46), 8 * name)
     num_noticed = 0
-    for _ in range(300):
+    for bit in bits:
         damaged = bytearray(whole)
-        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
             state = load_checkpoint(path)
