@@ -307,8 +307,8 @@ def _compose(
         raise ConfigError([*problems, problem]) from error
     OmegaConf.set_struct(node, False)
     for override in choices:
-        if override.is_delete():
-            node.pop(override.key_or_group, None)  # it may be typed twice
+        if override.is_delete() and override.key_or_group in node:  # it may be typed twice
+            del node[override.key_or_group]
     return node
 
 
@@ -325,23 +325,34 @@ def _set(
 ) -> Problem | None:
     """Set, or with ~ remove, one key; the problem if that cannot be done."""
     key, value = override.key_or_group, override.value()
-    section, _, last = key.rpartition(".")
-    if override.is_delete():
-        parent = OmegaConf.select(node, section) if section else node
-        if not isinstance(parent, DictConfig) or last not in parent:
-            return Problem("", f"~{key}", "a key that is there")
-        parent.pop(last)
-        return None
-    if last == "name" and section in ("dataset", "model") and value in groups[section]:
-        if value != OmegaConf.select(node, key):
-            expects = f"left to the group: the keys of {section} depend on it"
-            return Problem(key, shown(value), expects, f"write {section}={value}")
-        return None
     try:
+        if override.is_delete():
+            return _remove(node, key)
+        section, _, last = key.rpartition(".")
+        if last == "name" and section in ("dataset", "model") and value in groups[section]:
+            return _other_name(node, section, value)
         OmegaConf.update(node, key, value, merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        return Problem(key, shown(value), " ".join(str(error).split()))
+        # also where a key's value refers to what is not there
+        given = ("", f"~{key}") if override.is_delete() else (key, shown(value))
+        return Problem(*given, " ".join(str(error).split()))
     return None
+
+
+def _remove(node: DictConfig, key: str) -> Problem | None:
+    section, _, last = key.rpartition(".")
+    parent = OmegaConf.select(node, section) if section else node
+    if not isinstance(parent, DictConfig) or last not in parent:
+        return Problem("", f"~{key}", "a key that is there")
+    del parent[last]  # pop would look up what its value refers to
+    return None
+
+
+def _other_name(node: DictConfig, section: str, value: object) -> Problem | None:
+    if value == OmegaConf.select(node, f"{section}.name"):
+        return None
+    expects = f"left to the group: the keys of {section} depend on it"
+    return Problem(f"{section}.name", shown(value), expects, f"write {section}={value}")
 
 
 def _resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:

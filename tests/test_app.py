@@ -68,6 +68,13 @@ def test_a_removed_key_has_its_default() -> None:
     config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
     assert config.trainer.lr == 0.01
     assert only_problem("~trainer.lrr").value == "~trainer.lrr"
+    assert compose_config(["trainer.lr=${nowhere}", "~trainer.lr"]).config.trainer.lr == 0.01
+
+
+@pytest.mark.parametrize("change", ["~run.name.x", "run.name.x=1", "dataset.name=cora"])
+def test_a_change_of_what_refers_to_nothing_is_a_mistake(change: str) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        compose_config(["run.name=${nowhere}", "dataset.name=${nowhere}", change])
 
 
 def test_a_mapping_sets_several_keys_of_a_section() -> None:
