@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,14 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     """What is in the place of the newest is told, and the one before it is used."""
     save_checkpoint(tmp_path / "last.prev.pt", {"step": 7})
     path = tmp_path / "last.pt"
-    for put, said in (
+    cases: list[tuple[Callable[[], object], str]] = [
         (path.mkdir, "no regular file"),
         (lambda: os.mkfifo(path), "no regular file"),
         (lambda: path.symlink_to("/dev/zero"), "no regular file"),
         (lambda: path.symlink_to("nowhere"), "no such file"),
         (lambda: path.symlink_to("last.pt"), "symbolic links"),
-    ):
+    ]
+    for put, said in cases:
         put()
         state, found, (problem,) = load_last(tmp_path)
         assert (state["step"], found.name) == (7, "last.prev.pt")
