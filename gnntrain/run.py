@@ -136,7 +136,7 @@ def _train(
     config: Config, run: RunDirectory, job: Job, store: GraphStore, plan: LaunchPlan
 ) -> dict[str, Any]:
     """Start the ranks, again where they fail and may be, and see that the run has a summary."""
-    plan = replace(plan, report_dir=run.logs)
+    plan = replace(plan, log_dir=run.logs)
 
     def close(error: BaseException) -> None:
         restore_terminal()  # a rank that was killed could not

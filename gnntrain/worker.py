@@ -13,7 +13,6 @@ from gnntrain.config import from_dict
 from gnntrain.data.doubts import doubts_about
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.reports import first_report
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
 from gnntrain.loading.loader import Loader
@@ -88,7 +87,7 @@ def _fit(
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
         if not parts.context.board.stop_asked:
-            error = first_report(run.logs) or caught
+            error = parts.context.board.reports.first() or caught
             if isinstance(error, KeyboardInterrupt) and parts.context.board.abandoned:
                 error = RunError("Another rank failed.")
         raise

@@ -8,6 +8,8 @@ import signal
 from dataclasses import dataclass
 from enum import IntEnum
 
+from gnntrain.distributed.reports import Reports
+
 _STOP, _SAVE, _SETTLED, _ABANDONED, _NUM_WORDS = range(5)
 _SIGNAL_BITS = 8
 
@@ -46,10 +48,12 @@ class Board:
 
     Args:
         words: int64 words, shared by all processes of the run.
+        reports: The ranks' errors.
     """
 
-    def __init__(self, words: ctypes.Array[ctypes.c_int64]) -> None:
+    def __init__(self, words: ctypes.Array[ctypes.c_int64], reports: Reports) -> None:
         self._words = words
+        self.reports = reports
         self._world_size = (len(words) - _NUM_WORDS) // 2
 
     @classmethod
@@ -57,9 +61,10 @@ class Board:
         """An empty board for the ranks of a run."""
         num_words = _NUM_WORDS + 2 * world_size
         if world_size == 1:
-            return cls((ctypes.c_int64 * num_words)())
+            return cls((ctypes.c_int64 * num_words)(), Reports.create(1))
         # Without a name in the file system: it ends with the last process that maps it.
-        return cls(multiprocessing.get_context("spawn").RawArray(ctypes.c_int64, num_words))
+        words = multiprocessing.get_context("spawn").RawArray(ctypes.c_int64, num_words)
+        return cls(words, Reports.create(world_size))
 
     @property
     def stop_asked(self) -> int:

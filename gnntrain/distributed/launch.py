@@ -22,7 +22,6 @@ from torch.multiprocessing.spawn import spawn
 from gnntrain.distributed.board import Board
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.loopback import check_loopback
-from gnntrain.distributed.reports import forget_reports, reported
 from gnntrain.distributed.signals import held_back, listen_in_rank, passed_on
 from gnntrain.distributed.supervision import Supervisor
 from gnntrain.errors import Interrupted, signal_of
@@ -41,14 +40,14 @@ class LaunchPlan:
         use_gpus: One GPU a rank (NCCL) or CPU ranks (gloo).
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
-        report_dir: Where a failing rank leaves its error for the parent.
+        log_dir: Where ranks write what they say, for messages.
     """
 
     world_size: int
     use_gpus: bool
     threads: int
     timeout: float
-    report_dir: Path = Path()
+    log_dir: Path = Path()
 
 
 def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
@@ -67,7 +66,6 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
         Interrupted: After SIGINT, SIGTERM or SIGHUP to any process of the run; all ranks have
             ended, those that trained after the same step.
     """
-    forget_reports(plan.report_dir)
     board = Board.create(plan.world_size)
     with passed_on(board):
         if plan.world_size > 1:
@@ -107,7 +105,7 @@ def _launch_ranks(worker: Worker, payload: Any, plan: LaunchPlan, board: Board) 
                         plan.world_size,
                         join=False,
                     )
-            Supervisor(ranks.processes, board, plan.report_dir, plan.timeout).watch()
+            Supervisor(ranks.processes, board, plan.log_dir, plan.timeout).watch()
         finally:
             del store
 
@@ -118,9 +116,9 @@ def _rank_main(
     try:
         listen_in_rank(board, rank)
         with (
-            reported(rank, plan.report_dir),
+            board.reports.reported(rank),
             _joined(rank, plan, port, board) as context,
-            reported(rank, plan.report_dir),
+            board.reports.reported(rank),
         ):
             _call(worker, context, payload)
     except KeyboardInterrupt as error:

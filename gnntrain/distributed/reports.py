@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import multiprocessing
 import re
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 from gnntrain.errors import Diverged, GnntrainError, RunError, UserError
 
@@ -16,59 +18,83 @@ _KINDS: dict[str, type[GnntrainError]] = {kind.__name__: kind for kind in (UserE
 # gloo, NCCL and the store that ranks meet at each have their own class and words for it.
 _TIME_OUT = re.compile(r"tim(e|ed)[ -]?out", re.IGNORECASE)
 
+# Room for a message, a hint and twice as long a traceback; a character is 12 bytes at most in JSON.
+_MOST_CHARACTERS = 2_000
+_SLOT_BYTES = 1 << 17
+_LENGTH_BYTES = 4
+
 
 class CollectiveTimeout(RunError):
     """A rank waited for the others for too long: another one is the cause."""
 
 
-@contextmanager
-def reported(rank: int, report_dir: Path) -> Iterator[None]:
-    """Leave an error in `report_dir`, the first one only; an interruption is none."""
-    try:
-        yield
-    except Exception as error:
-        if not _report_path(rank, report_dir).exists():
-            _leave_report(rank, error, report_dir)
-        raise
+class Reports:
+    """A place for each rank's error, in memory: a full disk does not keep it from being told.
+
+    Args:
+        slots: Shared by all processes of the run; for each rank a length, and so much JSON.
+    """
+
+    def __init__(self, slots: ctypes.Array[ctypes.c_char]) -> None:
+        self._slots = slots
+
+    @classmethod
+    def create(cls, world_size: int) -> Reports:
+        """No errors yet."""
+        num_bytes = _SLOT_BYTES * world_size
+        if world_size == 1:
+            return cls((ctypes.c_char * num_bytes)())
+        return cls(multiprocessing.get_context("spawn").RawArray(ctypes.c_char, num_bytes))
+
+    @contextmanager
+    def reported(self, rank: int) -> Iterator[None]:
+        """Leave a rank's error, its first one only; an interruption is none."""
+        try:
+            yield
+        except Exception as error:
+            if self._read(rank) is None:
+                self._write(rank, _described(rank, error))
+            raise
+
+    def first(self) -> GnntrainError | None:
+        """The error of the rank that failed first by itself, as it told it; None if none has."""
+        ranks = range(len(self._slots) // _SLOT_BYTES)
+        reports = [report for rank in ranks if (report := self._read(rank)) is not None]
+        if not reports:
+            return None
+        first = min(reports, key=lambda report: int(report["time"]))
+        kind = CollectiveTimeout if first["timed_out"] else _KINDS.get(first["kind"], RunError)
+        cause = kind(first["message"], first["hint"])
+        cause.add_note(first["traceback"])
+        return cause
+
+    def _slot(self, rank: int) -> memoryview:
+        return memoryview(self._slots).cast("B")[rank * _SLOT_BYTES : (rank + 1) * _SLOT_BYTES]
+
+    def _read(self, rank: int) -> dict[str, Any] | None:
+        slot = self._slot(rank)
+        length = int.from_bytes(slot[:_LENGTH_BYTES], "little")
+        if length == 0:
+            return None
+        report: dict[str, Any] = json.loads(bytes(slot[_LENGTH_BYTES : _LENGTH_BYTES + length]))
+        return report
+
+    def _write(self, rank: int, report: dict[str, Any]) -> None:
+        slot, text = self._slot(rank), json.dumps(report).encode()
+        slot[_LENGTH_BYTES : _LENGTH_BYTES + len(text)] = text
+        # Last, since another process may be looking.
+        slot[:_LENGTH_BYTES] = len(text).to_bytes(_LENGTH_BYTES, "little")
 
 
-def forget_reports(report_dir: Path) -> None:
-    """Remove those of an earlier start of the same run."""
-    for report in report_dir.glob("rank_*.error.json"):
-        report.unlink()
-
-
-def first_report(report_dir: Path) -> GnntrainError | None:
-    """The error of the rank that failed first by itself, as it told it; None if none has."""
-    reports = [json.loads(path.read_text()) for path in report_dir.glob("rank_*.error.json")]
-    if not reports:
-        return None
-    first = min(reports, key=lambda report: int(report["time"]))
-    kind = CollectiveTimeout if first["timed_out"] else _KINDS.get(first["kind"], RunError)
-    cause = kind(first["message"], first["hint"])
-    cause.add_note(first["traceback"])
-    return cause
-
-
-def _leave_report(rank: int, error: Exception, report_dir: Path) -> None:
+def _described(rank: int, error: Exception) -> dict[str, Any]:
     ours = error if isinstance(error, GnntrainError) else None
-    report = {
+    message = ours.message if ours else f"Rank {rank} failed: {type(error).__name__}: {error}"
+    hint = ours.hint if ours else None
+    return {
         "time": time.time_ns(),
         "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
-        "message": ours.message if ours else _in_words(rank, error),
-        "hint": ours.hint if ours else None,
+        "message": message[:_MOST_CHARACTERS],
+        "hint": hint and hint[:_MOST_CHARACTERS],
         "timed_out": not ours and _TIME_OUT.search(str(error)) is not None,
-        "traceback": traceback.format_exc(),
+        "traceback": traceback.format_exc()[-2 * _MOST_CHARACTERS :],  # its end tells most
     }
-    path = _report_path(rank, report_dir)
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(report))
-    draft.replace(path)  # another rank may be looking
-
-
-def _in_words(rank: int, error: Exception) -> str:
-    return f"Rank {rank} failed: {type(error).__name__}: {error}"
-
-
-def _report_path(rank: int, report_dir: Path) -> Path:
-    return report_dir / f"rank_{rank}.error.json"

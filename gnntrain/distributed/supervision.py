@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from gnntrain.distributed.board import Board, Phase, Place
-from gnntrain.distributed.reports import CollectiveTimeout, first_report
+from gnntrain.distributed.reports import CollectiveTimeout
 from gnntrain.distributed.signals import STEP_SECONDS
 from gnntrain.errors import GnntrainError, Interrupted, RunError
 
@@ -39,16 +39,16 @@ class Supervisor:
     Args:
         processes: By rank.
         board: What they share.
-        report_dir: Where they leave their errors.
+        log_dir: Where they write what they say.
         timeout: Seconds that a rank waits for the others.
     """
 
     def __init__(
-        self, processes: Sequence[BaseProcess], board: Board, report_dir: Path, timeout: float
+        self, processes: Sequence[BaseProcess], board: Board, log_dir: Path, timeout: float
     ) -> None:
         self._processes = processes
         self._board = board
-        self._report_dir = report_dir
+        self._log_dir = log_dir
         self._timeout = timeout
 
     def watch(self) -> None:
@@ -82,7 +82,7 @@ class Supervisor:
         codes = [process.exitcode for process in self._processes]
         if all(code == 0 for code in codes):
             return
-        if (cause := first_report(self._report_dir)) is not None:
+        if (cause := self._board.reports.first()) is not None:
             _log.warning("While the run was being stopped: %s", cause.message)
         raise Interrupted(number)
 
@@ -90,13 +90,13 @@ class Supervisor:
         places = [self._board.place(rank) for rank in range(len(self._processes))]
         is_stopped = {rank for rank in self._alive() if self._is_stopped(rank)}
         computing = {rank for rank in self._alive() if not places[rank].is_waiting}
-        cause = _own_end(failed) or first_report(self._report_dir)
+        cause = _own_end(failed) or self._board.reports.first()
         self._wait(_NOTICE_SECONDS)
         silent = is_stopped | computing or set(self._alive())
         self._end_where_they_are()
         if _is_timeout(cause, failed) and silent:
             raise self._unanswered(sorted(silent), places, is_stopped)
-        raise cause or first_report(self._report_dir) or _unexplained(failed)
+        raise cause or self._board.reports.first() or _unexplained(failed)
 
     def _unanswered(
         self, silent: Sequence[int], places: Sequence[Place], is_stopped: set[int]
@@ -109,7 +109,7 @@ class Supervisor:
         return RunError(
             f"{'; '.join(told)}: the others waited {self._timeout:g} s for it.",
             "It is stopped, in an endless loop, or slow; raise distributed.timeout if it may take "
-            f"longer. What it said last is in {self._report_dir / f'rank_{silent[0]}.log'}.",
+            f"longer. What it said last is in {self._log_dir / f'rank_{silent[0]}.log'}.",
         )
 
     def _end_where_they_are(self) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,17 +137,18 @@ class Soak:
         command = self._beginning(run)
         while True:
             job = self._start(command)
-            fault = None
+            suffered: list[str] = []
             for fault in faults:
                 if not self._disturb(job, run, fault):
                     break
-                done.append(fault)
+                suffered.append(fault)
                 if job.poll() is not None:
                     break
-            code = self._await_end(job, fault)
+            done += suffered
+            code = self._await_end(job, suffered)
             if code == 0:
                 break
-            if fault is None:
+            if not suffered:
                 self._problem(f"undisturbed, it ended with exit code {code}: {self._said()}")
                 break
             command = self._way_on(run)
@@ -203,16 +204,17 @@ class Soak:
             self._problem(f"{fault}: process {process.pid} is still there ({_shown(process)})")
             process.kill()
 
-    def _await_end(self, job: psutil.Popen, fault: str | None) -> int:
+    def _await_end(self, job: psutil.Popen, suffered: Sequence[str]) -> int:
+        faults = " and ".join(suffered)
         try:
             code = int(job.wait(_MOST_SECONDS_A_RUN))
         except psutil.TimeoutExpired:
-            self._problem(f"{fault}: the run did not end: {self._said()}")
+            self._problem(f"{faults}: the run did not end: {self._said()}")
             for process in [job, *self._processes()]:
                 process.kill()
             code = int(job.wait())
-        if code not in _EXIT_CODES.get(fault or "", (0,)):
-            self._problem(f"{fault}: exit code {code}: {self._said()}")
+        if suffered and not any(code in _EXIT_CODES[fault] for fault in suffered):
+            self._problem(f"{faults}: exit code {code}: {self._said()}")
         return code
 
     def _way_on(self, run: Path) -> list[str]:

@@ -21,7 +21,7 @@ from gnntrain.errors import RunError, UserError
 
 
 def plan(world_size: int, directory: Path) -> LaunchPlan:
-    return LaunchPlan(world_size, False, threads=1, timeout=60, report_dir=directory)
+    return LaunchPlan(world_size, False, threads=1, timeout=60, log_dir=directory)
 
 
 def collectives(context: DistributedContext, payload: dict[str, Any]) -> None:

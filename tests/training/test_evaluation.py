@@ -174,33 +174,45 @@ def test_evaluation_leaves_the_model_in_the_mode_it_was(tmp_path: Path) -> None:
     assert model.training
 
 
-def evaluate_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
-    scratch = Scratch(context, payload["out"], 2**30)
-    evaluator = LayerwiseEvaluator(
-        store, MappedFeatures(store), context, scratch, all_ranks=payload["all_ranks"]
-    )
-    answers = []
-    for variant in VARIANTS:
-        model = make_model(store, variant)
-        answers.append((evaluator.logits(model).clone(), evaluator.evaluate(model)))
-    torch.save(answers, payload["out"] / f"{context.rank}.pt")
+def evaluate_rank(context: DistributedContext, folder: Path) -> None:
+    store = GraphStore.open(folder / "store")
+    answers: dict[str, Any] = {}
+    for name, all_ranks in (("all", True), ("one", False)):
+        evaluator = LayerwiseEvaluator(
+            store,
+            MappedFeatures(store),
+            context,
+            Scratch(context, folder, 2**30),
+            all_ranks=all_ranks,
+        )
+        answers[name] = []
+        for variant in VARIANTS:
+            model = make_model(store, variant)
+            answers[name].append((evaluator.logits(model).clone(), evaluator.evaluate(model)))
+    answers["sampled"] = sampled(store, decided_model(store), (2, 2, 2), 5, context)
+    torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.mark.parametrize("all_ranks", [True, False])
+@pytest.fixture(scope="module")
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[GraphStore, list[Any]]:
+    """A store, and each rank's answers: all in one launch, since ranks take long to start."""
+    folder = tmp_path_factory.mktemp("ranks")
+    store = stored(folder / "store")
+    launch(evaluate_rank, folder, LaunchPlan(3, False, 1, 60, folder))
+    return store, [torch.load(folder / f"{rank}.pt") for rank in range(3)]
+
+
+@pytest.mark.parametrize("who", ["all", "one"])
 def test_ranks_together_give_what_one_gives_and_all_know_it(
-    tmp_path: Path, all_ranks: bool
+    tmp_path: Path, three_ranks: tuple[GraphStore, list[Any]], who: str
 ) -> None:
-    store = stored(tmp_path / "store")
-    payload = {"store": store.path, "out": tmp_path, "all_ranks": all_ranks}
-    launch(evaluate_rank, payload, LaunchPlan(3, False, 1, 60, tmp_path))
+    store, by_rank = three_ranks
     alone = layerwise(store, tmp_path)
-    by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(3)]
     for i, variant in enumerate(VARIANTS):
         model = make_model(store, variant)
         metrics = alone.evaluate(model)
         for answers in by_rank:
-            logits, found = answers[i]
+            logits, found = answers[who][i]
             torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
             assert found == metrics
 
@@ -249,24 +261,16 @@ def decided_model(store: GraphStore) -> GNN:
     return model
 
 
-def sample_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
-    found = sampled(store, decided_model(store), (2, 2, 2), 5, context)
-    torch.save(found, payload["out"] / f"{context.rank}.pt")
-
-
 def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_shared_out(
-    tmp_path: Path,
+    tmp_path: Path, three_ranks: tuple[GraphStore, list[Any]]
 ) -> None:
-    store = stored(tmp_path / "store")
+    store, by_rank = three_ranks
     model = decided_model(store)
     alone = sampled(store, model, (2, 2, 2), 1000)
     assert sampled(store, model, (2, 2, 2), 3) == alone
     assert alone != layerwise(store, tmp_path).evaluate(model)
-    payload = {"store": store.path, "out": tmp_path}
-    launch(sample_rank, payload, LaunchPlan(3, False, 1, 60, tmp_path))
-    for rank in range(3):
-        assert torch.load(tmp_path / f"{rank}.pt") == alone
+    for answers in by_rank:
+        assert answers["sampled"] == alone
 
 
 def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnntrain.config import TrainerConfig
@@ -92,51 +92,65 @@ def make_trainer(
     )
 
 
-def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
+def fit(context: DistributedContext, job: dict[str, Any]) -> tuple[list[float], list[Tensor]]:
+    """Losses and weights of three epochs."""
+    store = GraphStore.open(job["store"])
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     torch.manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
-    batch_size = payload["global_batch"] // context.world_size
     trainer = make_trainer(
         store,
         context,
-        batch_size=batch_size,
+        batch_size=job["global_batch"] // context.world_size,
         model=model,
-        kind=payload["kind"],
+        kind=job["kind"],
         epochs=3,
         clip_norm=1.0,
     )
     losses = [record.train_loss for record in trainer.fit().records]
-    weights = [p.detach().clone() for p in model.parameters()]
     assert (trainer.result.records[-1].time.get("all_reduce", 0) > 0) == (context.world_size > 1)
-    torch.save((losses, weights), payload["out"] / f"{context.world_size}-{context.rank}.pt")
+    return losses, [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("kind", ["neighbor", "full"])
-def test_any_number_of_ranks_gives_the_same_losses_and_weights(tmp_path: Path, kind: str) -> None:
+def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    fitted = {name: fit(context, job) for name, job in payload["jobs"].items()}
+    torch.save(fitted, payload["out"] / f"{context.world_size}-{context.rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ranks of 1, 2 and 4 give: all jobs in one launch, since ranks take long to start."""
+    folder = tmp_path_factory.mktemp("ranks")
+    data = random_graph()
+    few = replace(data, splits={**data.splits, "train": data.splits["train"][:2]})
     # 30 train nodes in global batches of 8: the last one has 6, so 4 ranks get uneven shares
-    store = stored(tmp_path / "store")
-    payload = {"store": store.path, "global_batch": 8, "out": tmp_path, "kind": kind}
+    all_of_them = {"store": stored(folder / "store").path, "global_batch": 8}
+    jobs = {
+        "neighbor": all_of_them | {"kind": "neighbor"},
+        "full": all_of_them | {"kind": "full"},
+        "few": {"store": stored(folder / "few", few).path, "global_batch": 4, "kind": "neighbor"},
+    }
     for world_size in (1, 2, 4):
-        launch(fit_rank, payload, LaunchPlan(world_size, False, 1, 60, tmp_path))
-    losses, weights = torch.load(tmp_path / "1-0.pt")
-    for name in ("2-0", "2-1", "4-0", "4-3"):
-        other_losses, other_weights = torch.load(tmp_path / f"{name}.pt")
+        plan = LaunchPlan(world_size, False, 1, 60, folder)
+        launch(fit_rank, {"jobs": jobs, "out": folder}, plan)
+    return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
+
+
+@pytest.mark.parametrize("job", ["neighbor", "full"])
+def test_any_number_of_ranks_gives_the_same_losses_and_weights(
+    fitted: dict[str, Any], job: str
+) -> None:
+    losses, weights = fitted["1-0"][job]
+    for rank in ("2-0", "2-1", "4-0", "4-3"):
+        other_losses, other_weights = fitted[rank][job]
         assert other_losses == pytest.approx(losses, rel=1e-5)
         for own, other in zip(weights, other_weights, strict=True):
             torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
 
 
-def test_more_ranks_than_train_nodes_end_and_give_the_same_loss(tmp_path: Path) -> None:
-    data = random_graph()
-    splits = {**data.splits, "train": data.splits["train"][:2]}
-    store = stored(tmp_path / "store", replace(data, splits=splits))
-    payload = {"store": store.path, "global_batch": 4, "out": tmp_path, "kind": "neighbor"}
-    for world_size in (1, 4):
-        launch(fit_rank, payload, LaunchPlan(world_size, False, 1, 60, tmp_path))
-    (alone, _), (many, _) = torch.load(tmp_path / "1-0.pt"), torch.load(tmp_path / "4-2.pt")
+def test_more_ranks_than_train_nodes_end_and_give_the_same_loss(fitted: dict[str, Any]) -> None:
+    (alone, _), (many, _) = fitted["1-0"]["few"], fitted["4-3"]["few"]
     assert many == pytest.approx(alone, rel=1e-5)
 
 
