@@ -37,7 +37,7 @@ def file_in_place(path: Path) -> Iterator[IO[bytes]]:
             draft.replace(path)
     finally:
         _remove(draft)
-    _fsync(path.parent)
+    fsync_folder(path.parent)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def folder_in_place(path: Path) -> Iterator[Path]:
             os.close(handle)
     finally:
         _remove(draft)
-    _fsync(path.parent)
+    fsync_folder(path.parent)
 
 
 def _begin(path: Path) -> Path:
@@ -98,9 +98,10 @@ def _remove(draft: Path) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _fsync(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
+    """Have the names in a folder outlive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)  # the new name must outlive a crash too
+        os.fsync(handle)
     finally:
         os.close(handle)

@@ -54,13 +54,13 @@ from gnntrain.data.store_place import (
     disk_errors,
     disk_full,
     free_bytes,
-    fsync_directory,
     locked,
     move_into_place,
     refuse_foreign,
     sweep,
     temporary_sibling,
 )
+from gnntrain.drafts import fsync_folder
 
 __all__ = [
     "JSON",
@@ -189,7 +189,7 @@ def _write(
             building.mkdir()
             arrays = _write_arrays(building, data, options)
             write_seal(building, _write_meta(building, data, options, identity, arrays))
-            fsync_directory(building)
+            fsync_folder(building)
             move_into_place(building, path)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gnntrain.data.store_meta import ARRAYS, META_FILE, SEAL_FILE
+from gnntrain.drafts import fsync_folder
 from gnntrain.errors import RunError, UserError
 
 # Where a folder cannot be made, some file systems say that it is not there.
@@ -105,14 +106,6 @@ def move_into_place(building: Path, path: Path) -> None:
     if path.exists():
         path.rename(replaced)
     building.rename(path)
-    fsync_directory(path.parent)
+    fsync_folder(path.parent)
     if replaced.exists():
         shutil.rmtree(replaced, ignore_errors=True)
-
-
-def fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnntrain.drafts import fsync_folder
 from gnntrain.errors import RunError, UserError
 from gnntrain.paths import is_file
 
@@ -54,7 +55,7 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         if previous is not None and path.exists():
             path.replace(previous)
         temporary.replace(path)
-        _fsync_directory(path.parent)
+        fsync_folder(path.parent)
     except (OSError, RuntimeError, CheckpointError) as error:
         # torch's writer tells a full disk as a RuntimeError.
         with contextlib.suppress(OSError):  # a disk that is read-only now keeps the part too
@@ -72,14 +73,6 @@ def sweep_drafts(directory: Path) -> None:
     with contextlib.suppress(OSError):
         for draft in directory.glob(".*.pt.*"):
             draft.unlink()
-
-
-def _fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # the new name must outlive a crash too
-    finally:
-        os.close(handle)
 
 
 def verify_checkpoint(path: Path) -> None:
