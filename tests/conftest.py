@@ -32,9 +32,9 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if _WORKER and hasattr(os, "sched_setaffinity"):
     _CORES = sorted(os.sched_getaffinity(0))
     _NUM_WORKERS = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    _OWN = _CORES[int(_WORKER.removeprefix("gw")) :: _NUM_WORKERS]
-    os.sched_setaffinity(0, _OWN or _CORES)
-    torch.set_num_threads(len(_OWN or _CORES))
+    _OWN = _CORES[int(_WORKER.removeprefix("gw")) :: _NUM_WORKERS] or _CORES
+    os.sched_setaffinity(0, _OWN)
+    torch.set_num_threads(len(_OWN))
 
 _gpu_is_lost = False
 

@@ -169,7 +169,7 @@ def test_a_graph_shows_that_its_edges_matter(gnntrain: Command) -> None:
 @needs_shared
 def test_ranks_agree_on_tolokers(gnntrain: Command) -> None:
     losses = []
-    for ranks in (1, 4):
+    for ranks in (1, 2, 4):
         summary = gnntrain.train(
             str(ranks),
             "dataset=tolokers",
@@ -183,6 +183,7 @@ def test_ranks_agree_on_tolokers(gnntrain: Command) -> None:
         assert summary["world_size"] == ranks
         losses.append(summary["train_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
 
 
 @needs_shared

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import signal
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gnntrain.distributed.reports import Reports
+from gnntrain.distributed.reports import Reports, shared_array
 
 _STOP, _SAVE, _SETTLED, _ABANDONED, _NUM_WORDS = range(5)
 _SIGNAL_BITS = 8
@@ -59,11 +58,7 @@ class Board:
     @classmethod
     def create(cls, world_size: int) -> Board:
         """An empty board for the ranks of a run."""
-        num_words = _NUM_WORDS + 2 * world_size
-        if world_size == 1:
-            return cls((ctypes.c_int64 * num_words)(), Reports.create(1))
-        # Without a name in the file system: it ends with the last process that maps it.
-        words = multiprocessing.get_context("spawn").RawArray(ctypes.c_int64, num_words)
+        words = shared_array(ctypes.c_int64, _NUM_WORDS + 2 * world_size, world_size)
         return cls(words, Reports.create(world_size))
 
     @property

@@ -10,9 +10,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from gnntrain.errors import Diverged, GnntrainError, RunError, UserError
+
+T = TypeVar("T", ctypes.c_char, ctypes.c_int64)
 
 _KINDS: dict[str, type[GnntrainError]] = {kind.__name__: kind for kind in (UserError, Diverged)}
 # gloo, NCCL and the store that ranks meet at each have their own class and words for it.
@@ -41,10 +43,7 @@ class Reports:
     @classmethod
     def create(cls, world_size: int) -> Reports:
         """No errors yet."""
-        num_bytes = _SLOT_BYTES * world_size
-        if world_size == 1:
-            return cls((ctypes.c_char * num_bytes)())
-        return cls(multiprocessing.get_context("spawn").RawArray(ctypes.c_char, num_bytes))
+        return cls(shared_array(ctypes.c_char, _SLOT_BYTES * world_size, world_size))
 
     @contextmanager
     def reported(self, rank: int) -> Iterator[None]:
@@ -84,6 +83,14 @@ class Reports:
         slot[_LENGTH_BYTES : _LENGTH_BYTES + len(text)] = text
         # Last, since another process may be looking.
         slot[:_LENGTH_BYTES] = len(text).to_bytes(_LENGTH_BYTES, "little")
+
+
+def shared_array(kind: type[T], length: int, world_size: int) -> ctypes.Array[T]:
+    """Zeros that all processes of a run see, if there are several."""
+    if world_size == 1:
+        return (kind * length)()
+    # Without a name in the file system: it ends with the last process that maps it.
+    return multiprocessing.get_context("spawn").RawArray(kind, length)
 
 
 def _described(rank: int, error: Exception) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class Update:
         steps_per_epoch: Steps in an epoch.
         num_steps: Steps of the whole run, over which schedules fall.
         phases: Where the time of each part is noted.
+
+    Attributes:
+        optimizer: Holds the weights and their learning rate.
+        schedule: To be told of each step and each evaluation.
     """
 
     def __init__(
