@@ -27,12 +27,12 @@ from gnntrain.loading.device_features import (
     place_features,
     stored_rows,
 )
-from gnntrain.loading.features import MappedFeatures, share
+from gnntrain.loading.features import MappedFeatures, as_tensor
 from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
 from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.loading.stock import StockGraph, StockNeighborLoader
+from gnntrain.loading.pyg_loader import PyGGraph, PyGNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
@@ -44,7 +44,7 @@ from gnntrain.training.evaluation import (
     infer_by_batch,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 
 if TYPE_CHECKING:
     from gnntrain.loading.device import DeviceGraph
@@ -230,11 +230,11 @@ class Parts:
         placed = placed or StagedFeatures(stored_rows(self.store), self.context.device)
         return DeviceLayerwiseEvaluator(*common, all_ranks=all_ranks, placed=placed, graph=graph)
 
-    def _scratch(self) -> Scratch:
+    def _scratch(self) -> SharedBuffers:
         limit = self.config.evaluation.memory_limit
         if limit is None:
             limit = psutil.virtual_memory().total / 2**32  # a quarter, in GiB
-        return Scratch(self.context, self._scratch_dir, int(limit * 2**30))
+        return SharedBuffers(self.context, self._scratch_dir, int(limit * 2**30))
 
     def _evaluation_loader(self, split: str, fan_outs: Sequence[int], all_ranks: bool) -> Loader:
         config = self.config.evaluation
@@ -260,7 +260,7 @@ class Parts:
         if isinstance(self.model, GNN) and not self.model.uses_graph:
             fan_outs = ()
         if config.backend == "pyg":
-            return StockNeighborLoader(
+            return PyGNeighborLoader(
                 self.store,
                 self._features,
                 self._stock_graph,
@@ -288,9 +288,9 @@ class Parts:
         return replace(needs, rows=needs.rows and self.context.device.type == "cpu")
 
     @cached_property
-    def _stock_graph(self) -> StockGraph:
+    def _stock_graph(self) -> PyGGraph:
         """One for all stock loaders: it may hold a copy of the graph."""
-        return StockGraph(self.store)
+        return PyGGraph(self.store)
 
     def _device_loader(self, plan: SeedPlan, fan_outs: tuple[int, ...]) -> Loader:
         # Triton need not be installed where it is not asked for.
@@ -331,7 +331,7 @@ class Parts:
 
         device, indices = self.context.device, self.store.indices
         on_gpu = self._placement.topology == "resident"
-        placed = share(indices).to(device) if on_gpu else pinned(indices, self.context)
+        placed = as_tensor(indices).to(device) if on_gpu else pinned(indices, self.context)
         return DeviceGraph.of(self.store, needs_of(self.model), device, placed)
 
     @cached_property
@@ -358,7 +358,7 @@ class Parts:
         else:
             host = self._sampler(fan_outs)
             counts = presampled(
-                lambda seeds, key: share(host.sample(seeds, key=key).nodes),
+                lambda seeds, key: as_tensor(host.sample(seeds, key=key).nodes),
                 self.plan(),
                 self.store.num_nodes,
                 asked.presample_epochs,

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gnntrain import __version__
+from gnntrain.commands import COMMANDS, Arguments, Command, command_help, general_help, say
 from gnntrain.distributed.signals import handled
 from gnntrain.errors import GnntrainError, UserError, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
-from gnntrain.verbs import VERBS, Arguments, Verb, general_help, say, verb_help
 
 _ENDED = {signal.SIGTERM: "terminated (SIGTERM)", signal.SIGHUP: "the terminal was closed (SIGHUP)"}
 
@@ -52,11 +52,11 @@ def _main(argv: Sequence[str]) -> int:
         return 0
     if arguments.help:
         name = arguments.verb
-        say(general_help(VERBS) if name is None else verb_help(name, VERBS[name]))
+        say(general_help(COMMANDS) if name is None else command_help(name, COMMANDS[name]))
         return 0
     _check_surroundings(argv)
     name = arguments.verb or "train"
-    verb = VERBS[name]
+    verb = COMMANDS[name]
     if not verb.words:
         # A bare word among the overrides is judged with them.
         arguments.overrides[:0] = arguments.words
@@ -88,7 +88,7 @@ def _check_surroundings(argv: Sequence[str]) -> None:
         ) from None
 
 
-def _check_words(name: str, verb: Verb, arguments: Arguments) -> None:
+def _check_words(name: str, verb: Command, arguments: Arguments) -> None:
     """Whether the verb is told what it is about, and nothing else."""
     given = [*arguments.words, *([] if verb.changes_keys else arguments.overrides)]
     hint = f"As in `{verb.examples[0]}`."
@@ -148,11 +148,11 @@ _VALUED = {"--cfg": "--cfg job", "--config-dir": "--config-dir my_conf model=my_
 
 def _own_options(arguments: Arguments) -> Mapping[str, str]:
     """The options of the verb that was named."""
-    return VERBS[arguments.verb].options if arguments.verb else {}
+    return COMMANDS[arguments.verb].options if arguments.verb else {}
 
 
 def _example(arguments: Arguments) -> str:
-    return VERBS[arguments.verb or "train"].examples[0]
+    return COMMANDS[arguments.verb or "train"].examples[0]
 
 
 def _value_of(option: str, given: str, rest: list[str], example: str) -> str:
@@ -167,19 +167,19 @@ def _add_word(arguments: Arguments, given: str) -> None:
     is_first = not (arguments.verb or arguments.words or arguments.overrides)
     if ("=" in given or given.startswith("~")) and not _is_word(arguments.verb, given):
         arguments.overrides.append(given)
-    elif is_first and given in VERBS:
+    elif is_first and given in COMMANDS:
         arguments.verb = given
     elif is_first and not _is_known_to_conf(given):
-        raise _unknown(f"verb {given!r}", given, [*VERBS, "--help"])
+        raise _unknown(f"verb {given!r}", given, [*COMMANDS, "--help"])
     else:
         arguments.words.append(given)
 
 
 def _is_word(verb: str | None, given: str) -> bool:
     """Whether what looks like a key is what the verb is about: a sweep's folders hold `=` too."""
-    if verb is None or not VERBS[verb].words:
+    if verb is None or not COMMANDS[verb].words:
         return False
-    return not VERBS[verb].changes_keys or is_folder(expanded(given))
+    return not COMMANDS[verb].changes_keys or is_folder(expanded(given))
 
 
 def _is_known_to_conf(word: str) -> bool:

@@ -17,7 +17,7 @@ from gnntrain.errors import UserError
 from gnntrain.loading.features import StoredRows
 from gnntrain.models import PlainModel
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.run_store import Learnt, learnt_by, open_run_store, prepare_store
+from gnntrain.run_store import ModelSignature, model_signature, open_run_store, prepare_store
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 
 __all__ = ["BestModel", "Outputs", "infer", "load_best"]
@@ -31,7 +31,7 @@ class Outputs:
         run: The run.
         epoch: Its best epoch.
         store: The graph.
-        learnt: What the model takes and gives.
+        signature: What the model takes and gives.
         logits: float32 `[num_nodes, num_outputs]` on the CPU; a large one is mapped from disk.
         embeddings: float32 `[num_nodes, width]`, the rows that enter the model's last layer (of a
             single layer the features, as they are stored); None: not asked for.
@@ -40,7 +40,7 @@ class Outputs:
     run: RunDirectory
     epoch: int
     store: GraphStore
-    learnt: Learnt
+    signature: ModelSignature
     logits: Tensor
     embeddings: Tensor | StoredRows | None
 
@@ -52,13 +52,13 @@ class BestModel:
     Attributes:
         run: The run.
         epoch: Its best epoch.
-        learnt: What the model takes and gives.
+        signature: What the model takes and gives.
         parts: The model with its weights, the graph, and what computes.
     """
 
     run: RunDirectory
     epoch: int
-    learnt: Learnt
+    signature: ModelSignature
     parts: Parts
 
     def infer(self, *, embed: bool = False) -> Outputs:
@@ -72,7 +72,7 @@ class BestModel:
             )
         found = parts.infer(embed=embed)
         return Outputs(
-            self.run, self.epoch, parts.store, self.learnt, found.logits, found.embeddings
+            self.run, self.epoch, parts.store, self.signature, found.logits, found.embeddings
         )
 
 
@@ -112,23 +112,25 @@ def load_best(
     state = load_checkpoint(checkpoint)
     if config.dataset == begun.dataset:
         store = open_run_store(run, begun.dataset).store
-        learnt = Learnt.of(store)
+        signature = ModelSignature.of(store)
     else:
-        learnt = learnt_by(run, begun.dataset)
+        signature = model_signature(run, begun.dataset)
         store = prepare_store(config.dataset, labelled=False).store
-        _refuse_other_features(store, learnt)
+        _refuse_other_features(store, signature)
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
     context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
     torch.set_num_threads(config.distributed.threads or available_cores())
-    parts = Parts(config, store, context, scratch_dir or run.path, num_outputs=learnt.num_outputs)
+    parts = Parts(
+        config, store, context, scratch_dir or run.path, num_outputs=signature.num_outputs
+    )
     load_weights(parts.model, state, checkpoint)
-    return BestModel(run, epoch_of(state, checkpoint), learnt, parts)
+    return BestModel(run, epoch_of(state, checkpoint), signature, parts)
 
 
-def _refuse_other_features(store: GraphStore, learnt: Learnt) -> None:
-    if store.num_features != learnt.num_features:
+def _refuse_other_features(store: GraphStore, signature: ModelSignature) -> None:
+    if store.num_features != signature.num_features:
         raise UserError(
-            f"The model takes {learnt.num_features} features a node; the graph {store.dataset} "
+            f"The model takes {signature.num_features} features a node; the graph {store.dataset} "
             f"has {store.num_features}.",
             "Give the features it was trained on, in the same order.",
         )

@@ -29,7 +29,7 @@ from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import open_run_store, prepare_store, record_of
-from gnntrain.training.checkpoint import State, load_last, sweep_drafts
+from gnntrain.training.checkpoint import State, load_last, remove_stale_drafts
 from gnntrain.training.records import Summary
 
 __all__ = [
@@ -143,12 +143,12 @@ def _train(
         _close(run, job, store, plan.world_size, error)
 
     with run.held(), last_words(lambda number: close(Interrupted(number))):
-        sweep_drafts(run.checkpoints)  # of a process that was killed while it wrote
+        remove_stale_drafts(run.checkpoints)  # of a process that was killed while it wrote
         try:
             _launch(config.trainer.max_restarts, run, job, plan)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
-            sweep_drafts(run.checkpoints)
+            remove_stale_drafts(run.checkpoints)
             close(error)
             raise
     return run.summary() or {}
@@ -256,7 +256,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     return {
         "run": best.run.shown,
         "epoch": best.epoch,
-        "metric": best.learnt.metric,
+        "metric": best.signature.metric,
         "metrics": best.parts.evaluator.evaluate(best.parts.model),
     }
 

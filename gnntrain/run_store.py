@@ -22,7 +22,7 @@ from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 
 
 @dataclass(frozen=True)
-class Learnt:
+class ModelSignature:
     """What a model takes and gives that was trained on a graph.
 
     Attributes:
@@ -44,7 +44,7 @@ class Learnt:
     has_edge_weight: bool = False
 
     @classmethod
-    def of(cls, store: GraphStore) -> Learnt:
+    def of(cls, store: GraphStore) -> ModelSignature:
         """What a model learns from this graph."""
         return cls(
             store.dataset,
@@ -62,7 +62,7 @@ class Learnt:
         return 1 if self.task == "binary" else self.num_classes
 
 
-def learnt_by(run: RunDirectory, dataset: DatasetConfig) -> Learnt:
+def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature:
     """What the model of a run takes and gives; opens the run's graph only where it must.
 
     Raises:
@@ -70,17 +70,19 @@ def learnt_by(run: RunDirectory, dataset: DatasetConfig) -> Learnt:
     """
     record = run.store_record()
     if record is None or record.learnt is None:  # from before this was recorded
-        return Learnt.of(open_run_store(run, dataset).store)
+        return ModelSignature.of(open_run_store(run, dataset).store)
     try:
-        # As JSON: of Python's objects, strictness takes none but a `Learnt`.
-        learnt = TypeAdapter(Learnt).validate_json(json.dumps(record.learnt), strict=True)
+        # As JSON: of Python's objects, strictness takes none but a `ModelSignature`.
+        signature = TypeAdapter(ModelSignature).validate_json(
+            json.dumps(record.learnt), strict=True
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(
             f"{run.path / 'store.json'} cannot be read: learnt.{where}: {first['msg']}"
         ) from error
-    return learnt
+    return signature
 
 
 def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedStore:
@@ -130,7 +132,7 @@ def record_of(store: GraphStore) -> StoreRecord:
         "metric": meta.metric,
         "num_classes": meta.num_classes,
     }
-    return StoreRecord(str(store.path), digest_of(content), asdict(Learnt.of(store)))
+    return StoreRecord(str(store.path), digest_of(content), asdict(ModelSignature.of(store)))
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:

@@ -10,7 +10,7 @@ import torch
 
 from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
-from gnntrain.data.doubts import doubts_about
+from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
@@ -64,7 +64,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         for callback in callbacks:
             callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
         if context.is_main:
-            for doubt in doubts_about(parts.store):
+            for doubt in dataset_warnings(parts.store):
                 _log.warning("%s", doubt)
         _fit(trainer, callbacks, run, job, parts)
 

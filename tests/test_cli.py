@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from gnntrain.cli import main, parse
+from gnntrain.commands import COMMANDS
 from gnntrain.config import Config
 from gnntrain.errors import RunError, UserError
 from gnntrain.groups import conf_dir
-from gnntrain.verbs import VERBS
 from tests.sweep.threads import ThreadProcess
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
@@ -89,7 +89,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.Process", ThreadProcess)
     monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
-    monkeypatch.setattr("gnntrain.verbs.plan._show", fake.asked.append)
+    monkeypatch.setattr("gnntrain.commands.plan._show", fake.asked.append)
     report = types.ModuleType("gnntrain.report.writing")
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)
@@ -115,23 +115,30 @@ def test_help_shows_verbs_examples_and_the_options_of_every_group(
 ) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for part in (*VERBS, "examples:", "gnntrain model=gat", "ogbn-papers100M", "cora_gat", "wandb"):
+    for part in (
+        *COMMANDS,
+        "examples:",
+        "gnntrain model=gat",
+        "ogbn-papers100M",
+        "cora_gat",
+        "wandb",
+    ):
         assert part in out
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("verb", list(VERBS))
+@pytest.mark.parametrize("verb", list(COMMANDS))
 def test_each_verb_has_help_with_examples_that_are_understood(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, "--help"]) == 0
     assert f"usage: gnntrain {verb}" in capsys.readouterr().out
-    for example in VERBS[verb].examples:
+    for example in COMMANDS[verb].examples:
         assert (parse(shlex.split(example)[1:]).verb or "train") == verb
 
 
 def test_the_examples_compose(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in VERBS.values():
+    for verb in COMMANDS.values():
         for example in verb.examples:
             assert main(shlex.split(example)[1:]) == 0, (example, capsys.readouterr().err)
     assert run.asked

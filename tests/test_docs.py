@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gnntrain.app import compose_config
+from gnntrain.commands import COMMANDS
 from gnntrain.config import ConfigError
-from gnntrain.verbs import VERBS
 from scripts.config_reference import PAGE, page
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def test_the_page_of_keys_is_the_schemas() -> None:
 @pytest.mark.parametrize(("file", "command"), commands())
 def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  # noqa: ARG001
     words = shlex.split(command)[1:]
-    if words[0].startswith("-") or (words[0] in VERBS and words[0] not in ("train", "plan")):
+    if words[0].startswith("-") or (words[0] in COMMANDS and words[0] not in ("train", "plan")):
         return  # judged by the verb itself, about a run that is not there
     try:
         compose_config([word for word in words if "=" in word])

@@ -208,7 +208,7 @@ def reduce_rows(
         skip_own: Leave out edges from a node to itself.
         loop: Only its first `len(loop)` destinations have a loop.
         out: Destination `start` goes to its row 0.
-        total: Scratch; its length is `width`, its type that of the sums.
+        total: SharedBuffers; its length is `width`, its type that of the sums.
     """
     width = len(total)
     direct = len(nodes) == 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import kernels
-from gnntrain.compute.workers import share_out
+from gnntrain.compute.workers import parallel_for
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
@@ -231,7 +231,7 @@ def for_tasks(num_rows: int, num_edges: int, task: Callable[[int, int, int], Non
     How the rows are cut does not depend on the number of threads.
     """
     count = num_tasks(num_rows, num_edges)
-    share_out(
+    parallel_for(
         lambda number: task(number, num_rows * number // count, num_rows * (number + 1) // count),
         count,
     )

@@ -12,7 +12,7 @@ _lock = threading.Lock()
 _pools: dict[int, ThreadPoolExecutor] = {}
 
 
-def share_out(task: Callable[[int], None], num_tasks: int) -> None:
+def parallel_for(task: Callable[[int], None], num_tasks: int) -> None:
     """Call `task(0)` … `task(num_tasks − 1)`, each once, on as many threads as torch may use.
 
     A thread that is done takes the next task, so that none waits for a slower one. Within a task

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gnntrain import __version__
+from gnntrain.atomic_io import fsync_folder
 from gnntrain.data.arrays import (
     HEADER_BYTES,
     ArrayWriter,
@@ -60,7 +61,6 @@ from gnntrain.data.store_place import (
     sweep,
     temporary_sibling,
 )
-from gnntrain.drafts import fsync_folder
 
 __all__ = [
     "JSON",

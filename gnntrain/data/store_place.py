@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from gnntrain.atomic_io import fsync_folder
 from gnntrain.data.store_meta import ARRAYS, META_FILE, SEAL_FILE
-from gnntrain.drafts import fsync_folder
 from gnntrain.errors import RunError, UserError
 
 # Where a folder cannot be made, some file systems say that it is not there.

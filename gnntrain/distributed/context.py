@@ -106,7 +106,7 @@ class DistributedContext:
         return self.device if self.device.type == "cuda" else None
 
 
-def share_of(num_items: int, rank: int, world_size: int) -> slice:
+def rank_range(num_items: int, rank: int, world_size: int) -> slice:
     """The contiguous part of `num_items` that `rank` takes; sizes differ by one at most."""
     base, extra = divmod(num_items, world_size)
     start = rank * base + min(rank, extra)

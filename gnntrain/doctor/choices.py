@@ -8,8 +8,8 @@ import psutil
 
 from gnntrain.assembly import num_loader_threads
 from gnntrain.config import Config
-from gnntrain.reporting.sheet import Finding
 from gnntrain.reporting.text import format_bytes
+from gnntrain.reporting.text_report import Check
 from gnntrain.run import launch_plan
 
 _GRAPH = (
@@ -18,7 +18,7 @@ _GRAPH = (
 )
 
 
-def chosen_by_auto(config: Config) -> list[Finding]:
+def chosen_by_auto(config: Config) -> list[Check]:
     """Ranks, threads, sampler, where the graph lies, and the memory that evaluation may take."""
     plan = launch_plan(config)
     kind = "GPU" if plan.use_gpus else "CPU"
@@ -36,7 +36,7 @@ def chosen_by_auto(config: Config) -> list[Finding]:
         limit = psutil.virtual_memory().total // 4 if given is None else given * 2**30
         text = f"a layer's activations stay in memory up to {format_bytes(limit)}"
         chosen.append(("evaluation", f"exact; {text}"))
-    return [Finding("ok", name, text) for name, text in chosen]
+    return [Check("ok", name, text) for name, text in chosen]
 
 
 def _sampler(config: Config, *, on_gpu: bool) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gnntrain.config import Config
 from gnntrain.doctor.packages import optional, required
-from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.text_report import Check
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Section:
     """What was found about one part of the machine."""
 
     title: str
-    findings: list[Finding]
+    findings: list[Check]
 
 
 def examine(config: Config) -> Iterator[Section]:

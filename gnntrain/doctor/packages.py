@@ -11,7 +11,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from gnntrain.reporting.environment import package_version
-from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.text_report import Check
 
 # Those that fail at their import where an installation is broken.
 _IMPORTED = ("torch", "torch_geometric", "numba", "hydra")
@@ -26,20 +26,20 @@ _OPTIONAL = {
 }
 
 
-def required() -> list[Finding]:
+def required() -> list[Check]:
     """Python and the packages gnntrain is built on: their versions, and whether they load."""
     found = [
-        Finding("ok", "Python", platform.python_version()),
-        Finding("ok", "gnntrain", package_version("gnntrain") or "-"),
+        Check("ok", "Python", platform.python_version()),
+        Check("ok", "gnntrain", package_version("gnntrain") or "-"),
     ]
     faults = {fault.name: fault for fault in (*_unmet(), *_broken())}
     found += [
-        Finding("ok", name, package_version(name) or "-") for name in _SHOWN if name not in faults
+        Check("ok", name, package_version(name) or "-") for name in _SHOWN if name not in faults
     ]
     return [*found, *faults.values()]
 
 
-def _unmet() -> list[Finding]:
+def _unmet() -> list[Check]:
     """Requirements that are not there, or in another version."""
     found = []
     for text in _requirements():
@@ -50,10 +50,10 @@ def _unmet() -> list[Finding]:
         wanted = f"{requirement.name}{requirement.specifier}"
         hint = f"Type `pip install '{wanted}'`."
         if version is None:
-            found.append(Finding("problem", requirement.name, "not installed", hint))
+            found.append(Check("problem", requirement.name, "not installed", hint))
         elif not requirement.specifier.contains(version, prereleases=True):
             text = f"{version}, where {requirement.specifier} is needed"
-            found.append(Finding("problem", requirement.name, text, hint))
+            found.append(Check("problem", requirement.name, text, hint))
     return found
 
 
@@ -64,7 +64,7 @@ def _requirements() -> list[str]:
         return []
 
 
-def _broken() -> list[Finding]:
+def _broken() -> list[Check]:
     """Packages that are installed but cannot be loaded."""
     found = []
     for module in _IMPORTED:
@@ -74,24 +74,24 @@ def _broken() -> list[Finding]:
             name = {"hydra": "hydra-core"}.get(module, module.replace("_", "-"))
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             hint = f"Type `pip install --force-reinstall {name}`."
-            found.append(Finding("problem", name, f"cannot be loaded: {reason}", hint))
+            found.append(Check("problem", name, f"cannot be loaded: {reason}", hint))
     return found
 
 
-def optional() -> list[Finding]:
+def optional() -> list[Check]:
     """The packages that some choices need."""
     found = []
     for name, purpose in _OPTIONAL.items():
         version = package_version(name)
         text = f"not installed: {purpose}"
-        found.append(Finding("ok", name, version) if version else Finding("note", name, text))
+        found.append(Check("ok", name, version) if version else Check("note", name, text))
     return [*found, _compiler()]
 
 
-def _compiler() -> Finding:
+def _compiler() -> Check:
     """The C compiler with which Triton makes its launchers, as Triton looks for it."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler:
-        return Finding("ok", "C compiler", compiler)
+        return Check("ok", "C compiler", compiler)
     text = "none: Triton needs one on a GPU, and trainer.compile a C++ compiler"
-    return Finding("note", "C compiler", text)
+    return Check("note", "C compiler", text)

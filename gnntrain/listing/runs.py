@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.listing.kinds import Listing
-from gnntrain.reporting.finding import LATEST
+from gnntrain.reporting.run_lookup import LATEST
 from gnntrain.reporting.text import format_fraction, format_seconds, shown_metric, shown_path
 
 _DEEPEST = 3  # runs/multirun/<sweep>/<job>

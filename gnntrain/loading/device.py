@@ -12,8 +12,8 @@ from torch import Tensor
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
-from gnntrain.loading.features import share
-from gnntrain.loading.loader import Position, RankShare, SeedPlan, made_ahead
+from gnntrain.loading.features import as_tensor
+from gnntrain.loading.loader import Position, RankBatch, SeedPlan, made_ahead
 from gnntrain.loading.streams import Lane, Made, lane_of
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey
@@ -56,12 +56,12 @@ class DeviceGraph:
         norm = store.gcn_norm if needs.norm else None
         weight = store.edge_weight if needs.weight else None
         return cls(
-            indptr=share(store.indptr).to(device),
+            indptr=as_tensor(store.indptr).to(device),
             indices=indices,
-            labels=share(store.labels).to(device),
-            norm=None if norm is None else share(norm).to(device),
-            degree=None if degree is None else share(degree).to(device),
-            weight=None if weight is None else share(weight).to(device),
+            labels=as_tensor(store.labels).to(device),
+            norm=None if norm is None else as_tensor(norm).to(device),
+            degree=None if degree is None else as_tensor(degree).to(device),
+            weight=None if weight is None else as_tensor(weight).to(device),
         )
 
 
@@ -151,7 +151,7 @@ class DeviceNeighborLoader(Position):
         """As the loader itself, each step not made yet; `made` makes it."""
         order = self.plan.order(self._epoch)
         for step in range(self._step, len(self)):
-            own = self.plan.share(order, step)
+            own = self.plan.rank_batch(order, step)
             keys = self._sampler.hop_keys(self._key(self._epoch, step))
             self._step += 1
             yield SeedBatch(
@@ -184,7 +184,7 @@ class DeviceNeighborLoader(Position):
         return SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
 
     def _batch(self, order: Int64Array, epoch: int, step: int) -> DeviceMiniBatch:
-        own: RankShare = self.plan.share(order, step)
+        own: RankBatch = self.plan.rank_batch(order, step)
         with self.phases("sample"):
             subgraph = self._sampler.sample(own.seeds, key=self._key(epoch, step))
         with self.phases("gather"):

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from gnntrain.compute.device import DeviceTable, addresses_of
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import share
+from gnntrain.loading.features import as_tensor
 from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement
 from gnntrain.sampling.base import Int64Array
@@ -174,7 +174,7 @@ def place_features(
 
 def stored_rows(store: GraphStore) -> Tensor:
     """The store's rows, in their own precision, over its mapped pages."""
-    rows = share(store.features)
+    rows = as_tensor(store.features)
     return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows
 
 

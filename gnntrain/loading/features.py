@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
-def share(array: Array) -> Tensor:
+def as_tensor(array: Array) -> Tensor:
     """A tensor over the array's own memory. It must only be read."""
     return torch.from_numpy(array)
 
@@ -57,7 +57,7 @@ class StoredRows:
     def whole(self) -> Tensor:
         """All rows as float32 `[num_rows, num_features]`; not a copy where they are just that."""
         if self.table.nodes is NO_NODES and self.table.words.dtype == np.float32:
-            return share(self.table.words)
+            return as_tensor(self.table.words)
         return self.read(0, len(self))
 
 

@@ -45,7 +45,7 @@ def presampled(
     for epoch in range(num_epochs):
         order = plan.order(epoch)
         for step in range(plan.num_steps):
-            nodes = draw(plan.share(order, step).seeds, SampleKey(plan.seed, epoch, step))
+            nodes = draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))
             if counts is None:
                 counts = torch.zeros(num_nodes, dtype=torch.int64, device=nodes.device)
             counts.index_add_(0, nodes, torch.ones_like(nodes))

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from gnntrain.data.store import GraphStore
-from gnntrain.distributed.context import share_of
+from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
-from gnntrain.loading.features import FeatureSource, share
+from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import (
     Int64Array,
@@ -32,7 +32,7 @@ Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
-class RankShare:
+class RankBatch:
     """One rank's part of a global batch.
 
     Attributes:
@@ -94,11 +94,11 @@ class SeedPlan:
         start = step * self.global_batch_size
         return order[start : start + self.global_batch_size]
 
-    def share(self, order: Int64Array, step: int) -> RankShare:
+    def rank_batch(self, order: Int64Array, step: int) -> RankBatch:
         """This rank's seeds in `step`."""
         everyone = self.global_batch(order, step)
-        own = everyone[share_of(len(everyone), self.rank, self.world_size)]
-        return RankShare(own if len(own) else everyone[:1], len(own), len(everyone))
+        own = everyone[rank_range(len(everyone), self.rank, self.world_size)]
+        return RankBatch(own if len(own) else everyone[:1], len(own), len(everyone))
 
 
 class Loader(Protocol):
@@ -239,7 +239,7 @@ class NeighborLoader(Position):
         return self._features.take_reads()
 
     def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
-        own = self.plan.share(order, step)
+        own = self.plan.rank_batch(order, step)
         key = SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
         with self.phases("sample"):
             subgraph = self._sampler.sample(own.seeds, key=key)
@@ -251,7 +251,7 @@ def mini_batch(
     store: GraphStore,
     features: FeatureSource | DeviceFeatures,
     subgraph: SampledSubgraph,
-    own: RankShare,
+    own: RankBatch,
     needs: BlockNeeds,
 ) -> MiniBatch:
     """The mini-batch of a sampled subgraph, whose seeds are a rank's own."""
@@ -260,8 +260,8 @@ def mini_batch(
     return MiniBatch(
         x=None if needs.rows else rows.whole(),
         rows=rows if needs.rows else None,
-        y=share(np.ascontiguousarray(store.labels[seeds])),
-        n_id=share(subgraph.nodes),
+        y=as_tensor(np.ascontiguousarray(store.labels[seeds])),
+        n_id=as_tensor(subgraph.nodes),
         batch_size=subgraph.num_seeds,
         blocks=blocks_of(store, subgraph, needs),
         seed_rows=None,
@@ -276,7 +276,7 @@ def mini_batch(
 def blocks_of(store: GraphStore, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
     """The layers' blocks of a sampled subgraph, the innermost layer first."""
     nodes = subgraph.nodes
-    norm = share(store.gcn_norm[nodes]) if needs.norm else None
+    norm = as_tensor(store.gcn_norm[nodes]) if needs.norm else None
     return tuple(_block(store, nodes, hop, norm, needs) for hop in reversed(subgraph.hops))
 
 
@@ -286,14 +286,14 @@ def _block(
     degree = weight = None
     if needs.degree:
         dst = nodes[: hop.num_dst]
-        degree = share((store.indptr[dst + 1] - store.indptr[dst]).astype(np.float32))
+        degree = as_tensor((store.indptr[dst + 1] - store.indptr[dst]).astype(np.float32))
     if needs.weight and store.edge_weight is not None:
         assert hop.edge_ids is not None, "a weighted model's sampler must give edge ids"
-        weight = share(store.edge_weight[hop.edge_ids])
+        weight = as_tensor(store.edge_weight[hop.edge_ids])
     return Block(
         # torch's CSR wants offsets and indices of one type
-        indptr=share(hop.indptr.astype(hop.indices.dtype)),
-        indices=share(hop.indices),
+        indptr=as_tensor(hop.indptr.astype(hop.indices.dtype)),
+        indices=as_tensor(hop.indices),
         num_src=hop.num_src,
         weight=weight,
         degree=degree,
@@ -329,17 +329,17 @@ class FullGraphLoader(Position):
         self.plan = plan
         self.phases = Phases()
         self._own_features = own_features
-        own = plan.seeds[share_of(len(plan.seeds), plan.rank, plan.world_size)]
+        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
         rows = features.named()
         self._batch = MiniBatch(
             x=None if needs.rows else rows.whole().to(device),
             rows=rows if needs.rows else None,
-            y=share(np.ascontiguousarray(store.labels[seeds])).to(device),
+            y=as_tensor(np.ascontiguousarray(store.labels[seeds])).to(device),
             n_id=torch.arange(store.num_nodes, device=device),
             batch_size=len(seeds),
             blocks=(whole_graph_block(store, needs).to(device),) * num_layers,
-            seed_rows=share(seeds).to(device),
+            seed_rows=as_tensor(seeds).to(device),
             num_counted=len(own),
             global_batch_size=len(plan.seeds),
             sampled=None,
@@ -375,12 +375,12 @@ def whole_graph_block(
     )
     weight = None
     if needs.weight and store.edge_weight is not None:
-        weight = share(store.edge_weight[first:last])
+        weight = as_tensor(store.edge_weight[first:last])
     return Block(
-        indptr=share((store.indptr[start : stop + 1] - first).astype(indices.dtype)),
-        indices=share(indices),
+        indptr=as_tensor((store.indptr[start : stop + 1] - first).astype(indices.dtype)),
+        indices=as_tensor(indices),
         num_src=store.num_nodes,
         dst_offset=start,
         weight=weight,
-        norm=share(store.gcn_norm) if needs.norm else None,
+        norm=as_tensor(store.gcn_norm) if needs.norm else None,
     )

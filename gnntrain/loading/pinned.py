@@ -16,7 +16,7 @@ from torch import Tensor
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.features import share
+from gnntrain.loading.features import as_tensor
 
 # cudaHostRegisterPortable | cudaHostRegisterMapped: without the latter a kernel may not read it.
 _FOR_KERNELS = 1 | 2
@@ -30,7 +30,7 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
     Raises:
         RunError: There is no room for it.
     """
-    source = array if isinstance(array, Tensor) else share(array)
+    source = array if isinstance(array, Tensor) else as_tensor(array)
     on_gpu = context.device.type == "cuda"
     if context.world_size == 1:
         return pinned_room(source.shape, source.dtype).copy_(source) if on_gpu else source.clone()

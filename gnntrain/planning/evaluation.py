@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnntrain.assembly import Parts
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import MappedFeatures, StoredRows, share
+from gnntrain.loading.features import MappedFeatures, StoredRows, as_tensor
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
@@ -193,7 +193,7 @@ class _Layer:
         self.width = 0
         self.transforms = model.has_transform(i)
         self._needs = replace(needs_of(model), norm=False)
-        self._norm = share(self._store.gcn_norm) if model.uses_norm else None
+        self._norm = as_tensor(self._store.gcn_norm) if model.uses_norm else None
 
     def transform(self, a: int, b: int) -> Tensor:
         """What the nodes `a … b − 1` send."""

@@ -13,9 +13,9 @@ from gnntrain.config import Config
 from gnntrain.data.store import GraphStore
 from gnntrain.planning.measured import RankMeasure
 from gnntrain.planning.memory import GPUMemory, HostMemory, Matrix, checkpoint_bytes
-from gnntrain.reporting.finding import RUNS
-from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.text import format_bytes
+from gnntrain.reporting.text_report import Check
 
 # Beyond this share of what is available other programs will be felt.
 _TIGHT = 0.85
@@ -28,7 +28,7 @@ def judge(
     host: HostMemory,
     gpu: GPUMemory,
     moments: Sequence[Sequence[Matrix]],
-) -> list[Finding]:
+) -> list[Check]:
     """Everything that a run may lack here: memory, page cache, shared memory, disk, GPU memory."""
     return [
         _memory(config, ranks, host, moments),
@@ -44,11 +44,11 @@ def _memory(
     ranks: Sequence[RankMeasure],
     host: HostMemory,
     moments: Sequence[Sequence[Matrix]],
-) -> Finding:
+) -> Check:
     available = psutil.virtual_memory().available + _own_now(ranks)
     text = f"{format_bytes(host.needed)} of {format_bytes(available)} available"
     if host.needed <= _TIGHT * available:
-        return Finding("ok", "memory", text)
+        return Check("ok", "memory", text)
     in_evaluation = host.evaluation + host.shared > host.training
     layers = max(
         (sum(m.num_bytes for m in moment if m.place != "disk") for moment in moments), default=0
@@ -57,7 +57,7 @@ def _memory(
         hint = _smaller_layers(moments)
     else:
         hint = _smaller_steps(config, ranks, host, available)
-    return Finding("problem" if host.needed > available else "note", "memory", text, hint)
+    return Check("problem" if host.needed > available else "note", "memory", text, hint)
 
 
 def _own_now(ranks: Sequence[RankMeasure]) -> int:
@@ -92,19 +92,19 @@ def _smaller_steps(
     return "End other programs, or lower model.hidden_channels and sampler.fan_outs."
 
 
-def _page_cache(store: GraphStore, host: HostMemory) -> Iterator[Finding]:
+def _page_cache(store: GraphStore, host: HostMemory) -> Iterator[Check]:
     left = psutil.virtual_memory().total - host.needed
     text = f"{format_bytes(host.store)} of the store are read, {format_bytes(max(0, left))} left"
     if host.store <= left:
-        yield Finding("ok", "page cache", text)
+        yield Check("ok", "page cache", text)
         return
     hint = "Rows will be read from disk again and again."
     if store.feature_dtype == "float32":
         hint += " Set dataset.feature_dtype=bfloat16 to halve the features."
-    yield Finding("note", "page cache", text, hint)
+    yield Check("note", "page cache", text, hint)
 
 
-def _shared_memory(moments: Sequence[Sequence[Matrix]], world_size: int) -> Iterator[Finding]:
+def _shared_memory(moments: Sequence[Sequence[Matrix]], world_size: int) -> Iterator[Check]:
     if world_size == 1 or not moments:
         return
     folder = Path("/dev/shm")
@@ -113,7 +113,7 @@ def _shared_memory(moments: Sequence[Sequence[Matrix]], world_size: int) -> Iter
     on_disk = [m for moment in moments for m in moment if m.place == "disk"]
     text = f"{format_bytes(most)} of {format_bytes(free)} free"
     if not on_disk:
-        yield Finding("ok", "/dev/shm", text)
+        yield Check("ok", "/dev/shm", text)
         return
     largest = max(matrix.num_bytes for matrix in on_disk)
     hint = (
@@ -121,10 +121,10 @@ def _shared_memory(moments: Sequence[Sequence[Matrix]], world_size: int) -> Iter
         f"{format_bytes(2 * largest)} of shared memory (Docker: --shm-size) and "
         f"evaluation.memory_limit={largest / 2**30:.2g} they stay in memory."
     )
-    yield Finding("note", "/dev/shm", text, hint)
+    yield Check("note", "/dev/shm", text, hint)
 
 
-def _disk(config: Config, rank: RankMeasure, host: HostMemory) -> Finding:
+def _disk(config: Config, rank: RankMeasure, host: HostMemory) -> Check:
     run_dir = config.run.dir
     folder = (Path(run_dir) if run_dir is not None else RUNS).absolute()
     while not folder.exists():
@@ -135,23 +135,23 @@ def _disk(config: Config, rank: RankMeasure, host: HostMemory) -> Finding:
     if host.on_disk:
         text += f" ({format_bytes(host.on_disk)} of it during evaluation)"
     if needed <= free:
-        return Finding("ok", "disk", text)
+        return Check("ok", "disk", text)
     hint = "Set run.dir=DIR to a folder on a larger disk"
     hint += ", or evaluation=sampled." if host.on_disk else "."
-    return Finding("problem", "disk", text, hint)
+    return Check("problem", "disk", text, hint)
 
 
-def _gpu(config: Config, gpu: GPUMemory) -> Iterator[Finding]:
+def _gpu(config: Config, gpu: GPUMemory) -> Iterator[Check]:
     if config.trainer.gpus == 0 or not torch.cuda.is_available():
         return
     free = min(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
     text = f"about {format_bytes(gpu.total)} beside the graph, of {format_bytes(free)} free"
     if gpu.total <= _TIGHT * free:
-        yield Finding("ok", "GPU memory", text)
+        yield Check("ok", "GPU memory", text)
         return
     if gpu.evaluation > gpu.batch:
         hint = "Set evaluation=sampled, or lower model.hidden_channels."
     else:
         smaller = max(1, int(config.trainer.batch_size * _TIGHT * free / gpu.total))
         hint = f"Set trainer.batch_size={1 << (smaller.bit_length() - 1)}."
-    yield Finding("problem" if gpu.total > free else "note", "GPU memory", text, hint)
+    yield Check("problem" if gpu.total > free else "note", "GPU memory", text, hint)

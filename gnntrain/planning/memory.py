@@ -113,7 +113,7 @@ def layer_matrices(
 
 
 def _place(num_bytes: int, limit: int, world_size: int) -> Place:
-    """Where `Scratch` puts a matrix."""
+    """Where `SharedBuffers` puts a matrix."""
     fits = num_bytes <= limit
     if world_size == 1 and fits:
         return "memory"

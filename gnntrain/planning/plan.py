@@ -23,7 +23,7 @@ from gnntrain.planning.memory import (
     layer_matrices,
 )
 from gnntrain.planning.store import open_small_or_built
-from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.text_report import Check
 from gnntrain.run import launch_plan, refuse_untrainable
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -86,7 +86,7 @@ class Plan:
         batch, times, host, gpu: See there.
         layers_at_once: Bytes of the exact evaluation's layers, at the worst moment.
         checkpoints: Disk that the run directory's checkpoints take.
-        findings: Whether it fits.
+        checks: Whether it fits.
         seconds: What planning took.
     """
 
@@ -112,7 +112,7 @@ class Plan:
     gpu: GPUMemory
     layers_at_once: int
     checkpoints: int
-    findings: list[Finding]
+    checks: list[Check]
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether nothing speaks against it."""
-        return all(finding.judgement != "problem" for finding in self.findings)
+        return all(finding.judgement != "problem" for finding in self.checks)
 
 
 def make_plan(config: Config) -> Plan:
@@ -165,7 +165,7 @@ def make_plan(config: Config) -> Plan:
         gpu=gpu,
         layers_at_once=max((sum(m.num_bytes for m in moment) for moment in moments), default=0),
         checkpoints=checkpoint_bytes(first),
-        findings=judge(config, store, ranks, host, gpu, moments),
+        checks=judge(config, store, ranks, host, gpu, moments),
         seconds=time.perf_counter() - began,
     )
 

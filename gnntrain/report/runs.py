@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.errors import UserError
-from gnntrain.reporting.finding import RUNS, find_run, known_runs
 from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics

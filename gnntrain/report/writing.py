@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from gnntrain.drafts import file_in_place
+from gnntrain.atomic_io import atomic_write
 from gnntrain.errors import UserError
 from gnntrain.paths import is_folder
 from gnntrain.report.comparison import best_of
@@ -47,7 +47,7 @@ def write_report(
     _refuse_unwritable(path)
     content = _content(found, chosen, announce)
     try:
-        with file_in_place(path) as file:
+        with atomic_write(path) as file:
             file.write(content)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from error

@@ -19,12 +19,12 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from filelock import FileLock, Timeout
 
+from gnntrain.atomic_io import atomic_write
 from gnntrain.config.yaml_files import read_yaml
-from gnntrain.drafts import file_in_place
 from gnntrain.errors import RunError, UserError
 from gnntrain.paths import expanded, is_file
 from gnntrain.reporting.environment import describe_environment
-from gnntrain.reporting.finding import LATEST, RUNS, find_run, known_runs
+from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run, known_runs
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
@@ -379,5 +379,5 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: it refuses.
     """
-    with file_in_place(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode("utf-8"))

@@ -25,7 +25,7 @@ from gnntrain.reporting.trial_table import (
     sentence,
     shown_overrides,
 )
-from gnntrain.reporting.trials import Standings, Trial
+from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
 
 _QUIET_SECONDS = 60.0
@@ -183,7 +183,7 @@ class SweepConsole:
             return
         self._terminal.refresh(at_once=at_once)
 
-    def on_finish(self, standings: Standings, status: str, seconds: float) -> None:
+    def on_finish(self, standings: SweepResults, status: str, seconds: float) -> None:
         """Ends the live view and shows what came out."""
         self.close()
         counts = [
@@ -299,7 +299,7 @@ class SweepConsole:
         share = (self._share() - before) / (1 - before) if before < 1 else 0.0
         return format_eta(self._clock() - self._began, share)
 
-    def _ranking(self, standings: Standings) -> None:
+    def _ranking(self, standings: SweepResults) -> None:
         if self._info is None or len(standings.ranked) < 2:
             return
         limit = self._terminal.limit
@@ -319,7 +319,7 @@ class SweepConsole:
             self._print(Text(f"{' ' * INDENT}and {more} more in sweep.json", style="dim"))
         self._print()
 
-    def _groups(self, standings: Standings) -> None:
+    def _groups(self, standings: SweepResults) -> None:
         if not standings.repeated:
             return
         over = " and ".join(standings.repeated)
@@ -334,7 +334,7 @@ class SweepConsole:
             self._print(Text(" " * INDENT + line, style=style))
         self._print()
 
-    def _end_pairs(self, standings: Standings, seconds: float) -> list[tuple[str, str]]:
+    def _end_pairs(self, standings: SweepResults, seconds: float) -> list[tuple[str, str]]:
         dot = f" {self._symbols.dot} "
         folder = self._info.folder if self._info is not None else ""
         times = [format_seconds(seconds)]

@@ -94,7 +94,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Standings:
+class SweepResults:
     """What the trials of a sweep say together.
 
     Attributes:
@@ -110,7 +110,7 @@ class Standings:
     repeated: tuple[str, ...]
 
     @classmethod
-    def of(cls, trials: Sequence[Trial]) -> Standings:
+    def of(cls, trials: Sequence[Trial]) -> SweepResults:
         """The order of the trials as they stand."""
         completed = [trial for trial in trials if trial.status == "completed"]
         ranked = tuple(sorted(completed, key=_by_val))

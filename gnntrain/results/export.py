@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from gnntrain import __version__
+from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, from_dict
-from gnntrain.drafts import folder_in_place
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import build_model
 from gnntrain.paths import expanded
@@ -20,7 +20,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.results.card import model_card
 from gnntrain.results.pyg_model import PyGModel, pyg_model, pyg_weights
-from gnntrain.run_store import Learnt, learnt_by
+from gnntrain.run_store import ModelSignature, model_signature
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
@@ -65,16 +65,16 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
             "Give another folder with --out DIR, or remove it first.",
         )
     config = from_dict(run.config(), saved=True)
-    learnt = learnt_by(run, config.dataset)
+    signature = model_signature(run, config.dataset)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    model = build_model(config.model, learnt.num_features, learnt.num_outputs)
+    model = build_model(config.model, signature.num_features, signature.num_outputs)
     load_weights(model, state, checkpoint)
-    made = pyg_model(config.model, model, learnt)
+    made = pyg_model(config.model, model, signature)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     epoch = epoch_of(state, checkpoint)
-    about = _about(run, config, learnt, made, epoch=epoch, num_parameters=num_parameters)
-    title = f"{config.model.name} trained on {learnt.dataset} with gnntrain {__version__}."
+    about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters)
+    title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
     source = made.source(title[0].upper() + title[1:])
     texts = {
         "model.py": source,
@@ -88,7 +88,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 def _about(
     run: RunDirectory,
     config: Config,
-    learnt: Learnt,
+    signature: ModelSignature,
     made: PyGModel,
     *,
     epoch: int,
@@ -104,8 +104,8 @@ def _about(
         "arguments": made.arguments,
         "takes": made.takes,
         "num_parameters": num_parameters,
-        **asdict(learnt),
-        "num_outputs": learnt.num_outputs,
+        **asdict(signature),
+        "num_outputs": signature.num_outputs,
         "preparation": {
             key: plain["dataset"][key]
             for key in ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
@@ -138,7 +138,7 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
 def _write(path: Path, texts: dict[str, str], weights: dict[str, torch.Tensor]) -> None:
     """Write the folder whole or not at all."""
     try:
-        with folder_in_place(path) as draft:
+        with atomic_folder(path) as draft:
             for name, text in texts.items():
                 (draft / name).write_text(text, encoding="utf-8")
             torch.save(weights, draft / "model.pt")

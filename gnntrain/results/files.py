@@ -16,8 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from gnntrain.atomic_io import atomic_write
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.drafts import file_in_place
 from gnntrain.errors import RunError, UserError
 
 _CHUNK_NUMBERS = 1 << 20
@@ -116,7 +116,7 @@ def write_result(path: Path, result: Result) -> None:
 @contextmanager
 def _put_in_place(path: Path) -> Iterator[IO[bytes]]:
     try:
-        with file_in_place(path) as file:
+        with atomic_write(path) as file:
             yield file
     except OSError as error:
         full = error.errno in _NO_SPACE

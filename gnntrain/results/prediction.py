@@ -17,10 +17,10 @@ from gnntrain.data.node_list import read_nodes
 from gnntrain.data.store import GraphStore
 from gnntrain.errors import UserError
 from gnntrain.inference import Outputs, load_best
-from gnntrain.loading.features import StoredRows, share
+from gnntrain.loading.features import StoredRows, as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
-from gnntrain.run_store import Learnt
+from gnntrain.run_store import ModelSignature
 
 What = Literal["class", "probabilities", "logits", "embeddings"]
 
@@ -126,9 +126,9 @@ Fields = tuple[list[Field], dict[str, AnyArray]]
 
 
 def _classes(outputs: Outputs) -> Fields:
-    learnt = outputs.learnt
-    names = _names(learnt)
-    if learnt.task == "multilabel":
+    signature = outputs.signature
+    names = _names(signature)
+    if signature.task == "multilabel":
         flags = _probabilities(outputs, lambda p: (p > 0.5).astype(np.uint8))
         columns = [f"class_{name}" for name in names.tolist()]
         return [Field("class", np.dtype(np.uint8), flags, columns)], {"class_names": names}
@@ -141,15 +141,15 @@ def _classes(outputs: Outputs) -> Fields:
 
 
 def _all_probabilities(outputs: Outputs) -> Fields:
-    names = _names(outputs.learnt)
+    names = _names(outputs.signature)
     columns = [f"probability_{name}" for name in names.tolist()]
     rows = _probabilities(outputs, lambda p: p)
     return [Field("probabilities", np.dtype(np.float32), rows, columns)], {"class_names": names}
 
 
 def _logits(outputs: Outputs) -> Fields:
-    names = _names(outputs.learnt)
-    is_binary = outputs.learnt.task == "binary"
+    names = _names(outputs.signature)
+    is_binary = outputs.signature.task == "binary"
     columns = ["logit"] if is_binary else [f"logit_{name}" for name in names.tolist()]
     return [_matrix("logits", outputs.logits, columns)], {"class_names": names}
 
@@ -169,10 +169,10 @@ _FIELDS: dict[str, Callable[[Outputs], Fields]] = {
 }
 
 
-def _names(learnt: Learnt) -> AnyArray:
+def _names(signature: ModelSignature) -> AnyArray:
     """What the classes are called: texts, or numbers."""
-    names = learnt.class_names
-    return np.arange(learnt.num_classes) if names is None else np.array(names)
+    names = signature.class_names
+    return np.arange(signature.num_classes) if names is None else np.array(names)
 
 
 def _matrix(name: str, rows: Tensor | StoredRows, columns: list[str]) -> Field:
@@ -183,7 +183,7 @@ def _take(rows: Tensor | StoredRows, nodes: Int64Array) -> Tensor:
     if isinstance(rows, StoredRows):
         table = replace(rows.table, nodes=nodes)
         return StoredRows(table).read(0, len(nodes))
-    return rows[share(nodes)]
+    return rows[as_tensor(nodes)]
 
 
 def _probabilities(
@@ -193,10 +193,10 @@ def _probabilities(
 
     def rows(nodes: Int64Array) -> AnyArray:
         logits = _take(outputs.logits, nodes)
-        if outputs.learnt.task == "multiclass":
+        if outputs.signature.task == "multiclass":
             return np.asarray(then(logits.softmax(1).numpy()))
         found = logits.sigmoid().numpy()
-        if outputs.learnt.task == "binary":
+        if outputs.signature.task == "binary":
             found = np.concatenate([1 - found, found], axis=1)
         return np.asarray(then(found))
 

@@ -23,7 +23,7 @@ from gnntrain.config.schema import AnyModelConfig, LayeredConfig
 from gnntrain.errors import UserError
 from gnntrain.models import GNN
 from gnntrain.models.plugin import ENTRY_POINT_GROUP
-from gnntrain.run_store import Learnt
+from gnntrain.run_store import ModelSignature
 
 _NORMS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -126,26 +126,26 @@ def _filled(arguments: list[str]) -> list[str]:
     return [f"    {line.rstrip()}" for line in lines]
 
 
-def pyg_model(config: AnyModelConfig, model: nn.Module, learnt: Learnt) -> PyGModel:
+def pyg_model(config: AnyModelConfig, model: nn.Module, signature: ModelSignature) -> PyGModel:
     """How PyG makes the same model.
 
     Raises:
         UserError: It has none like it.
     """
     if isinstance(config, PluginConfig):
-        return _plugin(config, model, learnt)
+        return _plugin(config, model, signature)
     if isinstance(config, MLPConfig):
-        return _mlp(config, learnt)
+        return _mlp(config, signature)
     match config:
         case SAGEConfig():
             made = _sage(config)
         case GCNConfig():
-            made = _gcn(learnt)
+            made = _gcn(signature)
         case GATConfig():
-            made = _gat(config, learnt)
+            made = _gat(config, signature)
         case GINConfig():
-            made = _gin(config, learnt)
-    made.arguments = _scaffold(config, learnt) | made.arguments
+            made = _gin(config, signature)
+    made.arguments = _scaffold(config, signature) | made.arguments
     made.residual = config.residual
     return made
 
@@ -164,12 +164,12 @@ def pyg_weights(config: AnyModelConfig, weights: dict[str, Tensor]) -> dict[str,
     }
 
 
-def _scaffold(config: LayeredConfig, learnt: Learnt) -> dict[str, Any]:
+def _scaffold(config: LayeredConfig, signature: ModelSignature) -> dict[str, Any]:
     return {
-        "in_channels": learnt.num_features,
+        "in_channels": signature.num_features,
         "hidden_channels": config.hidden_channels,
         "num_layers": config.num_layers,
-        "out_channels": learnt.num_outputs,
+        "out_channels": signature.num_outputs,
         "dropout": config.dropout,
         "act": None if config.activation == "none" else config.activation,
         **_NORMS[config.norm],
@@ -177,10 +177,10 @@ def _scaffold(config: LayeredConfig, learnt: Learnt) -> dict[str, Any]:
     }
 
 
-def _widths(config: LayeredConfig, learnt: Learnt) -> list[tuple[int, int]]:
-    last = learnt.num_outputs if config.jk == "none" else config.hidden_channels
+def _widths(config: LayeredConfig, signature: ModelSignature) -> list[tuple[int, int]]:
+    last = signature.num_outputs if config.jk == "none" else config.hidden_channels
     hidden = [config.hidden_channels] * (config.num_layers - 1)
-    return list(pairwise([learnt.num_features, *hidden, last]))
+    return list(pairwise([signature.num_features, *hidden, last]))
 
 
 def _sage(config: SAGEConfig) -> PyGModel:
@@ -188,18 +188,18 @@ def _sage(config: SAGEConfig) -> PyGModel:
     return PyGModel("GraphSAGE", {"aggr": config.aggregator, **options})
 
 
-def _gcn(learnt: Learnt) -> PyGModel:
-    takes = "x, edge_index, edge_weight" if learnt.has_edge_weight else "x, edge_index"
+def _gcn(signature: ModelSignature) -> PyGModel:
+    takes = "x, edge_index, edge_weight" if signature.has_edge_weight else "x, edge_index"
     return PyGModel("GCN", {}, takes=takes)
 
 
-def _gat(config: GATConfig, learnt: Learnt) -> PyGModel:
+def _gat(config: GATConfig, signature: ModelSignature) -> PyGModel:
     v2 = {"v2": True} if config.name == "gatv2" else {}
     options = {"heads": config.heads, "negative_slope": config.negative_slope}
     made = PyGModel("GAT", {**v2, **options})
     if config.jk == "none" and config.output_heads != config.heads:
         conv = "GATv2Conv" if v2 else "GATConv"
-        before, after = _widths(config, learnt)[-1]
+        before, after = _widths(config, signature)[-1]
         made.imports.append(conv)
         made.changes += [
             f"model.convs[-1] = {conv}({before}, {after}, heads={config.output_heads}, "
@@ -213,7 +213,7 @@ def _gat(config: GATConfig, learnt: Learnt) -> PyGModel:
     return made
 
 
-def _gin(config: GINConfig, learnt: Learnt) -> PyGModel:
+def _gin(config: GINConfig, signature: ModelSignature) -> PyGModel:
     made = PyGModel("GIN", {"train_eps": config.train_eps})
     if config.mlp_layers != 2:
         made.imports += ["GINConv", "MLP"]
@@ -221,32 +221,32 @@ def _gin(config: GINConfig, learnt: Learnt) -> PyGModel:
         options |= _NORMS[config.norm] or {"norm": None}
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         made.changes += [
-            f"for i, (before, after) in enumerate({_widths(config, learnt)}):",
+            f"for i, (before, after) in enumerate({_widths(config, signature)}):",
             f"    mlp = MLP([before, *[after] * {config.mlp_layers}], {given})",
             f"    model.convs[i] = GINConv(mlp, train_eps={config.train_eps})",
         ]
     return made
 
 
-def _mlp(config: MLPConfig, learnt: Learnt) -> PyGModel:
+def _mlp(config: MLPConfig, signature: ModelSignature) -> PyGModel:
     for key, value, plain in (("residual", config.residual, False), ("jk", config.jk, "none")):
         if value != plain:
             raise UserError(
                 f"PyG has no MLP with model.{key}={shown(value)}.",
                 f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
             )
-    arguments = _scaffold(config, learnt)
+    arguments = _scaffold(config, signature)
     return PyGModel(
         "MLP", arguments if "norm" in arguments else {**arguments, "norm": None}, takes="x"
     )
 
 
-def _plugin(config: PluginConfig, model: nn.Module, learnt: Learnt) -> PyGModel:
+def _plugin(config: PluginConfig, model: nn.Module, signature: ModelSignature) -> PyGModel:
     if isinstance(model, GNN):
         raise UserError(
             f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
             "`gnntrain predict` uses it as it is.",
         )
     (point, *_) = entry_points(group=ENTRY_POINT_GROUP, name=config.name)
-    first = (learnt.num_features, learnt.num_outputs)
+    first = (signature.num_features, signature.num_outputs)
     return PyGModel(point.attr, dict(config.options), module=point.module, first=first)

@@ -14,8 +14,8 @@ from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem, Swe
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
-from gnntrain.reporting.trials import Standings, Trial
-from gnntrain.space import (
+from gnntrain.reporting.trials import SweepResults, Trial
+from gnntrain.search_space import (
     Dimension,
     example_values,
     expand_sweep,
@@ -23,10 +23,10 @@ from gnntrain.space import (
     fixed_overrides,
     search_space,
 )
-from gnntrain.sweep.conductor import Conductor
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.slots import plan_slots
-from gnntrain.sweep.sources import Listed, Source, compose_all, listed_trials
+from gnntrain.sweep.sources import GridSource, Source, compose_all, listed_trials
+from gnntrain.sweep.trial_runner import TrialRunner
 
 __all__ = ["SweepFolder", "resume_sweep", "run_sweep"]
 
@@ -35,7 +35,7 @@ _SWEEP_KEY = re.compile(r"[+~]*sweep[.=]")
 _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
 
 
-def run_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Standings:
+def run_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> SweepResults:
     """Train every trial of a sweep, each in its own run directory.
 
     Args:
@@ -48,12 +48,12 @@ def run_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Sta
     Raises:
         ConfigError: With every mistake of every trial; none was started.
         RunError: After the last trial, with those that failed.
-        KeyboardInterrupt: As by `Conductor.run`.
+        KeyboardInterrupt: As by `TrialRunner.run`.
     """
     return _conduct(_Plan(overrides, config_dirs))
 
 
-def resume_sweep(folder: SweepFolder, overrides: Sequence[str] = ()) -> Standings:
+def resume_sweep(folder: SweepFolder, overrides: Sequence[str] = ()) -> SweepResults:
     """Go on with a sweep: with what is left of it, and trials that were interrupted or failed.
 
     Trials that were completed or pruned stay as they are, in a search those that failed too. A
@@ -115,7 +115,7 @@ class _Plan:
             fixed = fixed_overrides(self.overrides, self.config_dirs)
             return Search(sweep, self.space or [], fixed, self.config_dirs, folder, begun)
         trials = list(begun) or listed_trials(self.composed, folder)
-        return Listed(trials, [one.config for one in self.composed])
+        return GridSource(trials, [one.config for one in self.composed])
 
     def _sweep_keys(self) -> SweepConfig | OptunaSweepConfig:
         own = [text for text in self.overrides if _SWEEP_KEY.match(text)]
@@ -155,7 +155,7 @@ def _refuse_without_optuna() -> None:
         )
 
 
-def _conduct(plan: _Plan, folder: SweepFolder | None = None) -> Standings:
+def _conduct(plan: _Plan, folder: SweepFolder | None = None) -> SweepResults:
     begun = [] if folder is None else folder.trials()
     if folder is None:
         folder = SweepFolder.create(plan.config.run, plan.overrides, plan.config_dirs)
@@ -164,7 +164,7 @@ def _conduct(plan: _Plan, folder: SweepFolder | None = None) -> Standings:
     status = "interrupted"
     with SweepConsole() as view:
         view.on_start(_info(plan, folder, source))
-        conductor = Conductor(folder, source, plan.slots, view)
+        conductor = TrialRunner(folder, source, plan.slots, view)
         try:
             conductor.run()
             status = "completed"
@@ -172,7 +172,7 @@ def _conduct(plan: _Plan, folder: SweepFolder | None = None) -> Standings:
             error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it
             raise
         finally:
-            standings = Standings.of(source.trials)
+            standings = SweepResults.of(source.trials)
             seconds = time.monotonic() - start
             _write_results(plan, folder, standings, status, seconds)
             view.on_finish(standings, status, seconds)
@@ -197,7 +197,7 @@ def _info(plan: _Plan, folder: SweepFolder, source: Source) -> SweepInfo:
     return SweepInfo(
         num_trials=source.num_trials,
         num_ended=source.num_ended,
-        best=Standings.of(source.trials).ranked[:1],
+        best=SweepResults.of(source.trials).ranked[:1],
         kind=kind,
         jobs=len(plan.slots.devices),
         shared=tuple(text for text in shared if not _OWN_KEY.match(text)),
@@ -208,7 +208,7 @@ def _info(plan: _Plan, folder: SweepFolder, source: Source) -> SweepInfo:
 
 
 def _write_results(
-    plan: _Plan, folder: SweepFolder, standings: Standings, status: str, seconds: float
+    plan: _Plan, folder: SweepFolder, standings: SweepResults, status: str, seconds: float
 ) -> None:
     folder.write_summary(standings, status, seconds)
     best = standings.best
@@ -218,7 +218,7 @@ def _write_results(
         folder.write_best({key: plain[key] for key in plain if key not in ("run", "sweep")}, best)
 
 
-def _raise_failures(standings: Standings, folder: SweepFolder, *, is_search: bool) -> None:
+def _raise_failures(standings: SweepResults, folder: SweepFolder, *, is_search: bool) -> None:
     again = "" if is_search else f". `gnntrain resume {folder.shown}` tries them again."
     failed = [trial for trial in standings.trials if trial.status == "failed"]
     if failed:

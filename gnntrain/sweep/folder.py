@@ -20,7 +20,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from gnntrain.config import RunConfig
 from gnntrain.errors import UserError
 from gnntrain.reporting.text import shown_path
-from gnntrain.reporting.trials import Group, Spread, Standings, Trial
+from gnntrain.reporting.trials import Group, Spread, SweepResults, Trial
 
 SWEEPS = Path("runs") / "multirun"
 _LONGEST_NAME = 100
@@ -121,7 +121,7 @@ class SweepFolder:
         lines = ",\n".join(json.dumps(asdict(trial)) for trial in trials)
         self._write("sweep.json", f"[\n{lines}\n]\n")
 
-    def write_summary(self, standings: Standings, status: str, seconds: float) -> None:
+    def write_summary(self, standings: SweepResults, status: str, seconds: float) -> None:
         """What the sweep came to: `summary.json`."""
         best = standings.best
         content = {

@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from gnntrain.reporting.channel import Event
-from gnntrain.sweep.process import Order, serve
+from gnntrain.sweep.process import TrialRequest, serve
 
 _context = multiprocessing.get_context("spawn")
 Process = _context.Process
 _END_SECONDS = 10.0
 
 
-class Gone(Exception):
+class WorkerDied(Exception):
     """A process ended in the middle of a trial."""
 
 
@@ -37,7 +37,7 @@ class Worker:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 
-    def start(self, order: Order) -> None:
+    def start(self, order: TrialRequest) -> None:
         """Train a trial; the process is idle."""
         if self._connection is None:
             self._connection = self._spawn()
@@ -58,12 +58,12 @@ class Worker:
         """The next event.
 
         Raises:
-            Gone: The process ended; its message says how.
+            WorkerDied: The process ended; its message says how.
         """
         try:
             event: Event = self.connection.recv()
         except (EOFError, OSError):
-            raise Gone(self._last_words()) from None
+            raise WorkerDied(self._last_words()) from None
         return event
 
     def signal(self, number: int) -> None:

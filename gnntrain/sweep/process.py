@@ -21,7 +21,7 @@ from gnntrain.failures import keep_traceback, sentence
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialRequest:
     """A trial to train.
 
     Attributes:
@@ -65,7 +65,7 @@ def serve(connection: Connection, devices: str | None, log: Path) -> None:
     with contextlib.closing(connection), contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             order = connection.recv()
-            if isinstance(order, Order):  # not the answer to an epoch of a rank that is gone
+            if isinstance(order, TrialRequest):  # not the answer to an epoch of a rank that is gone
                 outcome = _carry_out(order, connection)
                 connection.send(("end", outcome))
 
@@ -82,7 +82,7 @@ def _leave_terminal(log: Path) -> None:
     os.close(file)
 
 
-def _carry_out(order: Order, connection: Connection) -> Outcome:
+def _carry_out(order: TrialRequest, connection: Connection) -> Outcome:
     try:
         with handled():
             summary = _train(order, connection)
@@ -96,7 +96,7 @@ def _carry_out(order: Order, connection: Connection) -> Outcome:
         _release_memory()
 
 
-def _train(order: Order, connection: Connection) -> dict[str, Any]:
+def _train(order: TrialRequest, connection: Connection) -> dict[str, Any]:
     from gnntrain.config import from_dict
     from gnntrain.run import resume, train
 

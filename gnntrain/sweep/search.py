@@ -28,7 +28,7 @@ from gnntrain.failures import sentence
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
-from gnntrain.space import Choices, Dimension
+from gnntrain.search_space import Choices, Dimension
 from gnntrain.sweep.folder import SweepFolder, run_name
 
 _STATES = {

@@ -32,7 +32,7 @@ class Source(Protocol):
         """Take in how a trial ended."""
 
 
-class Listed:
+class GridSource:
     """All combinations of the values.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnntrain.drafts import fsync_folder
+from gnntrain.atomic_io import fsync_folder
 from gnntrain.errors import RunError, UserError
 from gnntrain.paths import is_file
 
@@ -67,7 +67,7 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         ) from error
 
 
-def sweep_drafts(directory: Path) -> None:
+def remove_stale_drafts(directory: Path) -> None:
     """Remove what processes that were killed while they wrote a checkpoint have left; called where
     nobody writes any more."""
     with contextlib.suppress(OSError):

@@ -17,8 +17,8 @@ from gnntrain.training.checkpoint import (
     LAST,
     PREVIOUS,
     State,
+    remove_stale_drafts,
     save_checkpoint,
-    sweep_drafts,
 )
 
 _log = logging.getLogger("gnntrain")
@@ -43,7 +43,7 @@ class CheckpointWriter:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._failure: RunError | None = None
-        sweep_drafts(directory)
+        remove_stale_drafts(directory)
 
     def offer(self, state: State, *, best: bool, at_once: bool = False) -> None:
         """Take `state`, which nobody may change any more, as the last, and as the best if so.

@@ -26,7 +26,7 @@ from gnntrain.training.evaluation import (
     balanced_range,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 
 if TYPE_CHECKING:
     from gnntrain.loading.device import DeviceGraph
@@ -42,8 +42,8 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
 
     Where all layers of all nodes fit into half of the GPU's free memory they stay there, and each
     rank is sent the rows of the others. Else they lie in host memory, pinned where one rank is
-    alone, or, beyond `Scratch`'s limit, on disk; a chunk's in-neighbours are then gathered, each
-    once, and numbered anew.
+    alone, or, beyond the limit of `SharedBuffers`, on disk; a chunk's in-neighbours are then
+    gathered, each once, and numbered anew.
 
     Args:
         store: The graph.
@@ -61,7 +61,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         store: GraphStore,
         features: FeatureSource,
         context: DistributedContext,
-        scratch: Scratch,
+        scratch: SharedBuffers,
         *,
         all_ranks: bool = True,
         placed: DeviceFeatures,

@@ -68,6 +68,6 @@ class DivergenceGuard:
     def _seeds_in_words(self, epoch: int, step: int) -> str:
         """The first seeds of this rank in a step (from 1) of an epoch."""
         plan = self._loader.plan
-        seeds = plan.share(plan.order(epoch), step - 1).seeds
+        seeds = plan.rank_batch(plan.order(epoch), step - 1).seeds
         shown = ", ".join(map(str, seeds[:_SHOWN_SEEDS].tolist()))
         return f"seed nodes {shown}{', ...' if len(seeds) > _SHOWN_SEEDS else ''}"

@@ -16,14 +16,14 @@ from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import Block
-from gnntrain.loading.features import FeatureSource, StoredRows, share
+from gnntrain.loading.features import FeatureSource, StoredRows, as_tensor
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.base import Int64Array
 from gnntrain.training.forward import OnBatch, needs_of
 from gnntrain.training.metrics import Metrics, compute_metrics
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 
 Rows = Tensor | StoredRows | DeviceTable
 """The rows of all nodes, wherever they lie."""
@@ -81,7 +81,7 @@ class LayerwiseEvaluator:
         store: GraphStore,
         features: FeatureSource,
         context: DistributedContext,
-        scratch: Scratch,
+        scratch: SharedBuffers,
         *,
         all_ranks: bool = True,
     ) -> None:
@@ -104,7 +104,7 @@ class LayerwiseEvaluator:
             for split in SPLITS:
                 nodes = self._store.split(split)
                 labels = torch.from_numpy(self._store.labels[nodes])
-                answers = logits[share(nodes).to(logits.device)]
+                answers = logits[as_tensor(nodes).to(logits.device)]
                 metrics[split] = _metrics(self._store, answers, labels.to(answers.device))
         del logits
         # Between evaluations the memory is the training's.
@@ -255,7 +255,7 @@ class LayerwiseEvaluator:
         if not model.uses_norm:
             return None
         if self._norm_on_device is None:
-            norm = share(self._store.gcn_norm)
+            norm = as_tensor(self._store.gcn_norm)
             self._norm_on_device = norm.to(self._context.device)
         return self._norm_on_device
 

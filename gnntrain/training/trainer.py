@@ -22,11 +22,11 @@ from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases, combined
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
+from gnntrain.training.cuda_graph import CUDAGraphStep, Record
 from gnntrain.training.divergence import DivergenceGuard
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
-from gnntrain.training.recorded import Record, RecordedStep
 from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
 from gnntrain.training.update import Update
@@ -55,7 +55,7 @@ class Trainer:
         checkpoints: Directory for `last.pt` and `best.pt`; None writes none.
         saving: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
-        record: How a step is recorded with `config.cuda_graph`, see `RecordedStep`; the loader is
+        record: How a step is recorded with `config.cuda_graph`, see `CUDAGraphStep`; the loader is
             then a `DeviceNeighborLoader`.
     """
 
@@ -104,10 +104,10 @@ class Trainer:
             num_steps=self._num_steps,
             phases=self._phases,
         )
-        self._recorded: RecordedStep | None = None
+        self._recorded: CUDAGraphStep | None = None
         if config.cuda_graph:
             make = cast("DeviceNeighborLoader", loader).made
-            self._recorded = RecordedStep(
+            self._recorded = CUDAGraphStep(
                 make, self._update, self._update.optimizer, self._context.device, record
             )
 

@@ -32,13 +32,13 @@ from gnntrain.config import Config, from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import stored_rows
-from gnntrain.loading.features import share
+from gnntrain.loading.features import as_tensor
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
+from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import LayerwiseEvaluator, SplitMetrics
-from gnntrain.training.recorded import Record
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
 from scripts.bench.gpu_apart import end_a_hang, run_apart
@@ -186,7 +186,7 @@ def _sampling(
     sampler = parts.device_sampler(tuple(parts.config.sampler.fan_outs))
     plan = parts.plan()
     order = plan.order(0)
-    batches = [plan.share(order, step).seeds for step in range(plan.num_steps)]
+    batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
 
     def draw(turn: int, step: int) -> int:
         drawn = sampler.sample(batches[step], key=SampleKey(0, turn, step))
@@ -217,7 +217,7 @@ def _wholegraph(
     """What `_gathering` does, by WholeGraph."""
     fan_outs, store = parts.config.sampler.fan_outs, parts.store
     memory_type, refused = wholegraph.usable_memory()
-    arrays = share(store.indptr), share(store.indices), stored_rows(store)
+    arrays = as_tensor(store.indptr), as_tensor(store.indices), stored_rows(store)
     with wholegraph.opened(memory_type, *arrays) as peer:
         rates, notes = _gathering_rates(
             parts, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
@@ -240,7 +240,7 @@ def _gathering_rates(
     """Edges a second of `draw`, which is given seeds on the device; what it drew is noted."""
     device, plan = parts.context.device, parts.plan()
     order = plan.order(0)
-    shares = [plan.share(order, step).seeds for step in range(plan.num_steps)]
+    shares = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
     batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in shares]
     first = draw(batches[0], SampleKey(0, 0, 0))
     if not first.rows.cpu().equal(stored_rows(parts.store)[first.nodes.cpu().long()]):

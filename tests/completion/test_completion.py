@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gnntrain.cli import main
+from gnntrain.commands import COMMANDS
+from gnntrain.commands.completion import _candidates
 from gnntrain.completion.keys import known_keys
 from gnntrain.config import Config
-from gnntrain.verbs import VERBS
-from gnntrain.verbs.completion import _candidates
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
@@ -53,7 +53,7 @@ def test_the_values_that_can_be_listed_are_read_from_the_comments(
 
 def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
     found = words("gnntrain ")
-    assert {*VERBS, "model=", "dataset=", "trainer.", "model."} <= set(found)
+    assert {*COMMANDS, "model=", "dataset=", "trainer.", "model."} <= set(found)
     assert words("gnntrain tr") == ["train", "trainer."]
 
 

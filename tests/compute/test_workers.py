@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gnntrain.compute.rows import by_rows, num_tasks
-from gnntrain.compute.workers import share_out
+from gnntrain.compute.workers import parallel_for
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -24,7 +24,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.parametrize("num_tasks", [0, 1, 2, 40])
 def test_each_task_is_done_once(threads: int, num_tasks: int) -> None:
     done: list[int] = []
-    share_out(done.append, num_tasks)
+    parallel_for(done.append, num_tasks)
     assert sorted(done) == list(range(num_tasks))
     assert torch.get_num_threads() == threads
 
@@ -37,7 +37,7 @@ def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> N
         everyone.wait(timeout=30)  # ends only if all threads are at work at once
         seen[threading.get_ident()] = torch.get_num_threads()
 
-    share_out(task, threads)
+    parallel_for(task, threads)
     assert len(seen) == threads
     assert set(seen.values()) == {1}
 
@@ -45,7 +45,7 @@ def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> N
 def test_a_task_records_no_gradients(threads: int) -> None:
     states: list[bool] = []
     with torch.enable_grad():
-        share_out(lambda _: states.append(torch.is_grad_enabled()), 4 * threads)
+        parallel_for(lambda _: states.append(torch.is_grad_enabled()), 4 * threads)
     assert not any(states)
 
 
@@ -56,18 +56,18 @@ def test_an_error_in_a_task_is_raised_and_the_threads_are_given_back(threads: in
             raise ValueError("task 3")
 
     with pytest.raises(ValueError, match="task 3"):
-        share_out(task, 8)
+        parallel_for(task, 8)
     assert torch.get_num_threads() == threads
-    share_out(lambda _: None, 8)
+    parallel_for(lambda _: None, 8)
 
 
 def test_who_comes_second_works_alone(threads: int) -> None:
     inner: list[int] = []
 
     def task(number: int) -> None:
-        share_out(lambda _: inner.append(number), 3)
+        parallel_for(lambda _: inner.append(number), 3)
 
-    share_out(task, threads)
+    parallel_for(task, threads)
     assert sorted(inner) == sorted(3 * list(range(threads)))
 
 
@@ -75,7 +75,7 @@ def test_a_thread_that_makes_batches_ahead_works_alone(threads: int) -> None:
     seen: list[int] = []
 
     def ahead() -> None:
-        share_out(lambda _: seen.append(threading.get_ident()), 4 * threads)
+        parallel_for(lambda _: seen.append(threading.get_ident()), 4 * threads)
 
     thread = threading.Thread(target=ahead)
     thread.start()

@@ -15,13 +15,13 @@ from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.doctor import choices, disks, examination, machine, packages, ranks
 from gnntrain.doctor.examination import Section
 from gnntrain.errors import RunError
-from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.text_report import Check
 
 A100 = {"name": "A100", "memory_bytes": 2**36, "driver": "550.1"}
 
 
-def by_name(findings: list[Finding]) -> dict[str, Finding]:
-    return {finding.name: finding for finding in findings}
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    return {finding.name: finding for finding in checks}
 
 
 def test_a_requirement_that_is_missing_or_too_old_is_a_problem_with_the_command_that_helps(
@@ -68,7 +68,7 @@ def test_an_optional_package_that_is_missing_is_a_note_that_says_what_it_is_for(
         packages, "package_version", lambda name: "1.0" if name == "wandb" else None
     )
     found = by_name(packages.optional())
-    assert found["wandb"] == Finding("ok", "wandb", "1.0")
+    assert found["wandb"] == Check("ok", "wandb", "1.0")
     assert found["mlflow"].judgement == "note"
     assert "logger=mlflow" in found["mlflow"].text
 
@@ -198,22 +198,22 @@ def test_where_the_graph_lies_is_left_to_the_plan_of_a_data_set(
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    findings = [Finding("ok", "a", "good"), Finding("note", "b", "so so")]
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    checks = [Check("ok", "a", "good"), Check("note", "b", "so so")]
 
     def examine(_: Config) -> Iterator[Section]:
-        yield Section("things", findings)
+        yield Section("things", checks)
 
     monkeypatch.setattr(examination, "examine", examine)
-    return findings
+    return checks
 
 
 def test_the_exit_code_says_whether_something_needed_fails(
-    found: list[Finding], capsys: pytest.CaptureFixture[str]
+    found: list[Check], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor"]) == 0
     assert "ready: 0 problems, 1 note" in capsys.readouterr().out
-    found.append(Finding("problem", "c", "broken", "Mend it."))
+    found.append(Check("problem", "c", "broken", "Mend it."))
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "problem  c  broken" in out
@@ -221,7 +221,7 @@ def test_the_exit_code_says_whether_something_needed_fails(
 
 
 def test_the_findings_as_json(
-    found: list[Finding], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: list[Check], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", "--json", "-"]) == 0
     told: list[dict[str, Any]] = json.loads(capsys.readouterr().out)

@@ -11,12 +11,12 @@ from hypothesis.strategies import SearchStrategy
 
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.cli import parse
+from gnntrain.commands import COMMANDS
 from gnntrain.config import Config, from_dict
 from gnntrain.groups import GROUPS, config_groups
 from gnntrain.paths import is_folder
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.space import expand_sweep
-from gnntrain.verbs import VERBS
+from gnntrain.search_space import expand_sweep
 from tests.fuzz.surface import Surface
 
 _DATASETS = ({"name": "synthetic"}, {"name": "files"}, {"name": "cora"})
@@ -211,7 +211,9 @@ _choice = st.tuples(st.sampled_from(GROUPS), st.sampled_from(_NAMES)).map("=".jo
 _overrides = st.lists(_override | _choice | st.text(max_size=20), max_size=4)
 _arguments = st.lists(
     st.sampled_from(_OPTIONS)
-    | st.sampled_from((*VERBS, "resume", "evaluate", "latest", "x", "")).map(lambda word: (word,))
+    | st.sampled_from((*COMMANDS, "resume", "evaluate", "latest", "x", "")).map(
+        lambda word: (word,)
+    )
     | st.sampled_from(_NASTY_VALUES).map(lambda word: (word,))
     | _override.map(lambda text: (text,)),
     max_size=6,

@@ -26,7 +26,7 @@ from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.run_store import Learnt, learnt_by, open_run_store
+from gnntrain.run_store import ModelSignature, model_signature, open_run_store
 from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
@@ -141,7 +141,7 @@ def _record_reader(run: RunDirectory, config: Config) -> Read:
         if isinstance(content, dict):
             content = json.dumps(content).encode("utf-8", "replace")
         (run.path / "store.json").write_bytes(content)
-        return learnt_by(run, config.dataset), open_run_store(run, config.dataset)
+        return model_signature(run, config.dataset), open_run_store(run, config.dataset)
 
     return read
 
@@ -244,7 +244,7 @@ def surfaces() -> list[Surface]:
         directory=folder / "run", name=None, default_name="x", config=config.to_dict(), seed=0
     )
     _trainer(store, run.checkpoints).fit()
-    learnt = asdict(Learnt.of(store)) | {"class_names": ["a", "b", "c"]}
+    learnt = asdict(ModelSignature.of(store)) | {"class_names": ["a", "b", "c"]}
     record = {"path": str(store.path), "digest": "0" * 40, "learnt": learnt}
     records = mistaken(record) | damaged(json.dumps(record).encode())
     line: dict[str, Any] = {

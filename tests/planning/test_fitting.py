@@ -15,7 +15,7 @@ from gnntrain.planning import fitting, memory
 from gnntrain.planning.fitting import judge
 from gnntrain.planning.measured import BatchSize, EvaluationCost, RankMeasure
 from gnntrain.planning.memory import GPUMemory, HostMemory, gpu_memory, host_memory, layer_matrices
-from gnntrain.reporting.sheet import Finding
+from gnntrain.reporting.text_report import Check
 from gnntrain.run_store import prepare_store
 
 MIB, GIB = 2**20, 2**30
@@ -63,7 +63,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 def judged(
     store: GraphStore, *overrides: str, ranks: int = 1, **changes: object
-) -> dict[str, Finding]:
+) -> dict[str, Check]:
     config = compose_config(["trainer.gpus=0", *overrides]).config
     measures = [measure(**changes)] * ranks
     moments = layer_matrices(config, store, measures[0].evaluation.widths, ranks)

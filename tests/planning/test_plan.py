@@ -24,7 +24,7 @@ from gnntrain.planning.plan import Plan, make_plan
 from gnntrain.planning.resident import OwnPeak, mapped_from, resident
 from gnntrain.planning.store import expected_bytes, open_small_or_built
 from gnntrain.run_store import prepare_store
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_pages_of_files_are_told_from_others(tmp_path: Path) -> None:
     assert mapped_from(tmp_path) >= mapped.nbytes
 
 
-class NotedScratch(Scratch):
+class NotedScratch(SharedBuffers):
     """Notes the most bytes that were handed out at once."""
 
     most = 0

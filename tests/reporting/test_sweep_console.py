@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
-from gnntrain.reporting.trials import Standings, Trial
+from gnntrain.reporting.trials import SweepResults, Trial
 from tests.reporting.samples import INFO, record_with_val, step
 from tests.reporting.test_console import ESCAPES, HIDE, SHOW, Clock, what_stays
 
@@ -71,7 +71,7 @@ def play(console: SweepConsole) -> None:
         console.on_trial_end(end(second, "pruned", 0.25))
         console.on_trial(third)
         console.on_trial_end(end(third, "failed", error="The loss\nis nan in epoch 2 of 3, alas."))
-        console.on_finish(Standings.of([first, second, third]), "completed", 61.0)
+        console.on_finish(SweepResults.of([first, second, third]), "completed", 61.0)
 
 
 def shown(width: int | None = None) -> str:
@@ -184,7 +184,7 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     file = io.StringIO()
     with SweepConsole(file, clock=Clock()) as console:
         console.on_start(sweep_info(space=(), examples=done))
-        console.on_finish(Standings.of(done), "completed", 3.0)
+        console.on_finish(SweepResults.of(done), "completed", 3.0)
     text = file.getvalue()
     assert "  mean ± standard deviation over trainer.seed\n" in text
     assert "  model=sage       1           0.8200           0.7000\n" in text
@@ -233,7 +233,7 @@ def test_thousands_of_trials_are_not_all_ranked() -> None:
     file = io.StringIO()
     with SweepConsole(file, clock=Clock()) as console:
         console.on_start(sweep_info(num_trials=1000, examples=many[:1]))
-        console.on_finish(Standings.of(many), "completed", 3.0)
+        console.on_finish(SweepResults.of(many), "completed", 3.0)
     assert "  and 990 more in sweep.json\n" in file.getvalue()
 
 

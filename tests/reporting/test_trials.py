@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnntrain.reporting.trials import Spread, Standings, Trial
+from gnntrain.reporting.trials import Spread, SweepResults, Trial
 
 
 def trial(number: int, val: float | None, *varied: str, status: str = "completed") -> Trial:
@@ -20,7 +20,7 @@ def test_completed_trials_are_ranked_by_the_validation_metric() -> None:
         trial(3, 0.9, "trainer.lr=4", status="pruned"),
         trial(4, None, "trainer.lr=5", status="failed"),
     ]
-    standings = Standings.of(trials)
+    standings = SweepResults.of(trials)
     assert [one.number for one in standings.ranked] == [2, 0, 1]
     assert standings.best is trials[2]
     assert standings.repeated == ()
@@ -35,7 +35,7 @@ def test_trials_that_differ_in_seed_or_split_alone_are_one_group() -> None:
         trial(3, 0.10, "model=gat", "trainer.seed=1"),
         trial(4, 0.99, "model=gat", "trainer.seed=2", status="failed"),
     ]
-    standings = Standings.of(trials)
+    standings = SweepResults.of(trials)
     assert standings.repeated == ("trainer.seed",)
     gcn, gat = standings.groups
     assert gcn.varied == ("model=gcn",)
@@ -54,7 +54,7 @@ def test_a_spread_needs_two_values_for_a_deviation() -> None:
 
 
 def test_without_a_completed_trial_there_is_no_best() -> None:
-    standings = Standings.of([trial(0, None, "trainer.seed=0", status="failed")])
+    standings = SweepResults.of([trial(0, None, "trainer.seed=0", status="failed")])
     assert standings.best is None
     assert standings.groups == ()
-    assert Standings.of([]).metric == "metric"
+    assert SweepResults.of([]).metric == "metric"

@@ -16,7 +16,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import record_of
 from gnntrain.training.checkpoint import save_checkpoint
 from gnntrain.training.evaluation import LayerwiseEvaluator
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 
 
 def run_of(path: Path, store: GraphStore, model: dict[str, Any], **config: Any) -> GNN:
@@ -49,5 +49,5 @@ def write_run(path: Path, store: GraphStore, config: Config, model: torch.nn.Mod
 def logits_of(store: GraphStore, model: GNN) -> torch.Tensor:
     """The model's exact logits of all nodes."""
     context = DistributedContext()
-    scratch = Scratch(context, store.path, 2**30)
+    scratch = SharedBuffers(context, store.path, 2**30)
     return LayerwiseEvaluator(store, MappedFeatures(store), context, scratch).logits(model)

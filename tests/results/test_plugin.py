@@ -12,7 +12,7 @@ import torch
 
 from gnntrain.config import from_dict
 from gnntrain.errors import UserError
-from gnntrain.loading.features import share
+from gnntrain.loading.features import as_tensor
 from gnntrain.models import PlainModel, build_model, plugin
 from gnntrain.results import pyg_model
 from gnntrain.results.export import export
@@ -47,7 +47,7 @@ def test_it_predicts_and_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
     edge_index = torch.from_numpy(np.stack([store.indices, dst]).astype(np.int64))
     with torch.no_grad():
-        expected = made.module(share(store.features), edge_index)
+        expected = made.module(as_tensor(store.features), edge_index)
     logits = torch.from_numpy(np.load(tmp_path / "out.npy"))
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(UserError, match="has no embeddings"):
@@ -60,4 +60,4 @@ def test_it_predicts_and_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exported = __import__("model").load()
     monkeypatch.delitem(sys.modules, "model")
     with torch.no_grad():
-        torch.testing.assert_close(exported(share(store.features), edge_index), expected)
+        torch.testing.assert_close(exported(as_tensor(store.features), edge_index), expected)

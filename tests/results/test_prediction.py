@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gnntrain.commands.predict import predicting_config
 from gnntrain.config import FilesConfig, from_dict
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.store import GraphStore
@@ -20,7 +21,6 @@ from gnntrain.results import files
 from gnntrain.results.prediction import predict
 from gnntrain.run import saved_config
 from gnntrain.run_store import prepare_store
-from gnntrain.verbs.predict import predicting_config
 from tests.graphs import random_graph, stored
 from tests.results.runs import logits_of, run_of
 

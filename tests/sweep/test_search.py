@@ -12,7 +12,7 @@ import pytest
 from gnntrain.app import Composed
 from gnntrain.config import Config, OptunaSweepConfig
 from gnntrain.reporting.trials import Trial
-from gnntrain.space import Choices, Dimension, Interval
+from gnntrain.search_space import Choices, Dimension, Interval
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.search import Search
 

@@ -24,7 +24,7 @@ from gnntrain.loading.features import MappedFeatures
 from gnntrain.training import device_evaluation
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.forward import needs_of
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
 from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, make_model
@@ -70,7 +70,7 @@ def evaluator(
         store,
         MappedFeatures(store),
         context,
-        Scratch(context, scratch_dir, memory_limit),
+        SharedBuffers(context, scratch_dir, memory_limit),
         placed=placed(store, features, context.device),
         graph=graph,
         room=room,

@@ -29,7 +29,7 @@ from gnntrain.training.evaluation import (
     chunks,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
 
@@ -91,7 +91,7 @@ def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEva
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
     return LayerwiseEvaluator(
-        store, MappedFeatures(store), context, Scratch(context, tmp_path, limit), **options
+        store, MappedFeatures(store), context, SharedBuffers(context, tmp_path, limit), **options
     )
 
 
@@ -182,7 +182,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
             store,
             MappedFeatures(store),
             context,
-            Scratch(context, folder, 2**30),
+            SharedBuffers(context, folder, 2**30),
             all_ranks=all_ranks,
         )
         answers[name] = []
@@ -345,7 +345,7 @@ def test_what_ranks_share_has_no_name_that_could_be_left_behind(
 
 
 def test_activations_without_room_on_the_disk_are_a_sentence(tmp_path: Path) -> None:
-    scratch = Scratch(DistributedContext(), tmp_path, memory_limit=0)
+    scratch = SharedBuffers(DistributedContext(), tmp_path, memory_limit=0)
     with full_disk(1000), pytest.raises(RunError, match=r"needs 40,000 bytes for activations"):
         scratch.matrix("h", 1000, 10)
     assert not list(tmp_path.iterdir())

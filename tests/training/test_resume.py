@@ -18,7 +18,7 @@ from gnntrain.models import SAGE
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, StepProgress
-from gnntrain.training.scratch import Scratch
+from gnntrain.training.shared_buffers import SharedBuffers
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
 from tests.training.test_trainer import Listener, make_loader
@@ -68,7 +68,7 @@ def make(
     )
     torch.manual_seed(1 + context.rank)
     features = MappedFeatures(store)
-    scratch = Scratch(context, directory, 1 << 30)
+    scratch = SharedBuffers(context, directory, 1 << 30)
     return Trainer(
         model,
         make_loader(store, context, 8 // context.world_size, kind),

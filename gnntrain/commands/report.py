@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gnntrain.commands.base import Arguments, Command, say
 from gnntrain.paths import expanded
-from gnntrain.verbs.base import Arguments, Verb, say
 
 
 def _report(arguments: Arguments) -> int:
@@ -21,7 +21,7 @@ def _report(arguments: Arguments) -> int:
     return 0
 
 
-VERB = Verb(
+COMMAND = Command(
     "RUN [RUN ...]",
     "one page about a run, or about several and what they differ in",
     "RUN is a run directory, a name under runs/, `latest`, or the folder of a sweep. The page is "

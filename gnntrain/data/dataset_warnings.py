@@ -17,7 +17,7 @@ Counts = Mapping[str, Int64Array]
 """By split, how many of its nodes have each class."""
 
 
-def doubts_about(store: GraphStore) -> list[str]:
+def dataset_warnings(store: GraphStore) -> list[str]:
     """A sentence for each: no edges, classes that no training node has, no validation nodes, a
     metric that a split cannot give."""
     counts = {split: _count(store, split) for split in SPLITS}

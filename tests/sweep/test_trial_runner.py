@@ -19,7 +19,7 @@ from gnntrain.cli import main
 from gnntrain.config import Config
 from gnntrain.errors import RunError
 from gnntrain.reporting.channel import Channel
-from gnntrain.reporting.trials import Standings
+from gnntrain.reporting.trials import SweepResults
 from gnntrain.sweep import run_sweep
 from gnntrain.training.records import Pruned
 from tests.reporting.samples import info, record_with_val
@@ -79,7 +79,7 @@ def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Training:
     return fake
 
 
-def statuses(standings: Standings) -> list[str]:
+def statuses(standings: SweepResults) -> list[str]:
     return [trial.status for trial in standings.trials]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.verbs.base import Arguments, Verb, exit_code
+from gnntrain.commands.base import Arguments, Command, exit_code
 
 
 def _resume(arguments: Arguments) -> int:
@@ -19,7 +19,7 @@ def _resume(arguments: Arguments) -> int:
     return exit_code(resume(run, config, arguments.overrides))
 
 
-VERB = Verb(
+COMMAND = Command(
     "RUN [group.key=value] ...",
     "go on with a run from its last checkpoint, exactly",
     "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep, whose "

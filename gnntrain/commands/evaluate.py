@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.verbs.base import Arguments, Verb, figure, say
+from gnntrain.commands.base import Arguments, Command, figure, say
 
 
 def _evaluate(arguments: Arguments) -> int:
@@ -16,7 +16,7 @@ def _evaluate(arguments: Arguments) -> int:
     return 0
 
 
-VERB = Verb(
+COMMAND = Command(
     "RUN",
     "exact metrics of a run's best checkpoint, on all splits",
     "RUN is a run directory, a name under runs/, or `latest`.",

@@ -6,9 +6,9 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnntrain.commands.base import Arguments, Command
 from gnntrain.errors import UserError
 from gnntrain.listing.kinds import KINDS
-from gnntrain.verbs.base import Arguments, Verb
 
 if TYPE_CHECKING:
     from gnntrain.listing.kinds import Listing
@@ -28,15 +28,15 @@ def _ls(arguments: Arguments) -> int:
             raise UserError(f"{kind} lie in no folder", hint)
         if not Path(folder).expanduser().is_dir():
             raise UserError(f"there is no folder {folder}", "Give one that is there.")
-    from gnntrain.reporting.sheet import Sheet
+    from gnntrain.reporting.text_report import TextReport
 
-    sheet = Sheet()
+    report = TextReport()
     for listing in _listings(kind, folder):
-        sheet.section(listing.title)
+        report.section(listing.title)
         if listing.rows:
-            sheet.table(listing.header, listing.rows, left=listing.left)
+            report.table(listing.header, listing.rows, left=listing.left)
         for note in listing.notes:
-            sheet.note(note)
+            report.note(note)
     return 0
 
 
@@ -60,14 +60,14 @@ def _listings(kind: str | None, folder: str | None) -> list[Listing]:
         listings += [samplers()] if kind != "models" else []
     if kind in ("runs", None):
         from gnntrain.listing.runs import runs
-        from gnntrain.reporting.finding import RUNS
+        from gnntrain.reporting.run_lookup import RUNS
 
         listing = runs(Path(folder).expanduser() if folder else RUNS)
         listings.append(listing.brief(_BRIEF, "gnntrain ls runs") if kind is None else listing)
     return listings
 
 
-VERB = Verb(
+COMMAND = Command(
     "[datasets|models|samplers|runs [FOLDER]]",
     "list data sets and what is prepared, models, samplers, runs",
     "Data sets with their sizes and prepared stores, models with their parameters, samplers, runs "

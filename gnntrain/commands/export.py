@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.verbs.base import Arguments, Verb, say
+from gnntrain.commands.base import Arguments, Command, say
 
 
 def _export(arguments: Arguments) -> int:
@@ -15,7 +15,7 @@ def _export(arguments: Arguments) -> int:
     return 0
 
 
-VERB = Verb(
+COMMAND = Command(
     "RUN [--out DIR]",
     "a run's best model as a plain PyG model, with a model card",
     "RUN is a run directory, a name under runs/, or `latest`. The folder (RUN/export unless --out "

@@ -19,14 +19,14 @@ from torch_geometric.data.graph_store import EdgeLayout
 from gnntrain.data.store import GraphStore
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import NO_NEEDS, BlockNeeds, MiniBatch
-from gnntrain.loading.features import FeatureSource, share
-from gnntrain.loading.loader import Position, RankShare, SeedPlan, mini_batch
+from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.loading.loader import Position, RankBatch, SeedPlan, mini_batch
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.pyg import require_pyg_backend, subgraph_of_batch
 
 
-class StockGraph(PyGGraphStore):  # type: ignore[misc]  # PyG is not typed
+class PyGGraph(PyGGraphStore):  # type: ignore[misc]  # PyG is not typed
     """The edges of a store as PyG's loaders take them, beside a `FeatureStore`. Read-only.
 
     Of all forms that PyG's loaders accept, this one costs the least memory. pyg-lib reads the
@@ -46,8 +46,8 @@ class StockGraph(PyGGraphStore):  # type: ignore[misc]  # PyG is not typed
         narrow = torch_geometric.typing.WITH_PYG_LIB and num_edges_fit
         # Offsets, indices and seeds must be of one type.
         dtype = store.indices.dtype if narrow else np.dtype(np.int64)
-        self._row = share(store.indices.astype(dtype, copy=False))
-        self._colptr = share(store.indptr.astype(dtype, copy=False))
+        self._row = as_tensor(store.indices.astype(dtype, copy=False))
+        self._colptr = as_tensor(store.indptr.astype(dtype, copy=False))
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """The only edge type's: in CSC form."""
@@ -63,7 +63,7 @@ class StockGraph(PyGGraphStore):  # type: ignore[misc]  # PyG is not typed
     _put_edge_index = _remove_edge_index = _refuse
 
 
-class StockNeighborLoader(Position):
+class PyGNeighborLoader(Position):
     """Stock PyG's `NeighborLoader` over one rank's part of the seeds, as a loader of ours.
 
     The stock loader is fed through its `batch_sampler`: seeds are shuffled, cut and shared out as
@@ -92,7 +92,7 @@ class StockNeighborLoader(Position):
         self,
         store: GraphStore,
         features: FeatureSource,
-        graph: StockGraph,
+        graph: PyGGraph,
         plan: SeedPlan,
         fan_outs: Sequence[int],
         *,
@@ -112,7 +112,7 @@ class StockNeighborLoader(Position):
         self._stock = torch_geometric.loader.NeighborLoader(
             (Data(), graph),
             list(fan_outs),
-            input_nodes=share(plan.seeds),
+            input_nodes=as_tensor(plan.seeds),
             replace=replace,
             batch_sampler=self._batches,
             generator=torch.Generator(),  # or each epoch would draw from the one of dropout
@@ -125,7 +125,7 @@ class StockNeighborLoader(Position):
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
         order = self._positions.order(self._epoch)
-        shares = [self._positions.share(order, step) for step in range(self._step, len(self))]
+        shares = [self._positions.rank_batch(order, step) for step in range(self._step, len(self))]
         self._batches[:] = [own.seeds for own in shares]
         stock = iter(self._stock)
         for own in shares:
@@ -134,7 +134,7 @@ class StockNeighborLoader(Position):
             yield batch
             del batch  # or it would live on while the next is made
 
-    def _batch(self, stock: Iterator[Data], own: RankShare) -> MiniBatch:
+    def _batch(self, stock: Iterator[Data], own: RankBatch) -> MiniBatch:
         with self.phases("sample"):
             with _seeded(self.plan.seed, self._epoch, self._step, self.plan.rank):
                 drawn = next(stock)

@@ -13,7 +13,7 @@ from gnntrain.errors import UserError
 from gnntrain.loading.batch import BlockNeeds, MiniBatch
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
-from gnntrain.loading.stock import StockGraph, StockNeighborLoader
+from gnntrain.loading.pyg_loader import PyGGraph, PyGNeighborLoader
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.graphs import random_graph, stored
 from tests.pyg_backends import BACKENDS, use_backend
@@ -36,9 +36,9 @@ def store(tmp_path: Path) -> GraphStore:
 
 def stock(
     store: GraphStore, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2), **options: Any
-) -> StockNeighborLoader:
-    features, graph = MappedFeatures(store), StockGraph(store)
-    return StockNeighborLoader(store, features, graph, plan, fan_outs, needs=NEEDS, **options)
+) -> PyGNeighborLoader:
+    features, graph = MappedFeatures(store), PyGGraph(store)
+    return PyGNeighborLoader(store, features, graph, plan, fan_outs, needs=NEEDS, **options)
 
 
 def own(store: GraphStore, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> NeighborLoader:
@@ -205,12 +205,12 @@ def test_the_graph_is_copied_for_torch_sparse_alone(
     store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_backend("pyg", monkeypatch)
-    indices, indptr, permutation = StockGraph(store).csc()
+    indices, indptr, permutation = PyGGraph(store).csc()
     assert permutation is None
     assert np.shares_memory(indices.numpy(), store.indices)
     assert indices.dtype == indptr.dtype == torch.int32
     use_backend("torch_sparse", monkeypatch)
-    indices, indptr, _ = StockGraph(store).csc()
+    indices, indptr, _ = PyGGraph(store).csc()
     assert np.shares_memory(indptr.numpy(), store.indptr)
     assert indices.dtype == indptr.dtype == torch.int64
 
@@ -220,7 +220,7 @@ def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
 ) -> None:
     use_backend("pyg", monkeypatch)
     monkeypatch.setattr(GraphStore, "num_edges", 2**31)
-    indices, indptr, _ = StockGraph(store).csc()
+    indices, indptr, _ = PyGGraph(store).csc()
     assert indices.dtype == indptr.dtype == torch.int64
 
 
@@ -232,4 +232,4 @@ def test_repeated_seeds_and_a_missing_backend_are_refused(
         stock(store, SeedPlan(np.array([4, 5, 4]), 2))
     use_backend("none", monkeypatch)
     with pytest.raises(UserError, match="neither can be imported"):
-        StockGraph(store)
+        PyGGraph(store)

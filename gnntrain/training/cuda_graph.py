@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore", message="This instance was constructed with ca
 _NUM_EAGER = 3
 
 
-class RecordedStep:
+class CUDAGraphStep:
     """Draws, gathers, computes and updates as one recorded whole, on fixed memory.
 
     The first steps of the usual size run as they are, then one is recorded; from there on a step is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.verbs.base import Arguments, Verb, figure, say
+from gnntrain.commands.base import Arguments, Command, figure, say
 
 
 def _prepare(arguments: Arguments) -> int:
@@ -18,7 +18,7 @@ def _prepare(arguments: Arguments) -> int:
     return 0
 
 
-VERB = Verb(
+COMMAND = Command(
     "[group=option] [group.key=value] ...",
     "build the data set's graph store, or verify the one that is there",
     "Training does so by itself; this does nothing else.",

@@ -12,7 +12,7 @@ from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 
 
-class Scratch:
+class SharedBuffers:
     """Hands out float32 matrices that every rank reads and writes.
 
     One rank alone gets ordinary memory. Several ranks map one file: in memory (which the size of

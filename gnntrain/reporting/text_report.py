@@ -23,7 +23,7 @@ _STYLES: dict[Judgement, str] = {"ok": "green", "note": "yellow", "problem": "bo
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing that was looked at.
 
     Attributes:
@@ -39,7 +39,7 @@ class Finding:
     hint: str = ""
 
 
-class Sheet:
+class TextReport:
     """Prints sections of rows. ``NO_COLOR`` is honoured, and an output without Unicode.
 
     Args:
@@ -72,7 +72,7 @@ class Sheet:
             head = Text(_INDENT).append(label.ljust(width), style="dim")
             self._wrapped(head.append(_GAP), value)
 
-    def findings(self, rows: Sequence[Finding]) -> None:
+    def checks(self, rows: Sequence[Check]) -> None:
         """What was found, judged, each with its hint below it."""
         width = max((len(row.name) for row in rows), default=0)
         for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gnntrain.verbs.base import Arguments, Verb, write_json
+from gnntrain.commands.base import Arguments, Command, write_json
 
 if TYPE_CHECKING:
     from gnntrain.planning.plan import Plan
@@ -27,20 +27,20 @@ def _plan(arguments: Arguments) -> int:
 
 def _show(plan: Plan) -> None:
     from gnntrain.planning.words import sections
-    from gnntrain.reporting.sheet import Sheet
     from gnntrain.reporting.text import format_seconds
+    from gnntrain.reporting.text_report import TextReport
 
-    sheet = Sheet()
+    report = TextReport()
     for title, rows in sections(plan):
-        sheet.section(title)
-        sheet.pairs(rows)
-    sheet.section("does it fit?")
-    sheet.findings(plan.findings)
-    sheet.line()
-    sheet.line(f"planned in {format_seconds(plan.seconds)}; nothing was written", style="dim")
+        report.section(title)
+        report.pairs(rows)
+    report.section("does it fit?")
+    report.checks(plan.checks)
+    report.line()
+    report.line(f"planned in {format_seconds(plan.seconds)}; nothing was written", style="dim")
 
 
-VERB = Verb(
+COMMAND = Command(
     "[group=option] [group.key=value] ...",
     "what a run will need, before it runs: memory, batches, time, disk",
     "Takes the keys that training takes, does a few of its steps and a part of its evaluation, "

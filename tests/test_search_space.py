@@ -6,7 +6,7 @@ import pytest
 
 from gnntrain.app import compose_config
 from gnntrain.config import MODEL_NAMES, Config, ConfigError
-from gnntrain.space import (
+from gnntrain.search_space import (
     Choices,
     Dimension,
     Interval,

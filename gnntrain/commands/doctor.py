@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.verbs.base import Arguments, Verb, write_json
+from gnntrain.commands.base import Arguments, Command, write_json
 
 
 def _doctor(arguments: Arguments) -> int:
@@ -12,23 +12,23 @@ def _doctor(arguments: Arguments) -> int:
     from dataclasses import asdict
 
     from gnntrain.doctor.examination import examine
-    from gnntrain.reporting.sheet import Sheet
+    from gnntrain.reporting.text_report import TextReport
 
     out = arguments.options.get("--json")
-    sheet = None if out == "-" else Sheet()
+    report = None if out == "-" else TextReport()
     sections = []
     for section in examine(config):
         sections.append(section)
-        if sheet is not None:
-            sheet.section(section.title)
-            sheet.findings(section.findings)
+        if report is not None:
+            report.section(section.title)
+            report.checks(section.findings)
     found = [finding for section in sections for finding in section.findings]
     num_problems = sum(finding.judgement == "problem" for finding in found)
     num_notes = sum(finding.judgement == "note" for finding in found)
-    if sheet is not None:
-        sheet.line()
+    if report is not None:
+        report.line()
         told = f"{_counted(num_problems, 'problem')}, {_counted(num_notes, 'note')}"
-        sheet.line(told if num_problems else f"ready: {told}", style="bold")
+        report.line(told if num_problems else f"ready: {told}", style="bold")
     if out is not None:
         write_json(out, [asdict(section) for section in sections])
     return 1 if num_problems else 0
@@ -38,7 +38,7 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-VERB = Verb(
+COMMAND = Command(
     "[group.key=value] ...",
     "what this machine offers, what is missing, and what `auto` chooses on it",
     "Looks at packages, processor, memory, GPUs, disks, and starts two ranks that add up numbers. "

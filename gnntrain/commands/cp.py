@@ -6,9 +6,9 @@ import difflib
 import shlex
 from pathlib import Path
 
+from gnntrain.commands.base import Arguments, Command, say
 from gnntrain.errors import UserError
 from gnntrain.groups import conf_dir, config_groups
-from gnntrain.verbs.base import Arguments, Verb, say
 
 
 def _cp(arguments: Arguments) -> int:
@@ -68,7 +68,7 @@ def _check_target(named: str, group: str, target: Path) -> None:
     raise UserError(f"{target} would not be found: {reason}", hint)
 
 
-VERB = Verb(
+COMMAND = Command(
     "EXPERIMENT FILE",
     "copy a shipped recipe's YAML file, for you to edit",
     "FILE is FOLDER/experiment/NAME.yaml with a NAME of your own; the command that uses it is "

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.verbs.base import Arguments, Verb, say
+from gnntrain.commands.base import Arguments, Command, say
 
 if TYPE_CHECKING:
     from gnntrain.config import Config
@@ -21,7 +21,7 @@ def _predict(arguments: Arguments) -> int:
 
     out = arguments.options.get("--out")
     if out is None:
-        raise UserError("predict needs --out FILE", f"As in `{VERB.examples[0]}`.")
+        raise UserError("predict needs --out FILE", f"As in `{COMMAND.examples[0]}`.")
     from gnntrain.run import saved_config
 
     config = None
@@ -71,7 +71,7 @@ def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-VERB = Verb(
+COMMAND = Command(
     "RUN --out FILE [--what WHAT] [--nodes NODES] [group.key=value] ...",
     "what a run's best model predicts, node by node, in a file",
     "RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: "

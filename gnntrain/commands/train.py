@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gnntrain.commands.base import Arguments, Command, exit_code
 from gnntrain.errors import UserError
-from gnntrain.verbs.base import Arguments, Verb, exit_code
 
 
 def _train(arguments: Arguments) -> int:
@@ -42,7 +42,7 @@ def _sweep(arguments: Arguments) -> int:
     return 0
 
 
-VERB = Verb(
+COMMAND = Command(
     "[FILE.yaml] [group=option] [group.key=value] ...",
     "train a model (the default: the word may be left out)",
     "Results go to runs/<name>, or to run.dir. FILE.yaml is a whole configuration to begin with, "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnntrain.drafts import file_in_place
+from gnntrain.atomic_io import atomic_write
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -41,7 +41,7 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class Verb:
+class Command:
     """One verb of the command line.
 
     Attributes:
@@ -90,7 +90,7 @@ def write_json(out: str, content: object) -> None:
         say(text)
         return
     try:
-        with file_in_place(expanded(out)) as file:
+        with atomic_write(expanded(out)) as file:
             file.write(f"{text}\n".encode())
     except OSError as error:
         reason = error.strerror or error

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.doubts import doubts_about
+from gnntrain.data.dataset_warnings import dataset_warnings
 from tests.graphs import random_graph, stored
 
 SPLITS = {"train": np.arange(6), "val": np.arange(6, 9), "test": np.arange(9, 12)}
@@ -15,7 +15,7 @@ def doubts(path: Path, labels: list[int] | list[list[int]], **changes: Any) -> l
     values = np.array(labels)
     num_classes = values.shape[1] if values.ndim == 2 else int(values.max()) + 1
     options = {"splits": SPLITS, "num_classes": num_classes, **changes}
-    return doubts_about(stored(path / "store", random_graph(12, 30, labels=values, **options)))
+    return dataset_warnings(stored(path / "store", random_graph(12, 30, labels=values, **options)))
 
 
 def test_a_graph_like_any_other_is_not_doubted(tmp_path: Path) -> None:

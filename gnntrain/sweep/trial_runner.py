@@ -16,8 +16,8 @@ from gnntrain.errors import Interrupted
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.pool import Gone, Worker, listening
-from gnntrain.sweep.process import Order, Outcome
+from gnntrain.sweep.pool import Worker, WorkerDied, listening
+from gnntrain.sweep.process import Outcome, TrialRequest
 from gnntrain.sweep.slots import Slots
 from gnntrain.sweep.sources import Source
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
@@ -52,7 +52,7 @@ class View(Protocol):
         """Time passes."""
 
 
-class Conductor:
+class TrialRunner:
     """Trains the trials of a source.
 
     Args:
@@ -144,7 +144,7 @@ class Conductor:
         run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
         config = self._slots.share(config.model_copy(update={"run": run}))
         plain = None if goes_on else config.to_dict()
-        worker.start(Order(trial.run_dir, plain, tuple(trial.overrides)))
+        worker.start(TrialRequest(trial.run_dir, plain, tuple(trial.overrides)))
 
     def _tell_unbegun(self) -> None:
         """Trials whose values do not go together fail before they begin."""
@@ -157,7 +157,7 @@ class Conductor:
         for worker in listening(list(self._busy), _LOOK_SECONDS):
             try:
                 kind, what = worker.hear()
-            except Gone as error:
+            except WorkerDied as error:
                 kind, what = "end", self._left_behind(self._busy[worker], str(error))
             self._take_in(worker, kind, what)
         self._view.refresh()

@@ -13,7 +13,7 @@ from typing import IO
 
 
 @contextmanager
-def file_in_place(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Give a file to write, which takes the place of what is at `path` once it is whole.
 
     A reader sees the old file or the new one. What an error or an interruption leaves unfinished
@@ -41,10 +41,10 @@ def file_in_place(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def folder_in_place(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Give an empty folder to fill, which becomes `path`, where at most an empty one is.
 
-    As `file_in_place` for all else.
+    As `atomic_write` for all else.
     """
     draft = _begin(path)
     try:

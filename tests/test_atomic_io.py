@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from gnntrain.drafts import file_in_place, folder_in_place
+from gnntrain.atomic_io import atomic_folder, atomic_write
 from gnntrain.errors import Interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -21,12 +21,12 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -
     path = tmp_path / "page.html"
     path.write_text("old")
     for error in (OSError(28, "No space left on device"), Interrupted()):
-        with suppress(type(error)), file_in_place(path) as file:
+        with suppress(type(error)), atomic_write(path) as file:
             file.write(b"ne")
             raise error
         assert path.read_text() == "old"
         assert names(tmp_path) == ["page.html"]
-    with file_in_place(path) as file:
+    with atomic_write(path) as file:
         file.write(b"new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -35,11 +35,11 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -
 
 def test_a_folder_comes_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "new" / "export"
-    with suppress(Interrupted), folder_in_place(path) as folder:
+    with suppress(Interrupted), atomic_folder(path) as folder:
         (folder / "a").touch()
         raise Interrupted
     assert names(path.parent) == []
-    with folder_in_place(path) as folder:
+    with atomic_folder(path) as folder:
         (folder / "a").touch()
         assert not path.exists()
     assert names(path.parent) == ["export"]
@@ -48,13 +48,13 @@ def test_a_folder_comes_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_link_stays_and_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("elsewhere")
-    with file_in_place(tmp_path / "link") as file:
+    with atomic_write(tmp_path / "link") as file:
         file.write(b"new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "elsewhere").read_text() == "new"
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with file_in_place(tmp_path / "pipe") as file:
+    with atomic_write(tmp_path / "pipe") as file:
         file.write(b"new")
     assert os.read(reader, 9) == b"new"
     assert (tmp_path / "pipe").is_fifo()
@@ -63,7 +63,7 @@ def test_a_link_stays_and_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
 
 def killed_writing(kind: str, path: Path) -> Path:
     """The draft of a process that was killed in the middle of it."""
-    code = f"import os\nfrom pathlib import Path\nfrom gnntrain.drafts import {kind}\n"
+    code = f"import os\nfrom pathlib import Path\nfrom gnntrain.atomic_io import {kind}\n"
     code += f"with {kind}(Path({str(path)!r})):\n    os.kill(os.getpid(), 9)\n"
     with subprocess.Popen(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}
@@ -75,7 +75,7 @@ def killed_writing(kind: str, path: Path) -> Path:
 
 
 def test_what_a_killed_writer_left_is_swept_by_the_next_and_nothing_else(tmp_path: Path) -> None:
-    for kind in (file_in_place, folder_in_place):
+    for kind in (atomic_write, atomic_folder):
         left = killed_writing(kind.__name__, tmp_path / "out")
         with kind(tmp_path / "out"):
             assert not left.exists()

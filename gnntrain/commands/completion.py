@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gnntrain.commands.base import Arguments, Command, say
 from gnntrain.errors import UserError
-from gnntrain.verbs.base import Arguments, Verb, say
 
 
 def _completion(arguments: Arguments) -> int:
@@ -24,14 +24,14 @@ def _completion(arguments: Arguments) -> int:
 
 
 def _candidates(line: str, *, with_meaning: bool) -> list[str]:
+    from gnntrain.commands import COMMANDS
     from gnntrain.completion.candidates import VerbWords, candidates
     from gnntrain.completion.scripts import SCRIPTS
     from gnntrain.listing.kinds import KINDS
-    from gnntrain.verbs import VERBS
 
     verbs = {
         name: VerbWords(verb.summary, verb.words, verb.changes_keys or not verb.words, verb.options)
-        for name, verb in VERBS.items()
+        for name, verb in COMMANDS.items()
     }
     found = candidates(line, verbs, {"shell": list(SCRIPTS), "kind": list(KINDS)})
     if not with_meaning:
@@ -39,7 +39,7 @@ def _candidates(line: str, *, with_meaning: bool) -> list[str]:
     return [f"{one.word}\t{one.meaning}".rstrip() for one in found]
 
 
-VERB = Verb(
+COMMAND = Command(
     "bash|zsh|fish",
     "print the script that completes verbs, keys and values in your shell",
     "Put the line of the example into the shell's start-up file; for fish: "

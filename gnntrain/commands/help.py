@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+from gnntrain.commands.base import Command
 from gnntrain.groups import config_groups
-from gnntrain.verbs.base import Verb
 
 _SWEEP_OPTION = "  -m, --multirun    sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna\n"
 _CONFIG_OPTIONS = """\
@@ -19,7 +19,7 @@ _GENERAL_OPTIONS = """\
 """
 
 
-def general_help(verbs: Mapping[str, Verb]) -> str:
+def general_help(verbs: Mapping[str, Command]) -> str:
     """What `gnntrain --help` prints."""
     width = max(map(len, verbs))
     lines = "\n".join(f"  {name:{width}}  {verb.summary}" for name, verb in verbs.items())
@@ -49,7 +49,7 @@ def _group_lines() -> list[str]:
     ]
 
 
-def verb_help(name: str, verb: Verb) -> str:
+def command_help(name: str, verb: Command) -> str:
     """What `gnntrain NAME --help` prints."""
     examples = "\n".join(f"  {line}" for line in verb.examples)
     details = textwrap.fill(verb.details, width=98)

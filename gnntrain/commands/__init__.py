@@ -1,0 +1,40 @@
+"""The verbs of the command line, a module each.
+
+What a verb needs is imported when it runs: help must answer at once, and workers import this too.
+"""
+
+from __future__ import annotations
+
+from gnntrain.commands import (
+    completion,
+    cp,
+    doctor,
+    evaluate,
+    export,
+    ls,
+    plan,
+    predict,
+    prepare,
+    report,
+    resume,
+    train,
+)
+from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.commands.help import command_help, general_help
+
+__all__ = ["COMMANDS", "Arguments", "Command", "command_help", "general_help", "say"]
+
+COMMANDS: dict[str, Command] = {
+    "train": train.COMMAND,
+    "resume": resume.COMMAND,
+    "evaluate": evaluate.COMMAND,
+    "predict": predict.COMMAND,
+    "export": export.COMMAND,
+    "plan": plan.COMMAND,
+    "report": report.COMMAND,
+    "prepare": prepare.COMMAND,
+    "ls": ls.COMMAND,
+    "cp": cp.COMMAND,
+    "doctor": doctor.COMMAND,
+    "completion": completion.COMMAND,
+}
