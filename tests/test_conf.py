@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -14,8 +15,11 @@ from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
     MODEL_NAMES,
+    BuiltinConfig,
     Config,
+    ConfigError,
     CSVConfig,
+    DatasetConfig,
     JSONLConfig,
     MLflowConfig,
     PluginConfig,
@@ -24,6 +28,7 @@ from gnntrain.config import (
     from_dict,
     reading,
 )
+from gnntrain.config.published import PUBLISHED
 from gnntrain.config.types import Section, expected
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 
@@ -64,9 +69,50 @@ def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
         above = []
 
 
+def inherited(file: Path) -> list[Path]:
+    """The files that a file of a group inherits, the most general one first."""
+    bases = (yaml.safe_load(file.read_text()) or {}).get("defaults", [])
+    if file.parent == conf_dir() or file.parent.name == "experiment":
+        return []
+    return [
+        path
+        for base in bases
+        if base != "_self_"
+        for path in (*inherited(file.with_stem(base)), file.with_stem(base))
+    ]
+
+
+def values_of(file: Path) -> dict[str, Any]:
+    """The keys of a file and of those that it inherits."""
+    values: dict[str, Any] = {}
+    for path in (*inherited(file), file):
+        values |= yaml.safe_load(path.read_text())
+    values.pop("defaults", None)
+    return values
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_key_has_a_comment(file: Path) -> None:
-    assert [key for _, key, comment in keys_with_comments(file) if not comment] == []
+def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(file: Path) -> None:
+    bases = inherited(file)
+    commented = {key for base in bases for _, key, comment in keys_with_comments(base) if comment}
+    commented |= {"defaults"} if bases else set()
+    found = [key for _, key, comment in keys_with_comments(file) if not comment]
+    assert set(found) <= commented
+
+
+def test_a_file_for_others_to_inherit_is_no_option() -> None:
+    assert (conf_dir() / "dataset" / "_published.yaml").is_file()
+    assert [name for name in config_groups()["dataset"] if name.startswith("_")] == []
+    with pytest.raises(ConfigError, match="_published"):
+        compose_config(["dataset=_published"])
+
+
+def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() -> None:
+    for name, published in PUBLISHED.items():
+        file = conf_dir() / "dataset" / f"{name}.yaml"
+        assert file.read_text().startswith("# ")
+        raw = yaml.safe_load(file.read_text())
+        assert raw == {"defaults": ["_published", "_self_"], "name": name, **published.defaults}
 
 
 def test_an_installed_package_has_the_files_inside(
@@ -123,7 +169,7 @@ def test_the_default_files_are_the_default_configuration() -> None:
 )
 def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str) -> None:
     given = {} if option == "default" else {"name": option}
-    raw = yaml.safe_load((conf_dir() / group / f"{option}.yaml").read_text())
+    raw = values_of(conf_dir() / group / f"{option}.yaml")
     section = from_dict({group: given}).to_dict()[group]
     if (group, option) == ("sampler", "full"):
         section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn
@@ -147,7 +193,7 @@ def test_a_plug_in_and_files_compose_once_they_are_named(
         ]
     ).config
     assert config.model == PluginConfig(name="mine", options={"depth": 3})
-    raw = yaml.safe_load((conf_dir() / "dataset" / "files.yaml").read_text())
+    raw = values_of(conf_dir() / "dataset" / "files.yaml")
     assert set(raw) == set(config.to_dict()["dataset"])
 
 
@@ -158,7 +204,9 @@ def test_a_logger_file_holds_its_options(option: str) -> None:
 
 
 def commented_sections() -> Iterator[tuple[str, Section, int]]:
-    """(file, the section it holds, depth of its keys) of every file that sets defaults."""
+    """(file, the section it holds, depth of its keys) of every file that explains its keys."""
+    yield "dataset/_dataset", DatasetConfig(), 0
+    yield "dataset/_published", BuiltinConfig(), 0
     for group, option in CHOICES:
         if group == "logger":
             yield f"logger/{option}", LOGGERS[option], 1
@@ -173,8 +221,11 @@ def commented_sections() -> Iterator[tuple[str, Section, int]]:
 def test_the_comment_of_a_key_says_meaning_range_and_default(
     name: str, section: Section, depth: int
 ) -> None:
-    for at, key, comment in keys_with_comments(conf_dir() / f"{name}.yaml"):
-        if at != depth:
+    file = conf_dir() / f"{name}.yaml"
+    commented_before = {key for base in inherited(file) for _, key, _ in keys_with_comments(base)}
+    for at, key, comment in keys_with_comments(file):
+        is_own = key in ("defaults", "name") and name.startswith("dataset/")
+        if at != depth or is_own or key in commented_before:
             continue
         field = type(section).model_fields[key]
         assert str(field.description) in comment, key

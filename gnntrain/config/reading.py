@@ -20,6 +20,7 @@ from gnntrain.config.names import (
     SYNTHETIC_NAMES,
 )
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest, shown
+from gnntrain.config.published import dataset_entry_points
 from gnntrain.config.schema import (
     MODEL_CLASSES,
     BuiltinConfig,
@@ -170,16 +171,20 @@ def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> 
     classes = _CLASSES.get(path)
     if classes is None:
         return default
-    return classes.get(str(raw.get("name", _DEFAULT_NAMES[path])), PluginConfig)
+    plugin = BuiltinConfig if path == "dataset" else PluginConfig
+    return classes.get(str(raw.get("name", _DEFAULT_NAMES[path])), plugin)
 
 
 def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem | None:
     """The mistake in the name that chooses a section's class, if there is one."""
     if path not in _CLASSES or "name" not in raw:
         return None
-    choices = _names(path)
     name = raw["name"]
-    if name in choices or (saved and path == "model" and isinstance(name, str)):
+    may_have_gone = saved and path in ("dataset", "model")
+    if isinstance(name, str) and (name in _CLASSES[path] or may_have_gone):
+        return None
+    choices = _names(path)
+    if name in choices:
         return None
     expects = "one of " + ", ".join(choices)
     if path == "model" and name == PluginConfig().name:
@@ -193,7 +198,9 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
 def _names(path: str) -> Sequence[str]:
     if path == "model":
         return (*MODEL_NAMES, *plugin_names())
-    return DATASET_NAMES if path == "dataset" else tuple(_CLASSES[path])
+    if path == "dataset":
+        return (*DATASET_NAMES, *dataset_entry_points())
+    return tuple(_CLASSES[path])
 
 
 def _example(path: str, section: type[Section]) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gnntrain.config import DATASET_NAMES, SyntheticConfig
 from gnntrain.config.names import SYNTHETIC_NAMES
-from gnntrain.data.published import PUBLISHED, GraphSize
+from gnntrain.config.published import PUBLISHED, GraphSize, dataset_entry_points
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 from gnntrain.listing.kinds import Listing
 from gnntrain.reporting.text import format_bytes, shown_path
@@ -22,7 +22,8 @@ def datasets(stores: Path) -> list[Listing]:
     by_name = defaultdict(list)
     for meta in prepared.values():
         by_name[meta.dataset].append(meta)
-    rows = [_row(name, by_name[name]) for name in DATASET_NAMES]
+    names = (*DATASET_NAMES, *sorted(dataset_entry_points()))
+    rows = [_row(name, by_name[name]) for name in names]
     header = ["data set", "nodes", "edges", "features", "classes", "prepared"]
     listing = Listing("data sets", header, rows, notes=[_SOURCES])
     return [listing, _stores(stores, prepared, broken)]
@@ -39,14 +40,14 @@ def _counted(number: int) -> str:
 
 
 def _size(name: str) -> GraphSize | None:
-    """Published, or as the defaults make it; None for a user's own files."""
+    """Published, or as the defaults make it; None for a user's own files or package."""
     if name in SYNTHETIC_NAMES:
         config = SyntheticConfig.model_validate({"name": name})
         num_edges = config.num_edges
         if num_edges is None:
             num_edges = round(config.avg_degree * config.num_nodes)
         return GraphSize(config.num_nodes, num_edges, config.num_features, config.num_classes)
-    return PUBLISHED.get(name)
+    return PUBLISHED[name].size if name in PUBLISHED else None
 
 
 def _prepared(stores: Path) -> tuple[dict[str, StoreMeta], dict[str, str]]:
