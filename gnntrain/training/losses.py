@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.data.build import Task
+from gnntrain.data.graph import Task
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

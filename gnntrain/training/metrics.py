@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.data.build import Task
-from gnntrain.data.ogb_data import ogb_nodeproppred
+from gnntrain.data.graph import Task
+from gnntrain.data.ogb import ogb_evaluator
 
 Metrics = dict[str, float]
 
@@ -106,10 +106,8 @@ def _multilabel(scores: Tensor, labels: Tensor, *, with_ranking: bool) -> Metric
 
 def _ogb(name: str, logits: Tensor, labels: Tensor, task: Task) -> Metrics:
     predicted = logits.argmax(dim=1, keepdim=True) if task == "multiclass" else logits
-    answer: dict[str, Any] = (
-        ogb_nodeproppred()
-        .Evaluator(name)
-        .eval({"y_true": _host(labels.view(predicted.shape)), "y_pred": _host(predicted)})
+    answer: dict[str, Any] = ogb_evaluator(name).eval(
+        {"y_true": _host(labels.view(predicted.shape)), "y_pred": _host(predicted)}
     )
     return {_OGB_NAMES.get(key, key): float(value) for key, value in answer.items()}
 

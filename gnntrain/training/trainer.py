@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.data.build import Task
+from gnntrain.data.graph import Task
 from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import TrainerConfig
-from gnntrain.data.build import Task
+from gnntrain.data.graph import Task
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.models import GNN, PlainModel
