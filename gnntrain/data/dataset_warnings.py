@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, Int64Array
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import SPLITS, Graph, Int64Array
 
 _NUM_SHOWN = 5
 _CHUNK_NODES = 1 << 18
@@ -17,7 +16,7 @@ Counts = Mapping[str, Int64Array]
 """By split, how many of its nodes have each class."""
 
 
-def dataset_warnings(store: GraphStore) -> list[str]:
+def dataset_warnings(store: Graph) -> list[str]:
     """A sentence for each: no edges, classes that no training node has, no validation nodes, a
     metric that a split cannot give."""
     counts = {split: _count(store, split) for split in SPLITS}
@@ -29,7 +28,7 @@ def dataset_warnings(store: GraphStore) -> list[str]:
     ]
 
 
-def _count(store: GraphStore, split: str) -> Int64Array:
+def _count(store: Graph, split: str) -> Int64Array:
     """int64 `[num_classes]`."""
     counts = np.zeros(store.num_classes, np.int64)
     nodes = store.split(split)
@@ -42,12 +41,12 @@ def _count(store: GraphStore, split: str) -> Int64Array:
     return counts
 
 
-def _no_edges(store: GraphStore) -> Iterator[str]:
+def _no_edges(store: Graph) -> Iterator[str]:
     if store.num_edges == 0:
         yield "The graph has no edges: all that the model sees of a node are its own features."
 
 
-def _unseen_classes(store: GraphStore, counts: Counts) -> Iterator[str]:
+def _unseen_classes(store: Graph, counts: Counts) -> Iterator[str]:
     unseen = np.flatnonzero((counts["train"] == 0) & (counts["val"] + counts["test"] > 0))
     if len(unseen) == 0:
         return
@@ -63,12 +62,12 @@ def _unseen_classes(store: GraphStore, counts: Counts) -> Iterator[str]:
     yield f"No training node has {of_all}, which cannot be learnt: {shown}{more}."
 
 
-def _no_validation(store: GraphStore) -> Iterator[str]:
+def _no_validation(store: Graph) -> Iterator[str]:
     if len(store.split("val")) == 0:
         yield "There are no validation nodes: the last epoch counts as the best."
 
 
-def _undefined_metric(store: GraphStore, counts: Counts) -> Iterator[str]:
+def _undefined_metric(store: Graph, counts: Counts) -> Iterator[str]:
     if store.metric not in _RANKING:
         return
     for split in ("val", "test"):

@@ -9,10 +9,9 @@ import numpy as np
 from gnntrain.data.array_files import ARRAY_SUFFIXES, load_arrays, pick_or_only
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import Column, column_of_array
-from gnntrain.data.graph import Int64Array
+from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import ID_ARRAYS, ID_NAMES
-from gnntrain.data.store import GraphStore
 from gnntrain.data.tables import (
     PARQUET_SUFFIXES,
     TEXT_SUFFIXES,
@@ -25,13 +24,13 @@ from gnntrain.errors import UserError
 _NUM_SHOWN = 3
 
 
-def index_of(store: GraphStore) -> NodeIndex:
+def index_of(store: Graph) -> NodeIndex:
     """From the ids that a graph's user gave its nodes to their numbers."""
     ids = store.node_ids
     return NodeIndex(None if ids is None else column_of_array(ids), store.num_nodes)
 
 
-def read_nodes(path: Path, store: GraphStore) -> Int64Array:
+def read_nodes(path: Path, store: Graph) -> Int64Array:
     """The nodes that a file names, in its order.
 
     Args:

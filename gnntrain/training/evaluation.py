@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import FeatureSource, StoredRows, as_tensor
 from gnntrain.loading.loader import Loader, whole_graph_block
@@ -78,7 +78,7 @@ class LayerwiseEvaluator:
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource,
         context: DistributedContext,
         scratch: SharedBuffers,
@@ -286,7 +286,7 @@ class SampledEvaluator:
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         loaders: Mapping[str, Loader],
         context: DistributedContext,
     ) -> None:
@@ -386,5 +386,5 @@ def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
     return model.readout(state if model.state_channels else h).cpu()
 
 
-def _metrics(store: GraphStore, logits: Tensor, labels: Tensor) -> Metrics:
+def _metrics(store: Graph, logits: Tensor, labels: Tensor) -> Metrics:
     return compute_metrics(logits, labels, store.task, store.metric, store.ogb_name)
