@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
-from gnntrain.data.columns import Column
+from gnntrain.data.columns import TEXT, is_null, to_int64, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
 
 
@@ -15,20 +17,19 @@ class NodeIndex:
     007 are one node), else as texts.
 
     Args:
-        ids: The nodes' ids in order, none missing, none twice; None: they are 0, 1, ….
+        ids: The nodes' ids in order (see `to_plain`), none missing, none twice; None: they are
+            0, 1, ….
         num_nodes: Number of nodes.
     """
 
-    def __init__(self, ids: Column | None, num_nodes: int) -> None:
-        import pandas as pd
-
+    def __init__(self, ids: pa.Array | None, num_nodes: int) -> None:
         self.num_nodes = num_nodes
-        self._is_text = ids is not None and ids.is_text
-        own = None if ids is None else ids.texts() if ids.is_text else ids.values
-        if own is not None and not self._is_text and (own == np.arange(num_nodes)).all():
+        own = None if ids is None else ids.to_numpy(zero_copy_only=False)
+        if own is not None and own.dtype != object and (own == np.arange(num_nodes)).all():
             own = None
-        self._own = own
-        self._index = pd.RangeIndex(num_nodes) if own is None else pd.Index(own)
+        self._own: AnyArray | None = own
+        self._is_text = own is not None and own.dtype == object
+        self._index = pd.RangeIndex(num_nodes) if own is None else pd.Index(own, dtype=own.dtype)
 
     def node_ids(self) -> AnyArray | None:
         """The ids as a store keeps them: int64 or UTF-8 bytes; None if they are 0, 1, …."""
@@ -41,42 +42,30 @@ class NodeIndex:
         first = range(self.num_nodes)[:3] if self._own is None else self._own[:3]
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
 
-    def find(self, column: Column) -> Int64Array:
-        """Node numbers of ids, −1 for those that are missing or unknown."""
-        distinct = self._find_values(column.values)
-        found = distinct if column.codes is None else distinct[column.codes]
-        found[column.missing] = -1
+    def find(self, ids: pa.Array) -> Int64Array:
+        """Node numbers of ids of any type, −1 for those that are missing or unknown."""
+        ids = to_plain(ids)
+        if not self._is_text:
+            numbers = to_int64(ids)
+            whole = self._numbers(numbers.fill_null(0).to_numpy())
+            whole[is_null(numbers)] = -1
+            return whole
+        # As Python objects, texts cost memory: only each one's first occurrence is made one.
+        texts = ids.cast(TEXT).dictionary_encode()
+        distinct = self._numbers(texts.dictionary.to_numpy(zero_copy_only=False))
+        codes = texts.indices.fill_null(len(distinct)).to_numpy()
+        found: Int64Array = np.append(distinct, -1)[codes]
         return found
+
+    def _numbers(self, ids: AnyArray) -> Int64Array:
+        return np.array(self._index.get_indexer(ids), np.int64)
 
     def knows(self, text: str) -> bool:
         """Whether an id, as written in a file, is a node's."""
-        return bool(self._find_values(np.array([text.strip()], object))[0] >= 0)
-
-    def _find_values(self, values: AnyArray) -> Int64Array:
-        if self._is_text:
-            texts = values if values.dtype == object else values.astype(str).astype(object)
-            return self._numbers(texts)
-        if values.dtype.kind != "O":
-            return self._numbers(values)
-        whole, usable = _whole_numbers(values)
-        return np.where(usable, self._numbers(whole), -1)
-
-    def _numbers(self, values: AnyArray) -> Int64Array:
-        return np.array(self._index.get_indexer(values), np.int64)
+        return bool(self.find(pa.array([text], TEXT))[0] >= 0)
 
 
 def utf8(texts: AnyArray) -> AnyArray:
     """Texts as a store keeps them: bytes of one length, as long as the longest needs."""
     encoded: AnyArray = np.char.encode(texts.astype(str), "utf-8")
     return encoded
-
-
-def _whole_numbers(texts: AnyArray) -> tuple[Int64Array, AnyArray]:
-    """Texts as int64, and which of them are whole numbers at all."""
-    import pandas as pd
-
-    written = pd.Series(texts, dtype=object)
-    numbers = pd.to_numeric(written, errors="coerce").to_numpy(np.float64)
-    plain = written.str.fullmatch(r"[+-]?\d+").to_numpy(bool)
-    usable = plain & (np.abs(numbers) < 2.0**63)  # false for NaN
-    return written.where(usable, "0").to_numpy().astype(np.int64), usable
