@@ -15,7 +15,7 @@ from gnntrain.data.file_targets import no_splits, no_targets, read_targets, spli
 from gnntrain.data.graph import METRICS_OF_TASK, AnyArray, GraphData, Task
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import UNKNOWN_NODE, NodeRows, unknown_hint
-from gnntrain.data.tables import GrowingArray
+from gnntrain.data.tables import GrowingArray, merge
 from gnntrain.data.targets import METRIC_OF_TASK
 from gnntrain.errors import UserError
 
@@ -148,12 +148,13 @@ def _read_edges(
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
     """Source nodes, target nodes and weights of the edges between known nodes.
 
-    Only a batch of ids is held at a time. Nodes are int32 where their number allows, else int64.
+    Of the file, only a batch of rows is held at a time: about as many as there are nodes. Nodes
+    are int32 where their number allows, else int64.
     """
     dtype = np.int32 if index.num_nodes <= np.iinfo(np.int32).max else np.int64
     sources, targets, weights = GrowingArray(dtype), GrowingArray(dtype), GrowingArray(np.float32)
     table, places = columns.table, tuple(columns.places.values())
-    for batch in table.batches(places, columns.numbers):
+    for batch in merge(table.batches(places, columns.numbers), index.num_hashed):
         src, dst = (index.find(ids) for ids in batch.columns)
         known = (src >= 0) & (dst >= 0)
         bad.add(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gnntrain.data.columns import TEXT, is_null, to_int64, to_plain
+from gnntrain.data.columns import TEXT, to_int64, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
 
 
@@ -24,45 +24,49 @@ class NodeIndex:
 
     def __init__(self, ids: pa.Array | None, num_nodes: int) -> None:
         self.num_nodes = num_nodes
-        own = None if ids is None else ids.to_numpy(zero_copy_only=False)
-        if own is not None and own.dtype != object and (own == np.arange(num_nodes)).all():
-            own = None
-        self._own: AnyArray | None = own
-        self._is_text = own is not None and own.dtype == object
-        self._index = pd.RangeIndex(num_nodes) if own is None else pd.Index(own, dtype=own.dtype)
+        is_text = ids is not None and ids.type == TEXT
+        if ids is not None and not is_text and (ids.to_numpy() == np.arange(num_nodes)).all():
+            ids = None
+        self._ids = ids
+        self._is_text = is_text
+
+    @property
+    def num_hashed(self) -> int:
+        """Number of ids that each call of `find` hashes first: many at once are faster."""
+        return 0 if self._ids is None else self.num_nodes
 
     def node_ids(self) -> AnyArray | None:
         """The ids as a store keeps them: int64 or UTF-8 bytes; None if they are 0, 1, …."""
-        if self._own is None or not self._is_text:
-            return self._own
-        return utf8(self._own)
+        if self._ids is None:
+            return None
+        ids: AnyArray = self._ids.to_numpy(zero_copy_only=False)
+        return utf8(ids) if self._is_text else ids
 
     def shown(self) -> str:
         """The first ids, for messages."""
-        first = range(self.num_nodes)[:3] if self._own is None else self._own[:3]
+        first = range(self.num_nodes)[:3] if self._ids is None else self._ids[:3].to_pylist()
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
 
     def find(self, ids: pa.Array) -> Int64Array:
         """Node numbers of ids of any type, −1 for those that are missing or unknown."""
-        ids = to_plain(ids)
-        if not self._is_text:
-            numbers = to_int64(ids)
-            whole = self._numbers(numbers.fill_null(0).to_numpy())
-            whole[is_null(numbers)] = -1
-            return whole
-        # As Python objects, texts cost memory: only each one's first occurrence is made one.
-        texts = ids.cast(TEXT).dictionary_encode()
-        distinct = self._numbers(texts.dictionary.to_numpy(zero_copy_only=False))
-        codes = texts.indices.fill_null(len(distinct)).to_numpy()
-        found: Int64Array = np.append(distinct, -1)[codes]
-        return found
-
-    def _numbers(self, ids: AnyArray) -> Int64Array:
-        return np.array(self._index.get_indexer(ids), np.int64)
+        ids = self._comparable(ids)
+        if self._ids is None:
+            is_known = pc.and_(pc.greater_equal(ids, 0), pc.less(ids, self.num_nodes))
+            found = pc.if_else(is_known, ids, None)
+        else:
+            found = pc.index_in(ids, self._ids, skip_nulls=True)
+        return np.asarray(found.fill_null(-1).to_numpy(), np.int64)
 
     def knows(self, text: str) -> bool:
         """Whether an id, as written in a file, is a node's."""
-        return bool(self.find(pa.array([text], TEXT))[0] >= 0)
+        node = self._comparable(pa.array([text], TEXT))[0]
+        if self._ids is None or not node.is_valid:
+            return bool(node.is_valid and 0 <= node.as_py() < self.num_nodes)
+        return bool(pc.index(self._ids, node).as_py() >= 0)
+
+    def _comparable(self, ids: pa.Array) -> pa.Array:
+        ids = to_plain(ids)
+        return ids.cast(TEXT) if self._is_text else to_int64(ids)
 
 
 def utf8(texts: AnyArray) -> AnyArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +117,30 @@ class Table(ABC):
         return to_plain(column.combine_chunks(), fractions=fractions)
 
 
+def merge(batches: Iterable[Batch], num_rows: int) -> Iterator[Batch]:
+    """The same rows in batches of `num_rows` or more, but for the last one."""
+    group: list[Batch] = []
+    for batch in batches:
+        group.append(batch)
+        if sum(len(some.rows) for some in group) >= num_rows:
+            yield _concatenated(group)
+            group = []
+    if group:
+        yield _concatenated(group)
+
+
+def _concatenated(group: Sequence[Batch]) -> Batch:
+    if len(group) == 1:
+        return group[0]
+    columns = zip(*(batch.columns for batch in group), strict=True)
+    return Batch(
+        [pa.concat_arrays(parts) for parts in columns],
+        np.concatenate([batch.matrix for batch in group]),
+        np.concatenate([batch.rows for batch in group]),
+        group[-1].end,
+    )
+
+
 class GrowingArray:
     """An array that grows at its end, in place: memory never holds it twice.
 
@@ -133,7 +157,7 @@ class GrowingArray:
         """Add rows; the first ones may be of another width than was told."""
         end = self._length + len(values)
         if end > len(self._array):
-            self._resize((max(end, 2 * len(self._array)), *values.shape[1:]))
+            self._resize((end + end // 8, *values.shape[1:]))
         self._array[self._length : end] = values
         self._length = end
 
