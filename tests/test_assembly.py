@@ -48,8 +48,7 @@ def trained(store: GraphStore, device: str, model: str, backend: str, scratch: P
         parts.model,
         parts.loader(),
         parts.evaluator,
-        task=store.task,
-        metric=store.metric,
+        task=parts.task,
         config=config.trainer,
         context=context,
     )

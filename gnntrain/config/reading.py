@@ -208,7 +208,7 @@ def _wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
     if isinstance(value, float) and "integer" in expects and value.is_integer():
         hint = f"write {int(value)}"
     elif isinstance(value, str):
-        hint = did_you_mean(value, _literals(field.annotation))
+        hint = did_you_mean(value, _literals(field.annotation) or _listed(expects))
     elif "list" in expects and isinstance(value, int):
         hint = f"write {path}=[{value},{value}]"
     return Problem(path, shown(value), expects, hint)
@@ -219,6 +219,11 @@ def _literals(annotation: Any) -> list[str]:
     if getattr(annotation, "__origin__", None) is Literal:
         return [str(word) for word in get_args(annotation)]
     return [word for part in get_args(annotation) for word in _literals(part)]
+
+
+def _listed(expects: str) -> list[str]:
+    """The choices that a description lists."""
+    return expects.removeprefix("one of ").split(", ") if expects.startswith("one of ") else []
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

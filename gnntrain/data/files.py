@@ -31,7 +31,7 @@ from gnntrain.data.array_files import (
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import Rows, column_of_array, finite_rows
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
-from gnntrain.data.graph import JSON, METRICS_OF_TASK, AnyArray, GraphData, Int64Array, Task
+from gnntrain.data.graph import JSON, AnyArray, GraphData, Int64Array, Task
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.node_rows import (
     REPEATED_NODE,
@@ -45,8 +45,9 @@ from gnntrain.data.node_rows import (
     repeated,
     unknown_hint,
 )
-from gnntrain.data.targets import METRIC_OF_TASK, smallest_int
+from gnntrain.data.targets import smallest_int
 from gnntrain.errors import UserError
+from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -153,11 +154,11 @@ class FilesBuilder:
 
 def _metric(asked: str, task: Task) -> str:
     if asked == "auto":
-        return METRIC_OF_TASK[task]
-    if asked not in METRICS_OF_TASK[task]:
+        return DEFAULT_METRICS[task]
+    if asked not in metrics_for(task):
         raise UserError(
             f"dataset.metric={asked}: the labels make a {task} task.",
-            f"Choose one of {', '.join(METRICS_OF_TASK[task])}, or leave dataset.metric=auto.",
+            f"Choose one of {', '.join(metrics_for(task))}, or leave dataset.metric=auto.",
         )
     return asked
 
