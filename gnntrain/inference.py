@@ -120,9 +120,7 @@ def load_best(
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
     context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
     torch.set_num_threads(config.distributed.threads or available_cores())
-    parts = Parts(
-        config, store, context, scratch_dir or run.path, num_outputs=signature.num_outputs
-    )
+    parts = Parts(config, store, context, scratch_dir or run.path, labels=signature)
     load_weights(parts.model, state, checkpoint)
     return BestModel(run, epoch_of(state, checkpoint), signature, parts)
 

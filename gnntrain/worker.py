@@ -48,8 +48,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             parts.model,
             loader,
             parts.evaluator,
-            task=parts.store.task,
-            metric=parts.store.metric,
+            task=parts.task,
             config=config.trainer,
             context=context,
             callbacks=callbacks,
@@ -65,8 +64,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         for callback in callbacks:
             callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
         if context.is_main:
-            for doubt in dataset_warnings(parts.store):
-                _log.warning("%s", doubt)
+            for text in (*dataset_warnings(parts.store), *parts.task.warnings()):
+                _log.warning("%s", text)
         _fit(trainer, callbacks, run, job, parts)
 
 

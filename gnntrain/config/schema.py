@@ -30,6 +30,7 @@ from gnntrain.config.types import (
     ZeroOrMore,
     text_of_number,
 )
+from gnntrain.metrics import metric_names
 
 JSON = dict[str, Any]
 
@@ -111,6 +112,12 @@ class BuiltinConfig(DatasetConfig):
     """Which of the data set's train/val/test splits, where it has several."""
 
 
+def _metric(name: str) -> str:
+    if name != "auto" and name not in metric_names():
+        raise ValueError
+    return name
+
+
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
@@ -140,9 +147,9 @@ class FilesConfig(DatasetConfig):
     """Column that says train, val or test; null: found by itself."""
     task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
     """What is predicted for a node; auto: seen from the labels."""
-    metric: Literal["auto", "accuracy", "roc_auc", "average_precision", "f1_micro", "f1_macro"] = (
-        "auto"
-    )
+    metric: Annotated[
+        str, AfterValidator(_metric), Expected("one of auto, " + ", ".join(metric_names()))
+    ] = "auto"
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""
