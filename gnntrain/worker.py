@@ -11,7 +11,7 @@ import torch
 from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
 from gnntrain.data.dataset_warnings import dataset_warnings
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
@@ -42,14 +42,13 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             callbacks = [listener, *build_loggers(job.config["logger"], run, job.config)]
-        parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
+        parts = Parts(config, StoredGraph.open(job.store, check=False), context, run.path)
         loader = parts.loader()
         trainer = Trainer(
             parts.model,
             loader,
             parts.evaluator,
-            task=parts.store.task,
-            metric=parts.store.metric,
+            task=parts.task,
             config=config.trainer,
             context=context,
             callbacks=callbacks,
@@ -65,8 +64,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         for callback in callbacks:
             callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
         if context.is_main:
-            for doubt in dataset_warnings(parts.store):
-                _log.warning("%s", doubt)
+            for text in (*dataset_warnings(parts.store), *parts.task.warnings()):
+                _log.warning("%s", text)
         _fit(trainer, callbacks, run, job, parts)
 
 
@@ -132,7 +131,7 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         world_size=context.world_size,
         device=f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
         metric=store.metric,
-        store_path=str(store.path),
+        store_path=str(job.store),
         store_reason=job.store_reason,
         store_seconds=job.store_seconds,
         sampler=parts.sampler_in_words(),

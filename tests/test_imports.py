@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 FLOORS = [
     ["__init__", "errors", "jit", "groups", "cores", "phases", "paths", "atomic_io"],
     ["plugins"],
+    ["metrics"],
     ["config", "completion"],
     ["compute"],
     ["distributed"],
@@ -21,6 +22,7 @@ FLOORS = [
     ["sampling"],
     ["loading"],
     ["models"],
+    ["tasks"],
     ["training"],
     ["reporting"],
     ["assembly", "job", "run_store"],

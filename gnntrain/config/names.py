@@ -1,4 +1,4 @@
-"""The names of data sets, samplers and metrics; where a data set's own defaults differ.
+"""The names of data sets and samplers; where a data set's own defaults differ.
 
 Nothing is imported here: a name can be listed without torch.
 """
@@ -35,9 +35,7 @@ BUILTIN_NAMES = (
 
 DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
 
-SAMPLER_NAMES = ("auto", "numba", "triton", "pyg")
-
-METRIC_NAMES = ("auto", "accuracy", "roc_auc", "average_precision", "f1_micro", "f1_macro")
+SAMPLER_NAMES = ("numba", "triton", "pyg")
 
 DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # The exact shapes of the two graphs that papers measure speed on.

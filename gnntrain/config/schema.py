@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 from gnntrain.config.features import FeaturesConfig
 from gnntrain.config.loggers import JSONLConfig, LoggerConfig
 from gnntrain.config.models import ModelConfig
-from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, METRIC_NAMES, SAMPLER_NAMES
+from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, SAMPLER_NAMES
 from gnntrain.config.sweeps import AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
@@ -33,6 +33,7 @@ from gnntrain.config.types import (
     ZeroOrMore,
     text_of_number,
 )
+from gnntrain.metrics import metric_names
 from gnntrain.plugins import METRICS, SAMPLERS
 
 
@@ -142,7 +143,7 @@ class FilesConfig(DatasetConfig):
     """Column that says train, val or test; null: found by itself."""
     task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
     """What is predicted for a node; auto: seen from the labels."""
-    metric: Annotated[str, OneOf(lambda: METRIC_NAMES, METRICS)] = "auto"
+    metric: Annotated[str, OneOf(lambda: ("auto", *metric_names()), METRICS)] = "auto"
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""
@@ -157,7 +158,7 @@ class SamplerConfig(Section):
     """In-neighbours drawn a node, one number a layer, the hop next to the seed nodes first."""
     replace: bool = False
     """Draw neighbours with replacement."""
-    backend: Annotated[str, OneOf(lambda: SAMPLER_NAMES, SAMPLERS)] = "auto"
+    backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_NAMES), SAMPLERS)] = "auto"
     """Who draws: numba on the CPU, triton on the GPU, pyg's own loader; auto: what fits."""
     threads: ZeroOrMore | None = None
     """Background threads a rank that make batches; 0: none; null: 1 where a core is left for it."""

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.gat import head_width
+from gnntrain.sampling.block import Block
 
 
 class GATv2(GNN):

@@ -13,6 +13,7 @@ from typing import Self, TextIO
 from rich.text import Text
 
 from gnntrain import __version__
+from gnntrain.metrics import get_metric
 from gnntrain.reporting.progress import Progress, format_eta
 from gnntrain.reporting.terminal import INDENT, Terminal
 from gnntrain.reporting.text import counted, format_fraction, format_seconds, shown_metric
@@ -220,7 +221,8 @@ class SweepConsole:
     def _is_best(self, trial: Trial) -> bool:
         if trial.status != "completed" or trial.val is None:
             return False
-        if self._best is not None and trial.val <= self._best[0]:
+        metric = get_metric(trial.metric or "")
+        if self._best is not None and not metric.is_better(trial.val, than=self._best[0]):
             return False
         self._best = (trial.val, trial.number)
         return True
