@@ -26,7 +26,7 @@ from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.reading import from_dict, plugin_names, read
 from gnntrain.config.whole import is_config_file, whole_configuration
 from gnntrain.config.yaml_files import read_yaml
-from gnntrain.groups import conf_dir, config_groups
+from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import is_folder
 
 __all__ = [
@@ -164,14 +164,13 @@ def _folder_problems(folder: Path) -> Iterator[Problem]:
     if not is_folder(folder):
         yield Problem("--config-dir", str(folder), "a folder")
         return
-    shipped = config_groups()
-    for group, options in shipped.items():
+    for group in GROUPS:
         for file in sorted((folder / group).glob("*.yaml")):
             try:
                 read_yaml(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 yield Problem("--config-dir", str(file), f"a YAML file: {error}")
-            if file.stem in options:
+            if (conf_dir() / group / file.name).is_file():
                 expects = f"files with names of their own: {group}={file.stem} is shipped already"
                 yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")
 

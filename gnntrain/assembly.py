@@ -19,7 +19,6 @@ from gnntrain.config import Config, SamplerConfig
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import BlockNeeds
 from gnntrain.loading.device_features import (
     DeviceFeatures,
     PlacedFeatures,
@@ -34,6 +33,7 @@ from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.loading.pyg_loader import PyGGraph, PyGNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.tasks import NodeClassification, Task
 from gnntrain.tasks.node_classification import Labels

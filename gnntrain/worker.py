@@ -22,6 +22,7 @@ from gnntrain.reporting.logfiles import restore_tables
 from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.text import counted
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Callback, RunInfo
@@ -117,7 +118,7 @@ def _fit(
 def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInfo:
     config, store, context = parts.config, parts.store, parts.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
-    ranks = _counted(context.world_size, f"{kind} rank")
+    ranks = counted(context.world_size, f"{kind} rank")
     each = " each" if context.world_size > 1 else ""
     return RunInfo(
         dataset=store.dataset,
@@ -128,7 +129,7 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         num_classes=store.num_classes,
         num_parameters=parts.num_parameters,
         world_size=context.world_size,
-        device=f"{ranks}, {_counted(torch.get_num_threads(), 'thread')}{each}",
+        device=f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
         metric=store.metric,
         store_path=str(store.path),
         store_reason=job.store_reason,
@@ -142,7 +143,3 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         first_epoch=first_epoch,
         placement=parts.placement_in_words,
     )
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

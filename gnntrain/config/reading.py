@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -29,7 +29,7 @@ from gnntrain.config.schema import (
     SyntheticConfig,
 )
 from gnntrain.config.sweeps import SWEEP_CLASSES
-from gnntrain.config.types import Section, expected
+from gnntrain.config.types import Section, choices, expected
 from gnntrain.groups import GROUPS
 
 _UNKNOWN = "unknown key"
@@ -144,12 +144,12 @@ def _read(
             chosen = _chosen_class(path, value, section)
             sound[key] = _read(chosen, f"{path}.", value, problems, saved=saved)
     try:
-        return kind(**sound)
+        return kind.model_validate(sound, context={"saved": saved})
     except ValidationError as error:
         wrong = dict.fromkeys(str(entry["loc"][0]) for entry in error.errors())
     for key in wrong:
         problems.append(_wrong_value(f"{prefix}{key}", sound.pop(key), kind.model_fields[key]))
-    return kind(**sound)
+    return kind.model_validate(sound, context={"saved": saved})
 
 
 def _unknown_keys(path: str, value: object) -> Iterator[Problem]:
@@ -177,17 +177,17 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
     """The mistake in the name that chooses a section's class, if there is one."""
     if path not in _CLASSES or "name" not in raw:
         return None
-    choices = _names(path)
+    names = _names(path)
     name = raw["name"]
-    if name in choices or (saved and path == "model" and isinstance(name, str)):
+    if name in names or (saved and path == "model" and isinstance(name, str)):
         return None
-    expects = "one of " + ", ".join(choices)
+    expects = "one of " + ", ".join(names)
     if path == "model" and name == PluginConfig().name:
         expects = "the name of an installed plug-in model: " + (
             ", ".join(plugin_names()) or f"no package offers one (entry points {PLUGIN_GROUP})"
         )
         return Problem("model.name", shown(name), expects, "model=plugin model.name=NAME")
-    return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), choices))
+    return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), names))
 
 
 def _names(path: str) -> Sequence[str]:
@@ -208,22 +208,10 @@ def _wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
     if isinstance(value, float) and "integer" in expects and value.is_integer():
         hint = f"write {int(value)}"
     elif isinstance(value, str):
-        hint = did_you_mean(value, _literals(field.annotation) or _listed(expects))
+        hint = did_you_mean(value, choices(field))
     elif "list" in expects and isinstance(value, int):
         hint = f"write {path}=[{value},{value}]"
     return Problem(path, shown(value), expects, hint)
-
-
-def _literals(annotation: Any) -> list[str]:
-    """All words that an annotation admits."""
-    if getattr(annotation, "__origin__", None) is Literal:
-        return [str(word) for word in get_args(annotation)]
-    return [word for part in get_args(annotation) for word in _literals(part)]
-
-
-def _listed(expects: str) -> list[str]:
-    """The choices that a description lists."""
-    return expects.removeprefix("one of ").split(", ") if expects.startswith("one of ") else []
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -20,6 +20,7 @@ from gnntrain.config.types import (
     FolderName,
     NonNegative,
     Number,
+    OneOf,
     OneOrMore,
     PathText,
     Positive,
@@ -30,7 +31,8 @@ from gnntrain.config.types import (
     ZeroOrMore,
     text_of_number,
 )
-from gnntrain.metrics import metric_names
+from gnntrain.metrics import BUILT_IN_METRICS
+from gnntrain.plugins import METRICS
 
 JSON = dict[str, Any]
 
@@ -112,12 +114,6 @@ class BuiltinConfig(DatasetConfig):
     """Which of the data set's train/val/test splits, where it has several."""
 
 
-def _metric(name: str) -> str:
-    if name != "auto" and name not in metric_names():
-        raise ValueError
-    return name
-
-
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
@@ -147,9 +143,7 @@ class FilesConfig(DatasetConfig):
     """Column that says train, val or test; null: found by itself."""
     task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
     """What is predicted for a node; auto: seen from the labels."""
-    metric: Annotated[
-        str, AfterValidator(_metric), Expected("one of auto, " + ", ".join(metric_names()))
-    ] = "auto"
+    metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""

@@ -257,7 +257,6 @@ def _edge_list(data: GraphData, options: PrepareOptions) -> EdgeList:
         data.dst,
         data.edge_weight,
         mirror=data.symmetric or options.to_undirected,
-        mirror_loops=options.to_undirected and not data.symmetric,
         merge=options.to_undirected,
         fill_loops=options.add_self_loops,
     )

@@ -42,8 +42,8 @@ class EdgeList:
         src: int32 or int64 `[num_given_edges]`.
         dst: int32 or int64 `[num_given_edges]`.
         weight: `[num_given_edges]`, or None.
-        mirror: Each given edge stands for both directions.
-        mirror_loops: A self loop counts once a direction too, hence twice.
+        mirror: Each given edge stands for both directions; a self loop, too, so that it counts
+            twice.
         merge: Edges between the same two nodes become one, with the sum of their weights.
         fill_loops: Nodes without a self loop get one of weight 1.
     """
@@ -52,7 +52,6 @@ class EdgeList:
     dst: IntArray
     weight: npt.NDArray[Any] | None = None
     mirror: bool = False
-    mirror_loops: bool = False
     merge: bool = False
     fill_loops: bool = False
 
@@ -88,7 +87,7 @@ def count_columns(edges: EdgeList, num_nodes: int) -> Int64Array:
     """In-edges of each node before any are merged or filled in, int64 `[num_nodes]`."""
     counts = np.zeros(num_nodes, dtype=np.int64)
     for src, dst, _ in edges.chunks():
-        _count(src, dst, edges.mirror, edges.mirror_loops, counts)
+        _count(src, dst, edges.mirror, counts)
     return counts
 
 
@@ -148,7 +147,7 @@ def _build_block(edges: EdgeList, num_nodes: int, counts: Int64Array, first: int
     has_loop = np.zeros(num_columns, dtype=np.bool_)
     end = 0
     for src, dst, given in edges.chunks():
-        how = (first, row_bits, edges.mirror, edges.mirror_loops)
+        how = (first, row_bits, edges.mirror)
         end = _collect(src, dst, given, *how, end, keys, weight, has_loop)
     if edges.fill_loops:
         bare = np.flatnonzero(~has_loop)
@@ -179,12 +178,10 @@ def _sorted(keys: Int64Array, weight: Float32Array) -> tuple[Int64Array, Float32
 
 
 @jit
-def _count(
-    src: IntArray, dst: IntArray, mirror: bool, mirror_loops: bool, counts: Int64Array
-) -> None:
+def _count(src: IntArray, dst: IntArray, mirror: bool, counts: Int64Array) -> None:
     for edge in range(len(src)):
         counts[dst[edge]] += 1
-        if mirror and (mirror_loops or src[edge] != dst[edge]):
+        if mirror:
             counts[src[edge]] += 1
 
 
@@ -196,7 +193,6 @@ def _collect(
     first: int,
     row_bits: int,
     mirror: bool,
-    mirror_loops: bool,
     end: int,
     keys: Int64Array,
     weight: Float32Array,
@@ -214,7 +210,7 @@ def _collect(
             end += 1
             if one == other:
                 has_loop[one - first] = True
-        if mirror and (mirror_loops or one != other) and 0 <= one - first < num_columns:
+        if mirror and 0 <= one - first < num_columns:
             keys[end] = ((one - first) << row_bits) | other
             if weighted:
                 weight[end] = given[edge]

@@ -56,8 +56,8 @@ class GraphData:
         task: Kind of labels.
         splits: Node ids of exactly "train", "val" and "test".
         features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
-        symmetric: `src`/`dst` give each undirected edge once; the store holds both directions
-            (a self loop once).
+        symmetric: `src`/`dst` give each undirected edge once; the store holds both directions. A
+            self loop is stored twice, as OGB's `add_inverse_edge` and PyG's `to_undirected` do.
         edge_weight: float32 `[num_given_edges]`, or None.
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         class_names: The classes in the user's words (where a node has several labels: the labels),

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm, LayerNorm
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.fused import AggregatedLinear
 from gnntrain.models.fused_on_device import autocast_type
+from gnntrain.sampling.block import Block
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]

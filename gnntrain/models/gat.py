@@ -10,11 +10,11 @@ from torch import Tensor
 from torch_geometric.nn import GATConv
 
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import by_head
 from gnntrain.models.attention import attend, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
+from gnntrain.sampling.block import Block
 
 
 def head_width(channels: int, heads: int) -> int:

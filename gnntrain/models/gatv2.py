@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.gat import head_width
+from gnntrain.sampling.block import Block
 
 
 class GATv2(GNN):

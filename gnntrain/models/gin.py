@@ -8,10 +8,10 @@ from torch import Tensor
 from torch_geometric.nn import MLP as PyGMLP
 from torch_geometric.nn import GINConv
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
+from gnntrain.sampling.block import Block
 
 _INNER_NORMS = {
     "none": (None, None),

@@ -8,9 +8,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.base import GNN, Scaffold
+from gnntrain.sampling.block import Block
 
 
 class MLP(GNN):

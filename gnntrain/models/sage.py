@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.sampling.block import Block
 
 
 class SAGE(GNN):

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from gnntrain.assembly import Parts
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import MappedFeatures, StoredRows, as_tensor
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
 from gnntrain.planning.resident import OwnPeak, resident
+from gnntrain.sampling.block import Block
 from gnntrain.training.evaluation import (
     ROW_COST,
     SPLITS,

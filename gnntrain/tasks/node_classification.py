@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.ogb import ogb_evaluator
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import RANKING_METRICS, LabelKind, Metric, get_metric, outside_metrics
@@ -106,14 +108,16 @@ class NodeClassification:
         if len(targets) == 0:
             return {}
         outputs, targets = outputs.float(), targets.long()
-        found = {name: get_metric(name).compute(outputs, targets) for name in self._reported()}
+        found = {name: get_metric(name).compute(outputs, targets) for name in self._reported}
         if self._graph.ogb_name is not None:
             found[self.metric.name] = _ogb_metric(
                 self._graph.ogb_name, outputs, targets, is_class=self.kind == "multiclass"
             )
         return found
 
+    @cached_property
     def _reported(self) -> tuple[str, ...]:
+        """Names of all metrics that are computed, the deciding one first."""
         own = _REPORTED[self.kind]
         # Ranking sorts once a label: only where the data set is judged by it.
         ranking = RANKING_METRICS if self.metric.name in RANKING_METRICS else ()
@@ -182,18 +186,12 @@ class NodeClassification:
 
 def _ogb_metric(name: str, logits: Tensor, labels: Tensor, *, is_class: bool) -> float:
     """The metric of an OGB data set, by OGB's evaluator."""
-    from gnntrain.data.ogb_data import ogb_nodeproppred
-
     predicted = logits.argmax(dim=1, keepdim=True) if is_class else logits
-    answer: dict[str, float] = (
-        ogb_nodeproppred()
-        .Evaluator(name)
-        .eval(
-            {
-                "y_true": labels.view(predicted.shape).cpu().numpy(),
-                "y_pred": predicted.cpu().numpy(),
-            }
-        )
+    answer: dict[str, float] = ogb_evaluator(name).eval(
+        {
+            "y_true": labels.view(predicted.shape).cpu().numpy(),
+            "y_pred": predicted.cpu().numpy(),
+        }
     )
     (value,) = answer.values()
     return float(value)

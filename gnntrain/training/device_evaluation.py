@@ -13,12 +13,12 @@ from torch import Tensor
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import Block
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, StoredRows
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.loading.pinned import pinned_room
 from gnntrain.models import GNN
+from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
 from gnntrain.training.evaluation import (
     Inferred,

@@ -15,12 +15,12 @@ from torch import Tensor
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import FeatureSource, StoredRows, as_tensor
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.base import Int64Array
+from gnntrain.sampling.block import Block
 from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.forward import OnBatch, needs_of
 from gnntrain.training.shared_buffers import SharedBuffers

@@ -90,9 +90,7 @@ def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
     """In-neighbours and weights of every node, sorted by id, duplicates in input order."""
     weight = np.ones(len(data.src)) if data.edge_weight is None else data.edge_weight
     edges = list(zip(data.src.tolist(), data.dst.tolist(), weight.tolist(), strict=True))
-    if data.symmetric:
-        edges = [e for s, d, w in edges for e in ([(s, d, w)] + [(d, s, w)] * (s != d))]
-    elif options.to_undirected:
+    if data.symmetric or options.to_undirected:
         edges = [e for s, d, w in edges for e in ((s, d, w), (d, s, w))]
     if options.to_undirected:
         total: dict[tuple[int, int], float] = {}
