@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from gnntrain.data.bad_rows import Record
-from gnntrain.data.columns import to_matrix, to_plain
+from gnntrain.data.columns import TEXT, to_matrix, to_plain
 from gnntrain.data.graph import AnyArray, Float32Array, Int64Array
 from gnntrain.errors import UserError
 
@@ -108,7 +108,7 @@ class Table(ABC):
             end = batch.end
         with readable(self.path):
             whole = [
-                self._typed(pa.chunked_array(chunk, None if chunk else pa.null()), p in fractions)
+                self._typed(pa.chunked_array(chunk or [pa.array([], TEXT)]), p in fractions)
                 for p, chunk in zip(columns, chunks, strict=True)
             ]
         return Rows(whole, matrix.values, rows.values, end)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -25,7 +26,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, infer_type, to_matrix, to_plain
+from gnntrain.data.columns import TEXT, from_texts, to_matrix
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.tables import MAX_COLUMNS, Batch, Table, readable
 from gnntrain.errors import UserError
@@ -68,8 +69,8 @@ class TextTable(Table):
         self.path = path
         self._bad = bad
         self._block_ends: list[int] = []
-        # Fields may be as long as a block; Python's own limit is 128 KiB.
-        csv.field_size_limit(_BLOCK_BYTES)
+        # A field within quotation marks that never close is long; Arrow has no limit either.
+        csv.field_size_limit(sys.maxsize)
         with readable(path):
             self._inspect(header, known_names)
 
@@ -126,7 +127,9 @@ class TextTable(Table):
                 block = left + read
                 end = _end_of_rows(block)
                 if not end and len(block) == _BLOCK_BYTES:
-                    raise ValueError(f"line {number} has more than {_BLOCK_BYTES >> 20} MiB")
+                    end = _end_of_lines(block)  # within quotation marks that perhaps never close
+                    if not end:
+                        raise ValueError(f"line {number} has more than {_BLOCK_BYTES >> 20} MiB")
                 if end:
                     yield number, block[:end]
                 number += _num_lines(block[:end])
@@ -193,7 +196,7 @@ class TextTable(Table):
         return f"{found} instead of {len(self.names)}{why}"
 
     def _typed(self, column: pa.ChunkedArray, fractions: bool) -> pa.Array:
-        return to_plain(infer_type(column.combine_chunks()), fractions=fractions)
+        return from_texts(column.combine_chunks(), fractions=fractions)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
@@ -235,18 +238,22 @@ def _to_bytes(text: str) -> bytes:
 
 
 def _end_of_rows(block: bytes) -> int:
-    """Where the last whole row ends: behind the last newline that is outside quotation marks."""
-    end = (block.rfind(b"\n") + 1) or (block.rfind(b"\r") + 1)
+    """Where the last whole row ends, behind a newline outside quotation marks; 0 if nowhere."""
+    end = _end_of_lines(block)
     if block.count(b'"', 0, end) % 2 == 0:
         return end
     codes = np.frombuffer(block, np.uint8)
     newlines, quotes = np.flatnonzero(codes == ord("\n")), np.flatnonzero(codes == ord('"'))
     outside = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
-    return int(outside[-1]) + 1 if len(outside) else end  # a mark that never closes
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def _end_of_lines(block: bytes) -> int:
+    return (block.rfind(b"\n") + 1) or (block.rfind(b"\r") + 1)
 
 
 def _num_lines(block: bytes) -> int:
-    return block.count(b"\n") or block.count(b"\r")
+    return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
 
 
 def _delimiter(path: Path, line: str) -> str:
