@@ -155,11 +155,6 @@ def _matrix_of_lists(column: pa.Array, width: int | None) -> Float32Array:
     return matrix
 
 
-def is_null(column: pa.Array) -> BoolArray:
-    """Which values are missing."""
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
-
-
 def is_repeated(column: pa.Array) -> BoolArray:
     """Which values are there already, further up."""
     codes = column.dictionary_encode().indices.to_numpy(zero_copy_only=False)
