@@ -1,4 +1,8 @@
-"""The configuration files that can be chosen, by their names alone: nothing is read."""
+"""The configuration files that can be chosen, by their names alone: nothing is read.
+
+A file whose name starts with an underscore (`model/_layered.yaml`) is a base: siblings inherit its
+keys through their defaults list, and it cannot be chosen itself.
+"""
 
 from __future__ import annotations
 

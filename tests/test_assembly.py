@@ -48,8 +48,7 @@ def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: 
         parts.model,
         parts.loader(),
         parts.evaluator,
-        task=store.task,
-        metric=store.metric,
+        task=parts.task,
         config=config.trainer,
         context=context,
     )

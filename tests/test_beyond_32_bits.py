@@ -14,9 +14,9 @@ import pytest
 from gnntrain.data.build import GraphData, PrepareOptions, _needed_bytes
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError
-from gnntrain.loading.batch import NO_NEEDS
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.evaluation import balanced_range, chunks
 

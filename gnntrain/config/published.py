@@ -20,13 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-DATASET_GROUP = "gnntrain.datasets"
-"""Entry-point group in which another package offers its data sets."""
+from typing import NamedTuple
 
 
 class GraphSize(NamedTuple):
@@ -112,10 +106,3 @@ PUBLISHED: Mapping[str, Published] = {
     "coauthor_cs": _pyg("Coauthor", 18_333, 163_788, 6_805, 15, name="CS", num_splits=0),
     "coauthor_physics": _pyg("Coauthor", 34_493, 495_924, 8_415, 5, name="Physics", num_splits=0),
 }
-
-
-def dataset_entry_points() -> dict[str, EntryPoint]:
-    """The data sets that installed packages offer, by name."""
-    from importlib.metadata import entry_points  # a tenth of a second with all that it reads
-
-    return {point.name: point for point in entry_points(group=DATASET_GROUP)}

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.published import DATASET_GROUP, PUBLISHED, dataset_entry_points
+from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.ogb_data import OGBBuilder
 from gnntrain.data.pyg_data import PyGBuilder, from_pyg
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
+from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
 
 class DatasetBuilder(Protocol):
@@ -61,13 +62,7 @@ class PackageBuilder:
     """
 
     def __init__(self, config: BuiltinConfig) -> None:
-        point = dataset_entry_points().get(config.name)
-        if point is None:
-            raise UserError(
-                f"dataset={config.name}: there is no such data set.",
-                f"Install the package that offers it (entry points {DATASET_GROUP}).",
-            )
-        self._point = point
+        self._point = find_plugin(DATASETS, config.name)
         self._config = config
 
     def identity(self) -> dict[str, JSON]:
@@ -89,7 +84,7 @@ class PackageBuilder:
         name, given_root = self._config.name, self._config.root
         root = default_root() / name if given_root is None else Path(given_root)
         try:
-            made: Any = self._point.load()(str(root))
+            made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
                 graph = from_pyg(graph, name, split=self._config.split)

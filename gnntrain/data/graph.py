@@ -16,24 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
+from gnntrain.metrics import LabelKind
+
 JSON = JsonValue
 AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-Task = Literal["multiclass", "binary", "multilabel"]
+Task = LabelKind
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
-_BY_CLASS = ("accuracy", "f1_micro", "f1_macro")
-METRICS_OF_TASK: Mapping[Task, tuple[str, ...]] = {
-    "multiclass": _BY_CLASS,
-    "binary": (*_BY_CLASS, "roc_auc", "average_precision"),
-    "multilabel": (*_BY_CLASS, "roc_auc", "average_precision"),
-}
-"""Metrics that a task can be judged by."""
-
-TASKS: tuple[str, ...] = get_args(Task)
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
 SPLITS = ("train", "val", "test")
 

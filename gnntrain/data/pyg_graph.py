@@ -30,7 +30,8 @@ from gnntrain.data.graph import (
     Nodes,
     NodeType,
 )
-from gnntrain.data.targets import METRIC_OF_TASK, infer_task
+from gnntrain.data.targets import infer_task
+from gnntrain.metrics import DEFAULT_METRICS
 
 # Mapped pages are read-only, which torch has no notion of; nothing here writes to them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -203,7 +204,7 @@ def graph_of(
         edges=_edges_by_type(graph_store, nodes),
         dataset=dataset,
         task=task,
-        metric=metric or METRIC_OF_TASK[task],
+        metric=metric or DEFAULT_METRICS[task],
         num_classes=num_classes,
     )
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from gnntrain.config import DATASET_NAMES, SyntheticConfig
 from gnntrain.config.names import SYNTHETIC_NAMES
-from gnntrain.config.published import PUBLISHED, GraphSize, dataset_entry_points
+from gnntrain.config.published import PUBLISHED, GraphSize
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 from gnntrain.listing.kinds import Listing
-from gnntrain.reporting.text import format_bytes, shown_path
+from gnntrain.plugins import DATASETS, plugin_names
+from gnntrain.reporting.text import counted, format_bytes, shown_path
 
 _SOURCES = "Sizes as PyG and OGB publish them; a stored graph may have an edge in both directions."
 
@@ -22,7 +23,7 @@ def datasets(stores: Path) -> list[Listing]:
     by_name = defaultdict(list)
     for meta in prepared.values():
         by_name[meta.dataset].append(meta)
-    names = (*DATASET_NAMES, *sorted(dataset_entry_points()))
+    names = (*DATASET_NAMES, *plugin_names(DATASETS))
     rows = [_row(name, by_name[name]) for name in names]
     header = ["data set", "nodes", "edges", "features", "classes", "prepared"]
     listing = Listing("data sets", header, rows, notes=[_SOURCES])
@@ -32,11 +33,7 @@ def datasets(stores: Path) -> list[Listing]:
 def _row(name: str, prepared: list[StoreMeta]) -> list[str]:
     size = _size(name)
     cells = [f"{number:,}" for number in size] if size is not None else ["-"] * 4
-    return [name, *cells, _counted(len(prepared)) if prepared else "-"]
-
-
-def _counted(number: int) -> str:
-    return "1 store" if number == 1 else f"{number} stores"
+    return [name, *cells, counted(len(prepared), "store") if prepared else "-"]
 
 
 def _size(name: str) -> GraphSize | None:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from gnntrain.data.graph import Graph
-from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import Position, RankBatch, SeedPlan, made_ahead
 from gnntrain.loading.streams import Lane, Made, lane_of
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
 from gnntrain.sampling.gpu import TritonNeighborSampler
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import rank_range
-from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.phases import Phases
@@ -27,6 +27,7 @@ from gnntrain.sampling.base import (
     SampledSubgraph,
     SampleKey,
 )
+from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 
 Batch = TypeVar("Batch")
 

@@ -14,11 +14,12 @@ from torch_geometric.data import Data
 from gnntrain.data.graph import Graph
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import NO_NEEDS, BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.loading.loader import Position, RankBatch, SeedPlan, mini_batch
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array
+from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from gnntrain.sampling.pyg import require_pyg_backend, subgraph_of_batch
 
 

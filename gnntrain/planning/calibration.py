@@ -78,8 +78,7 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             parts.model,
             watched,
             evaluator,
-            task=store.task,
-            metric=store.metric,
+            task=parts.task,
             config=config.trainer.model_copy(update=_UNBOUNDED),
             context=context,
         ).fit()

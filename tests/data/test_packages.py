@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gnntrain import plugins
 from gnntrain.app import compose_config
 from gnntrain.config import BuiltinConfig, ConfigError, from_dict
-from gnntrain.config.published import DATASET_GROUP
 from gnntrain.data.datasets import builder_for
 from gnntrain.errors import UserError
 from gnntrain.listing.datasets import datasets
+from gnntrain.plugins import DATASETS
 from gnntrain.run_store import prepare_store
 
 PACKAGE = """
@@ -51,13 +51,9 @@ def broken(root):
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint]) -> None:
-    """Have just these data sets offered; entry points of other groups stay."""
-    installed = importlib.metadata.entry_points
-
-    def entry_points(**wanted: str) -> object:
-        return points if wanted.get("group") == DATASET_GROUP else installed(**wanted)
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    """Have these entry points installed, and no others."""
+    found = EntryPoints(points)
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: found.select(**wanted))
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +61,7 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_rings.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
     offered = {"ring": "ring", "rings": "Rings", "edges": "as_graph_data", "broken": "broken"}
-    points = [EntryPoint(n, f"their_rings:{what}", DATASET_GROUP) for n, what in offered.items()]
+    points = [EntryPoint(n, f"their_rings:{what}", DATASETS) for n, what in offered.items()]
 
     offer(monkeypatch, points)
 
@@ -120,5 +116,5 @@ def test_a_package_that_fails_or_has_gone_is_a_users_error(
     offer(monkeypatch, [])
     saved = from_dict({"dataset": {"name": "ring"}}, saved=True)
     assert saved.dataset.name == "ring"
-    with pytest.raises(UserError, match="no such data set"):
+    with pytest.raises(UserError, match="no installed package offers"):
         prepare_store(saved.dataset)

@@ -16,10 +16,11 @@ from torch_geometric.loader import NodeLoader
 from gnntrain.config import BuiltinConfig
 from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.data.pyg_graph import PyGGraph, graph_of
-from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
 from gnntrain.run_store import prepare_store
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.sampling.pyg import PyGSampler
 from tests.data.test_graph import WRITES, typed_graph

@@ -27,6 +27,7 @@ from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
@@ -180,8 +181,7 @@ def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
         SAGE(store.num_features, store.num_outputs, hidden_channels=2),
         FullGraphLoader(store, MappedFeatures(store), plan, num_layers=2),
         Silent(),
-        task=store.task,
-        metric=store.metric,
+        task=NodeClassification(store),
         config=TrainerConfig(epochs=1),
         checkpoints=folder,
         identity={"config": {"trainer": {"epochs": 1}}, "num_parameters": 1},

@@ -12,10 +12,11 @@ from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import StoredGraph
-from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import PlacedFeatures, stored_rows
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored

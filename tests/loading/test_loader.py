@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnntrain.data.store import StoredGraph
-from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.graphs import random_graph, stored
 

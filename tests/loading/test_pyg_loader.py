@@ -12,10 +12,11 @@ from gnntrain.data.graph import Edges
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
 from gnntrain.loading.pyg_loader import PyGNeighborLoader
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.graphs import random_graph, stored
 from tests.pyg_backends import BACKENDS, use_backend

@@ -16,6 +16,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -61,8 +62,7 @@ def trainer(
         model,
         loader,
         Scripted(),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=config,
         context=DistributedContext(device=place),
         callbacks=(listener,),

@@ -21,6 +21,7 @@ from gnntrain.loading.features import MappedFeatures, StoredRows
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training import evaluation
 from gnntrain.training.evaluation import (
     LayerwiseEvaluator,
@@ -244,7 +245,7 @@ def sampled(
         )
         for split in ("train", "val", "test")
     }
-    return SampledEvaluator(store, loaders, context).evaluate(model)
+    return SampledEvaluator(NodeClassification(store), loaders, context).evaluate(model)
 
 
 def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.models import SAGE
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, StepProgress
@@ -73,8 +74,7 @@ def make(
         model,
         make_loader(store, context, 8 // context.world_size, kind),
         LayerwiseEvaluator(store, features, context, scratch),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),
         context=context,
         callbacks=() if listener is None else (listener,),

@@ -18,6 +18,7 @@ from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
@@ -83,8 +84,7 @@ def make_trainer(
         model,
         make_loader(store, context, batch_size, kind),
         Scripted(values),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=TrainerConfig(lr=0.05, **keys),
         context=context,
         checkpoints=checkpoints,
