@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
@@ -15,35 +14,9 @@ from torch.multiprocessing.reductions import reduce_tensor
 from gnntrain.compute.device import DeviceTable, addresses_of
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import as_tensor
+from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement
-from gnntrain.sampling.base import Int64Array
-
-
-class DeviceFeatures(Protocol):
-    """Hands out tables of rows for a GPU, wherever the rows lie."""
-
-    waits: bool
-    """Whether naming rows waits for the GPU."""
-
-    @property
-    def num_features(self) -> int: ...
-
-    def named(
-        self, nodes: Tensor | Int64Array | None = None, size: Tensor | None = None
-    ) -> DeviceTable:
-        """The rows of `nodes` (int64 `[n]`), or of all nodes of the graph.
-
-        Args:
-            nodes: In the GPU's memory, or in the host's.
-            size: How many of `nodes` count, int64 on the device; None: all.
-        """
-        ...
-
-    def take_reads(self) -> tuple[int, int]:
-        """Rows read from the cache, and rows read, since last asked; (0, 0) without a cache."""
-        ...
 
 
 class _CountedReads:
@@ -59,7 +32,7 @@ class _CountedReads:
         self._reads += torch.stack([(is_hot & wanted).sum(), wanted.sum()])
 
     def take_reads(self) -> tuple[int, int]:
-        """See `DeviceFeatures.take_reads`."""
+        """See `FeatureSource.take_reads`."""
         hits, reads = self._reads.tolist()
         self._reads.zero_()
         return hits, reads
@@ -84,13 +57,11 @@ class PlacedFeatures(_CountedReads):
     def num_features(self) -> int:
         return self._table.width
 
-    def named(
-        self, nodes: Tensor | Int64Array | None = None, size: Tensor | None = None
-    ) -> DeviceTable:
-        """See `DeviceFeatures.named`."""
+    def named(self, nodes: Tensor | None = None, size: Tensor | None = None) -> DeviceTable:
+        """See `FeatureSource.named`."""
         if nodes is None:
             return self._table
-        own = _on_device(nodes, self._device)
+        own = nodes.to(self._device, non_blocking=True)
         if self._table.slots is not None:
             self._count(self._table.slots[own] >= 0, size)
         return replace(self._table, nodes=own)
@@ -118,15 +89,13 @@ class StagedFeatures(_CountedReads):
     def num_features(self) -> int:
         return self._rows.shape[1]
 
-    def named(
-        self, nodes: Tensor | Int64Array | None = None, size: Tensor | None = None
-    ) -> DeviceTable:
-        """See `DeviceFeatures.named`."""
+    def named(self, nodes: Tensor | None = None, size: Tensor | None = None) -> DeviceTable:
+        """See `FeatureSource.named`."""
         if nodes is None:
             return DeviceTable(self._rows.to(self._device))
         if self._slots is None or self._cache is None:
             return DeviceTable(self._copied(nodes))
-        own = _on_device(nodes, self._device)
+        own = nodes.to(self._device, non_blocking=True)
         slots = self._slots[own]
         is_hot = slots >= 0
         self._count(is_hot, size)
@@ -135,8 +104,8 @@ class StagedFeatures(_CountedReads):
         out[~is_hot] = self._copied(own[~is_hot])
         return DeviceTable(out)
 
-    def _copied(self, nodes: Tensor | Int64Array) -> Tensor:
-        wanted = nodes.cpu() if isinstance(nodes, Tensor) else torch.from_numpy(nodes)
+    def _copied(self, nodes: Tensor) -> Tensor:
+        wanted = nodes.cpu()
         on_gpu = self._device.type == "cuda"
         staged = torch.empty(
             len(wanted), self.num_features, dtype=self._rows.dtype, pin_memory=on_gpu
@@ -147,7 +116,7 @@ class StagedFeatures(_CountedReads):
 
 def place_features(
     store: GraphStore, placement: Placement, context: DistributedContext, hot: Tensor | None
-) -> DeviceFeatures:
+) -> FeatureSource:
     """Put a store's rows where `placement` says. Collective.
 
     Args:
@@ -244,9 +213,3 @@ def opened(rebuild: Callable[..., Tensor], given: tuple[Any, ...], device: torch
     bound = signature(rebuild).bind(*given)
     bound.arguments |= {"storage_device": device.index, "event_sync_required": False}
     return rebuild(*bound.args)
-
-
-def _on_device(nodes: Tensor | Int64Array, device: torch.device) -> Tensor:
-    if isinstance(nodes, np.ndarray):
-        nodes = torch.from_numpy(nodes)
-    return nodes.to(device, non_blocking=True)

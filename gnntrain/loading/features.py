@@ -15,7 +15,6 @@ from gnntrain.compute.device import DeviceTable
 from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import NO_NODES, Table
 from gnntrain.data.store import GraphStore
-from gnntrain.sampling.base import Int64Array
 
 Array = npt.NDArray[Any]
 
@@ -68,11 +67,19 @@ NamedRows = StoredRows | DeviceTable
 class FeatureSource(Protocol):
     """Hands out feature rows, wherever they lie."""
 
+    waits: bool
+    """Whether naming rows makes the host wait for a GPU."""
+
     @property
     def num_features(self) -> int: ...
 
-    def named(self, nodes: Int64Array | None = None) -> StoredRows:
-        """Rows of `nodes` (int64 `[n]`), or of all nodes of the graph, without reading them."""
+    def named(self, nodes: Tensor | None = None, size: Tensor | None = None) -> NamedRows:
+        """Rows of `nodes` (int64 `[n]`), or of all nodes of the graph, without reading them.
+
+        Args:
+            nodes: In the device's memory, or in the host's.
+            size: How many of `nodes` count, int64 on the device; None: all.
+        """
         ...
 
     def take_reads(self) -> tuple[int, int]:
@@ -82,6 +89,8 @@ class FeatureSource(Protocol):
 
 class MappedFeatures:
     """Rows read from the store's mapped pages: one copy a machine, whatever the number of ranks."""
+
+    waits = False
 
     def __init__(self, store: GraphStore) -> None:
         self._words: Array = store.features
@@ -93,9 +102,10 @@ class MappedFeatures:
     def num_features(self) -> int:
         return int(self._words.shape[1])
 
-    def named(self, nodes: Int64Array | None = None) -> StoredRows:
+    def named(self, nodes: Tensor | None = None, size: Tensor | None = None) -> StoredRows:  # noqa: ARG002
         """See `FeatureSource.named`."""
-        return StoredRows(Table(self._words, self._dtype, NO_NODES if nodes is None else nodes))
+        chosen = NO_NODES if nodes is None else nodes.numpy()
+        return StoredRows(Table(self._words, self._dtype, chosen))
 
     def take_reads(self) -> tuple[int, int]:
         """See `FeatureSource.take_reads`: nothing is cached."""

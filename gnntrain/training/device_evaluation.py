@@ -13,8 +13,7 @@ from torch import Tensor
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import DeviceFeatures
-from gnntrain.loading.features import FeatureSource, StoredRows
+from gnntrain.loading.features import FeatureSource, MappedFeatures, StoredRows
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.loading.pinned import pinned_room
 from gnntrain.models import GNN
@@ -29,7 +28,7 @@ from gnntrain.training.forward import needs_of
 from gnntrain.training.shared_buffers import SharedBuffers
 
 if TYPE_CHECKING:
-    from gnntrain.loading.device import DeviceGraph
+    from gnntrain.loading.graph import GraphTensors
 
 # Numbers (rows × width, or edges × width where rows are gathered) of a chunk: 256 MiB of float32.
 _MAX_CHUNK_NUMBERS = 1 << 26
@@ -59,13 +58,13 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
     def __init__(
         self,
         store: GraphStore,
-        features: FeatureSource,
+        features: MappedFeatures,
         context: DistributedContext,
         scratch: SharedBuffers,
         *,
         all_ranks: bool = True,
-        placed: DeviceFeatures,
-        graph: DeviceGraph | None = None,
+        placed: FeatureSource,
+        graph: GraphTensors | None = None,
         room: int | None = None,
     ) -> None:
         super().__init__(store, features, context, scratch, all_ranks=all_ranks)
@@ -162,7 +161,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         if isinstance(given, DeviceTable):
             return replace(given, nodes=nodes).whole()
         if isinstance(given, StoredRows):
-            return self._features.named(nodes.cpu().numpy()).whole().to(device)
+            return self._features.named(nodes.cpu()).whole().to(device)
         if given.is_pinned():
             return DeviceTable(given, nodes).whole()
         return given[nodes.cpu()].to(device)

@@ -15,7 +15,7 @@ from torch import Tensor
 from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import FeatureSource, StoredRows, as_tensor
+from gnntrain.loading.features import MappedFeatures, StoredRows, as_tensor
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
@@ -79,7 +79,7 @@ class LayerwiseEvaluator:
     def __init__(
         self,
         store: GraphStore,
-        features: FeatureSource,
+        features: MappedFeatures,
         context: DistributedContext,
         scratch: SharedBuffers,
         *,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from inspect import signature
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from gnntrain.compute.device import DeviceTable
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
-    DeviceFeatures,
     PlacedFeatures,
     opened,
     place_features,
@@ -23,6 +21,7 @@ from gnntrain.loading.device_features import (
     sharded_table,
     stored_rows,
 )
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.placement import Placement
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
@@ -46,7 +45,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
     return stored(tmp_path / "store", random_graph(), feature_dtype=request.param)
 
 
-def placed(store: GraphStore, placement: Placement, device: str) -> DeviceFeatures:
+def placed(store: GraphStore, placement: Placement, device: str) -> FeatureSource:
     context = DistributedContext(device=torch.device(device))
     return place_features(store, placement, context, HOT[: placement.num_cached])
 
@@ -55,12 +54,10 @@ def placed(store: GraphStore, placement: Placement, device: str) -> DeviceFeatur
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
 def test_the_rows_are_the_stores(store: GraphStore, placement: Placement, device: str) -> None:
     features = placed(store, placement, device)
-    nodes = np.array([40, 0, 3, 3, 59, 11, 2])
-    expected = stored_rows(store).float()[torch.from_numpy(nodes)]
+    nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
+    expected = stored_rows(store).float()[nodes]
     assert features.num_features == expected.shape[1]
-    on_device = torch.from_numpy(nodes).to(device)
-    given: list[Tensor | np.ndarray[tuple[int], np.dtype[np.int64]]] = [nodes, on_device]
-    for asked in given:
+    for asked in (nodes, nodes.to(device)):
         assert torch.equal(features.named(asked).whole().cpu(), expected)
     none = features.named(torch.empty(0, dtype=torch.int64, device=device))
     assert none.whole().shape == (0, expected.shape[1])

@@ -18,13 +18,13 @@ def test_rows_come_as_float32_whatever_the_store_holds(tmp_path: Path, dtype: st
     data = random_graph()
     source = MappedFeatures(stored(tmp_path / "store", data, feature_dtype=dtype))
     expected = torch.from_numpy(np.asarray(data.features))
-    nodes = np.array([7, 0, 7, 59])
+    nodes = torch.tensor([7, 0, 7, 59])
     rtol = TOLERANCE[dtype]
     torch.testing.assert_close(source.named(nodes).whole(), expected[nodes], rtol=rtol, atol=0.0)
     torch.testing.assert_close(source.named(nodes).read(1, 3), expected[[0, 7]], rtol=rtol, atol=0)
     torch.testing.assert_close(source.named().read(3, 9), expected[3:9], rtol=rtol, atol=0.0)
     assert source.named(nodes).whole().dtype == torch.float32
-    assert source.named(np.array([], np.int64)).whole().shape == (0, 5)
+    assert source.named(torch.empty(0, dtype=torch.int64)).whole().shape == (0, 5)
 
 
 def test_all_rows_are_had_without_a_copy_only_where_they_are_float32(tmp_path: Path) -> None:
@@ -38,5 +38,5 @@ def test_all_rows_are_had_without_a_copy_only_where_they_are_float32(tmp_path: P
 def test_named_rows_know_their_number_without_being_read(tmp_path: Path) -> None:
     source = MappedFeatures(stored(tmp_path / "store"))
     assert len(source.named()) == 60
-    assert len(source.named(np.array([5, 5, 1]))) == 3
+    assert len(source.named(torch.tensor([5, 5, 1]))) == 3
     assert source.named().num_features == source.num_features == 5

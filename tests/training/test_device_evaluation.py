@@ -14,13 +14,12 @@ from gnntrain.data.store import GraphStore
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
-    DeviceFeatures,
     PlacedFeatures,
     StagedFeatures,
     cached_table,
     stored_rows,
 )
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import FeatureSource, MappedFeatures
 from gnntrain.training import device_evaluation
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.forward import needs_of
@@ -31,7 +30,7 @@ from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, m
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph
+from gnntrain.loading.graph import GraphTensors
 
 PLENTY, NONE = 2**40, 0
 
@@ -44,7 +43,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
     )
 
 
-def placed(store: GraphStore, kind: str, device: torch.device) -> DeviceFeatures:
+def placed(store: GraphStore, kind: str, device: torch.device) -> FeatureSource:
     rows = stored_rows(store)
     if kind == "staged":
         return StagedFeatures(rows, device)
@@ -62,7 +61,7 @@ def evaluator(
     *,
     room: int,
     features: str = "resident",
-    graph: DeviceGraph | None = None,
+    graph: GraphTensors | None = None,
     memory_limit: int = PLENTY,
 ) -> DeviceLayerwiseEvaluator:
     context = DistributedContext(device=torch.device(device))
@@ -117,8 +116,7 @@ def test_edges_on_the_device_are_the_stores(
     model = make_model(store, VARIANTS[3])  # takes weights and norms
     expected = layerwise(store, tmp_path).logits(model)
     place = torch.device(device)
-    indices = torch.from_numpy(store.indices).to(place)
-    graph = DeviceGraph.of(store, needs_of(model), place, indices)
+    graph = GraphTensors.of(store, needs_of(model), place)
     model.to(device)
     found = evaluator(store, tmp_path, device, room=room, graph=graph).logits(model)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

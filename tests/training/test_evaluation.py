@@ -18,9 +18,8 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
 from gnntrain.loading.features import MappedFeatures, StoredRows
-from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training import evaluation
 from gnntrain.training.evaluation import (
     LayerwiseEvaluator,
@@ -32,6 +31,7 @@ from gnntrain.training.forward import needs_of
 from gnntrain.training.shared_buffers import SharedBuffers
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 VARIANTS: list[dict[str, Any]] = [
     {"name": "sage", "aggregator": "mean", "norm": "batch"},
@@ -136,12 +136,9 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
     fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     plan = SeedPlan(np.arange(store.num_nodes), 9)
     expected = full_forward(store, model)
-    batches = NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=needs_of(model), threads=0
-    )
+    batches = cpu_loader(store, plan, fan_outs, needs=needs_of(model), threads=0)
     for batch in batches:
         with torch.no_grad():
             found = model(batch.x, batch.blocks)
@@ -225,12 +222,9 @@ def sampled(
     context: DistributedContext | None = None,
 ) -> Any:
     context = context or DistributedContext()
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     loaders = {
-        split: NeighborLoader(
+        split: cpu_loader(
             store,
-            MappedFeatures(store),
-            sampler,
             SeedPlan(
                 store.split(split),
                 batch_size,
@@ -239,6 +233,7 @@ def sampled(
                 shuffle=False,
                 redraw=False,
             ),
+            fan_outs,
             needs=needs_of(model),
             threads=0,
         )

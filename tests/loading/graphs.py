@@ -1,0 +1,27 @@
+"""A store's graph, sampled on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gnntrain.data.store import GraphStore
+from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
+from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
+from gnntrain.sampling.cpu import CPUSampler
+
+
+def cpu_loader(
+    store: GraphStore,
+    plan: SeedPlan,
+    fan_outs: Sequence[int] = (3, 2),
+    *,
+    needs: BlockNeeds = NO_NEEDS,
+    **options: Any,
+) -> BlockLoader:
+    """Mini-batches that are drawn on the CPU, from rows in the store."""
+    graph = GraphTensors.of(store, needs)
+    sampler = CPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
+    return BlockLoader(graph, MappedFeatures(store), sampler, plan, needs=needs, **options)
