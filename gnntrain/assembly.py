@@ -14,7 +14,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, SamplerConfig
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
@@ -24,9 +24,8 @@ from gnntrain.loading.device_features import (
     PlacedFeatures,
     StagedFeatures,
     place_features,
-    stored_rows,
 )
-from gnntrain.loading.features import MappedFeatures, as_tensor
+from gnntrain.loading.features import MappedFeatures, as_tensor, stored_rows
 from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
 from gnntrain.loading.pinned import pinned
@@ -97,7 +96,7 @@ class Parts:
             rows = stored_rows(self.store).to(device) if device.type == "cuda" else None
             return FullGraphLoader(
                 self.store,
-                self._features if rows is None else PlacedFeatures(DeviceTable(rows), device),
+                self._features if rows is None else PlacedFeatures(LazyFeatures(rows), device),
                 plan,
                 num_layers=config.model.num_layers,
                 needs=needs_of(self.model),

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from gnntrain.compute.device import DeviceTable, addresses_of
+from gnntrain.compute.features import LazyFeatures, addresses_of
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import as_tensor
+from gnntrain.loading.features import stored_rows
 from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement
 from gnntrain.sampling.base import Int64Array
@@ -32,7 +32,7 @@ class DeviceFeatures(Protocol):
 
     def named(
         self, nodes: Tensor | Int64Array | None = None, size: Tensor | None = None
-    ) -> DeviceTable:
+    ) -> LazyFeatures:
         """The rows of `nodes` (int64 `[n]`), or of all nodes of the graph.
 
         Args:
@@ -75,18 +75,18 @@ class PlacedFeatures(_CountedReads):
 
     waits = False
 
-    def __init__(self, table: DeviceTable, device: torch.device) -> None:
+    def __init__(self, table: LazyFeatures, device: torch.device) -> None:
         super().__init__(device)
         self._table = table
         self._device = device
 
     @property
     def num_features(self) -> int:
-        return self._table.width
+        return self._table.num_features
 
     def named(
         self, nodes: Tensor | Int64Array | None = None, size: Tensor | None = None
-    ) -> DeviceTable:
+    ) -> LazyFeatures:
         """See `DeviceFeatures.named`."""
         if nodes is None:
             return self._table
@@ -120,12 +120,12 @@ class StagedFeatures(_CountedReads):
 
     def named(
         self, nodes: Tensor | Int64Array | None = None, size: Tensor | None = None
-    ) -> DeviceTable:
+    ) -> LazyFeatures:
         """See `DeviceFeatures.named`."""
         if nodes is None:
-            return DeviceTable(self._rows.to(self._device))
+            return LazyFeatures(self._rows.to(self._device))
         if self._slots is None or self._cache is None:
-            return DeviceTable(self._copied(nodes))
+            return LazyFeatures(self._copied(nodes))
         own = _on_device(nodes, self._device)
         slots = self._slots[own]
         is_hot = slots >= 0
@@ -133,7 +133,7 @@ class StagedFeatures(_CountedReads):
         out = torch.empty(len(own), self.num_features, dtype=self._rows.dtype, device=self._device)
         out[is_hot] = self._cache[slots[is_hot]]
         out[~is_hot] = self._copied(own[~is_hot])
-        return DeviceTable(out)
+        return LazyFeatures(out)
 
     def _copied(self, nodes: Tensor | Int64Array) -> Tensor:
         wanted = nodes.cpu() if isinstance(nodes, Tensor) else torch.from_numpy(nodes)
@@ -161,9 +161,9 @@ def place_features(
     """
     rows, device, kind = stored_rows(store), context.device, placement.features
     if kind == "resident":
-        return PlacedFeatures(DeviceTable(rows.to(device)), device)
+        return PlacedFeatures(LazyFeatures(rows.to(device)), device)
     if kind == "pinned":
-        return PlacedFeatures(DeviceTable(pinned(rows, context)), device)
+        return PlacedFeatures(LazyFeatures(pinned(rows, context)), device)
     if kind == "sharded":
         return PlacedFeatures(sharded_table(exchanged_shards(rows, context), device), device)
     if kind == "cached" and placement.cold == "pinned":
@@ -172,19 +172,13 @@ def place_features(
     return StagedFeatures(rows, device, hot if kind == "cached" else None)
 
 
-def stored_rows(store: GraphStore) -> Tensor:
-    """The store's rows, in their own precision, over its mapped pages."""
-    rows = as_tensor(store.features)
-    return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows
-
-
-def cached_table(rows: Tensor, hot: Tensor, device: torch.device) -> DeviceTable:
+def cached_table(rows: Tensor, hot: Tensor, device: torch.device) -> LazyFeatures:
     """All rows, those of the nodes `hot` (ascending) from a copy on the device.
 
     Args:
         rows: `[num_nodes, width]`, where the device can read it.
     """
-    return DeviceTable(
+    return LazyFeatures(
         rows=rows[hot.cpu()].to(device),
         slots=slots_of(hot, len(rows), device),
         parts=addresses_of([rows], device),
@@ -200,9 +194,9 @@ def slots_of(hot: Tensor, num_nodes: int, device: torch.device) -> Tensor:
     return slots
 
 
-def sharded_table(shards: tuple[Tensor, ...], device: torch.device) -> DeviceTable:
+def sharded_table(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatures:
     """All rows, an equal part of which (the last may be smaller) lies on each GPU."""
-    return DeviceTable(
+    return LazyFeatures(
         rows=shards[0],
         parts=addresses_of(shards, device),
         part_rows=len(shards[0]),

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gnntrain.assembly import Parts
-from gnntrain.loading.features import MappedFeatures, StoredRows, as_tensor
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.loading.features import MappedFeatures, as_tensor
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
@@ -188,8 +189,8 @@ class _Layer:
         self._store = parts.store
         self.stand_in_bytes = 0
         width = features.num_features if i == 0 else model.hidden_channels
-        self._source: StoredRows | Tensor = features.named() if i == 0 else self._stand_in(width)
-        self._given: StoredRows | Tensor = self._source
+        self._source: Tensor | LazyFeatures = features.named() if i == 0 else self._stand_in(width)
+        self._given: Tensor | LazyFeatures = self._source
         self.width = 0
         self.transforms = model.has_transform(i)
         self._needs = replace(needs_of(model), norm=False)
@@ -208,7 +209,7 @@ class _Layer:
             if self.width == 0:  # this rank computes nothing
                 return
             self._given = self._stand_in(self.width)
-        elif isinstance(source, StoredRows) and not model.reads_rows:
+        elif isinstance(source, LazyFeatures) and not model.reads_rows:
             self._given = model.start(source.whole())
 
     def compute(self, a: int, b: int) -> Tensor:
@@ -231,7 +232,7 @@ class _Layer:
         return model.readout(h) if i == model.num_layers - 1 else h
 
     def _input(self, a: int, b: int) -> Tensor:
-        if isinstance(self._source, StoredRows):
+        if isinstance(self._source, LazyFeatures):
             return self._model.start(self._source.read(a, b))
         return self._source[: b - a]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch_geometric.utils import trim_to_layer
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.device_features import PlacedFeatures
+from gnntrain.loading.features import MappedFeatures, stored_rows
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
@@ -52,7 +52,7 @@ def loaders(
     weighted: dict[str, Any] = {"edge_ids": needs.weight}
     ours = TritonNeighborSampler(graph.indptr, graph.indices, fan_outs, **weighted)
     theirs = CPUNeighborSampler(store.indptr, store.indices, fan_outs, **weighted)
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(device)), place)
+    features = PlacedFeatures(LazyFeatures(stored_rows(store).to(device)), place)
     return (
         DeviceNeighborLoader(graph, features, ours, plan, needs=needs, **options),
         NeighborLoader(store, MappedFeatures(store), theirs, plan, needs=needs, threads=0),

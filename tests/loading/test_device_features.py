@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
@@ -109,7 +109,7 @@ def test_shards_on_several_gpus_are_read_as_one_table(
 
 def test_a_table_without_nodes_has_all_rows(store: GraphStore) -> None:
     features = placed(store, PLACEMENTS[0], "cpu")
-    assert isinstance(features.named(), DeviceTable)
+    assert isinstance(features.named(), LazyFeatures)
     assert len(features.named()) == store.num_nodes
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
@@ -26,7 +26,8 @@ from tests.training.test_trainer import Listener, Scripted
 pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
+from gnntrain.loading.device_features import PlacedFeatures
+from gnntrain.loading.features import stored_rows
 from gnntrain.sampling.gpu import TritonNeighborSampler
 
 
@@ -53,7 +54,7 @@ def trainer(
     sampler = TritonNeighborSampler(
         graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None
     )
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(place)), place)
+    features = PlacedFeatures(LazyFeatures(stored_rows(store).to(place)), place)
     plan = SeedPlan(store.split("train"), 8)
     loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})

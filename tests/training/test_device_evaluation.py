@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
@@ -52,7 +52,7 @@ def placed(store: GraphStore, kind: str, device: torch.device) -> DeviceFeatures
         on_gpu = device.type == "cuda"
         cold = rows.pin_memory() if on_gpu else rows.clone()
         return PlacedFeatures(cached_table(cold, torch.tensor([0, 7, 30]), device), device)
-    return PlacedFeatures(DeviceTable(rows.to(device)), device)
+    return PlacedFeatures(LazyFeatures(rows.to(device)), device)
 
 
 def evaluator(

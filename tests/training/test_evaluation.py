@@ -12,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures, StoredRows
+from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
@@ -117,7 +118,7 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
     monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
     found = layerwise(store, tmp_path).infer(model, embed=True)
     rows = found.embeddings
-    rows = rows.whole() if isinstance(rows, StoredRows) else rows
+    rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
     assert rows is not None
     assert rows.shape == (store.num_nodes, model.embedding_channels)
     block = whole_graph_block(store, needs_of(model))

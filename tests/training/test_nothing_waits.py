@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gnntrain.compute import launching
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
@@ -83,7 +83,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     sampler._device, sampler._indptr, sampler._indices = META, graph.indptr, graph.indices
     rows = torch.empty(store.num_nodes, store.num_features, device=META)
     slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
-    features = PlacedFeatures(DeviceTable(rows, slots=slots), META)
+    features = PlacedFeatures(LazyFeatures(rows, slots=slots), META)
     plan = SeedPlan(store.split("train"), 8)
     loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
     context = DistributedContext(device=META)
