@@ -14,8 +14,7 @@ from gnntrain.config import Config
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.device_features import StagedFeatures, stored_rows
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import CopiedFeatures, InPlaceFeatures, stored_rows
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
@@ -144,13 +143,13 @@ class Parts:
 
     def _layerwise(self) -> LayerwiseEvaluator:
         all_ranks = self.config.evaluation.ranks == "all"
-        common = self.store, MappedFeatures(self.store), self.context, self._scratch()
+        common = self.store, InPlaceFeatures.of(self.store), self.context, self._scratch()
         if self.context.device.type != "cuda":
             return LayerwiseEvaluator(*common, all_ranks=all_ranks)
         samples = self.config.sampler.name == "neighbor"
         graph = self.loaders.graph if samples and self.loaders.samples_on_gpu else None
         # What mini-batches read; where there are none, what the host copies.
-        copied = StagedFeatures(stored_rows(self.store), self.context.device)
+        copied = CopiedFeatures(stored_rows(self.store), self.context.device)
         placed = self.loaders.features if samples else copied
         return DeviceLayerwiseEvaluator(*common, all_ranks=all_ranks, placed=placed, graph=graph)
 

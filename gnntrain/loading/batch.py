@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnntrain.loading.features import FeatureSource, NamedRows
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import GraphTensors, take
 from gnntrain.sampling.base import SampledSubgraph
 from gnntrain.sampling.block import Block, BlockNeeds
@@ -20,8 +21,7 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     Attributes:
         x: Features of all nodes, float32 `[num_nodes, num_features]`. Where only `rows` are there,
             they are read when first asked for: models that read rows themselves never pay for it.
-        rows: The same, named but not read (on a GPU a `DeviceTable`); None where `x` was made right
-            away.
+        rows: The same, not read yet; None where `x` was made right away.
         y: Labels of the seeds, `[batch_size]` or `[batch_size, num_classes]`. Labels of other
             nodes are never needed and not fetched.
         n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
@@ -60,8 +60,8 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
 
     # PyG's Data forgets attributes that are None.
     @property
-    def rows(self) -> NamedRows | None:
-        rows: NamedRows | None = self._store.get("rows")
+    def rows(self) -> LazyFeatures | None:
+        rows: LazyFeatures | None = self._store.get("rows")
         return rows
 
     @property
@@ -115,7 +115,7 @@ def mini_batch(
         needs: What the model asks for.
         num_counted, global_batch_size: See `MiniBatch`.
     """
-    rows = features.named(subgraph.nodes, subgraph.size)
+    rows = features.select(subgraph.nodes, subgraph.size)
     return MiniBatch(
         x=None if needs.rows else rows.whole(),
         rows=rows if needs.rows else None,

@@ -9,13 +9,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, SamplerConfig
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.device_features import PlacedFeatures, place_features, stored_rows
-from gnntrain.loading.features import FeatureSource, MappedFeatures, as_tensor
+from gnntrain.loading.feature_placement import place_features
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
@@ -98,9 +98,9 @@ class LoaderBuilder:
 
     def _full_graph_loader(self, own_features: bool) -> Loader:
         store, device = self._store, self._context.device
-        features: FeatureSource = MappedFeatures(store)
+        features: FeatureSource = InPlaceFeatures.of(store)
         if device.type == "cuda":
-            features = PlacedFeatures(DeviceTable(stored_rows(store).to(device)), device)
+            features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), device)
         return FullGraphLoader(
             store,
             features,
@@ -147,7 +147,7 @@ class LoaderBuilder:
         """The feature rows where the model reads them."""
         placement = self._placement
         if placement is None:
-            return MappedFeatures(self._store)
+            return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
         return place_features(self._store, placement, self._context, hot)
 

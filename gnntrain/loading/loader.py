@@ -292,7 +292,7 @@ class FullGraphLoader(Loader):
         self._own_features = own_features
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
-        rows = features.named()
+        rows = features.select()
         self._batch = MiniBatch(
             x=None if needs.rows else rows.whole().to(device),
             rows=rows if needs.rows else None,

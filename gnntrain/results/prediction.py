@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from torch import Tensor
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
@@ -17,7 +18,7 @@ from gnntrain.data.node_list import read_nodes
 from gnntrain.data.store import GraphStore
 from gnntrain.errors import UserError
 from gnntrain.inference import Outputs, load_best
-from gnntrain.loading.features import StoredRows, as_tensor
+from gnntrain.loading.features import as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
 from gnntrain.run_store import ModelSignature
@@ -157,7 +158,7 @@ def _logits(outputs: Outputs) -> Fields:
 def _embeddings(outputs: Outputs) -> Fields:
     rows = outputs.embeddings
     assert rows is not None  # they were asked for
-    width = rows.num_features if isinstance(rows, StoredRows) else rows.shape[1]
+    width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
     return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
 
 
@@ -175,14 +176,13 @@ def _names(signature: ModelSignature) -> AnyArray:
     return np.arange(signature.num_classes) if names is None else np.array(names)
 
 
-def _matrix(name: str, rows: Tensor | StoredRows, columns: list[str]) -> Field:
+def _matrix(name: str, rows: Tensor | LazyFeatures, columns: list[str]) -> Field:
     return Field(name, np.dtype(np.float32), lambda nodes: _take(rows, nodes).numpy(), columns)
 
 
-def _take(rows: Tensor | StoredRows, nodes: Int64Array) -> Tensor:
-    if isinstance(rows, StoredRows):
-        table = replace(rows.table, nodes=nodes)
-        return StoredRows(table).read(0, len(nodes))
+def _take(rows: Tensor | LazyFeatures, nodes: Int64Array) -> Tensor:
+    if isinstance(rows, LazyFeatures):
+        return rows.select(nodes).whole()
     return rows[as_tensor(nodes)]
 
 

@@ -27,12 +27,11 @@ from rich.console import Console
 from torch import Tensor
 
 from gnntrain.assembly import Parts
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import stored_rows
-from gnntrain.loading.features import as_tensor
+from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
@@ -201,7 +200,7 @@ def _gathering(
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
     sampler = parts.loaders.sampler(parts.config.sampler.fan_outs)
-    table = DeviceTable(stored_rows(parts.store).to(parts.context.device))
+    table = LazyFeatures(stored_rows(parts.store).to(parts.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
         drawn = sampler.sample(seeds, key)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnntrain.data.store import GraphStore
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
@@ -24,4 +24,4 @@ def cpu_loader(
     """Mini-batches that are drawn on the CPU, from rows in the store."""
     graph = GraphTensors.of(store, needs)
     sampler = CPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
-    return BlockLoader(graph, MappedFeatures(store), sampler, plan, needs=needs, **options)
+    return BlockLoader(graph, InPlaceFeatures.of(store), sampler, plan, needs=needs, **options)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
@@ -192,7 +192,7 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Gra
     batches = []
     for rank in range(4):
         full = FullGraphLoader(
-            store, MappedFeatures(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
+            store, InPlaceFeatures.of(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
         )
         full.set_epoch(1)
         (batch,) = full

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch_geometric.utils import trim_to_layer
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
@@ -49,7 +49,7 @@ def loaders(
     plan = SeedPlan(store.split("train"), 7, seed=5)
     graph = GraphTensors.of(store, needs, torch.device(device))
     sampler = GPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(device)), torch.device(device))
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), torch.device(device))
     return (
         BlockLoader(graph, features, sampler, plan, needs=needs, **options),
         cpu_loader(store, plan, fan_outs, needs=needs, threads=0),

@@ -12,7 +12,7 @@ import torch
 
 from gnntrain.data.store import GraphStore
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
@@ -42,7 +42,7 @@ def stock(
 ) -> BlockLoader:
     graph = GraphTensors.of(store, NEEDS)
     sampler = PyGSampler(graph.indptr, graph.indices, fan_outs, **options)
-    return BlockLoader(graph, MappedFeatures(store), sampler, plan, needs=NEEDS)
+    return BlockLoader(graph, InPlaceFeatures.of(store), sampler, plan, needs=NEEDS)
 
 
 def own(store: GraphStore, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> BlockLoader:

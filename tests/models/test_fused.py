@@ -130,7 +130,7 @@ def test_relu_and_dropout_go_backward_through_what_was_kept() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -> None:
     store = stored(tmp_path / "store", random_graph(), feature_dtype=dtype)
-    nodes = torch.from_numpy(np.random.default_rng(0).permutation(60)[:40])
+    nodes = np.random.default_rng(0).permutation(60)[:40]
     rows = MappedFeatures(store).named(nodes)
     x = rows.whole()
     linear = layer(torch.float32)

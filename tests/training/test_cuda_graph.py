@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
@@ -26,7 +26,7 @@ from tests.training.test_trainer import Listener, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
 from gnntrain.sampling.gpu import GPUSampler
 
 
@@ -51,7 +51,7 @@ def trainer(
     needs = needs_of(model)
     graph = GraphTensors.of(store, needs, place)
     sampler = GPUSampler(graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None)
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(place)), place)
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(place)), place)
     plan = SeedPlan(store.split("train"), 8)
     loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})

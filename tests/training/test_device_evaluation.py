@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import (
-    PlacedFeatures,
-    StagedFeatures,
-    cached_table,
+from gnntrain.loading.feature_placement import cached_rows
+from gnntrain.loading.features import (
+    CopiedFeatures,
+    FeatureSource,
+    InPlaceFeatures,
     stored_rows,
 )
-from gnntrain.loading.features import FeatureSource, MappedFeatures
 from gnntrain.training import device_evaluation
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.forward import needs_of
@@ -46,12 +46,12 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
 def placed(store: GraphStore, kind: str, device: torch.device) -> FeatureSource:
     rows = stored_rows(store)
     if kind == "staged":
-        return StagedFeatures(rows, device)
+        return CopiedFeatures(rows, device)
     if kind == "cached":
         on_gpu = device.type == "cuda"
         cold = rows.pin_memory() if on_gpu else rows.clone()
-        return PlacedFeatures(cached_table(cold, torch.tensor([0, 7, 30]), device), device)
-    return PlacedFeatures(DeviceTable(rows.to(device)), device)
+        return InPlaceFeatures(cached_rows(cold, torch.tensor([0, 7, 30]), device), device)
+    return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
 
 
 def evaluator(
@@ -67,7 +67,7 @@ def evaluator(
     context = DistributedContext(device=torch.device(device))
     return DeviceLayerwiseEvaluator(
         store,
-        MappedFeatures(store),
+        InPlaceFeatures.of(store),
         context,
         SharedBuffers(context, scratch_dir, memory_limit),
         placed=placed(store, features, context.device),

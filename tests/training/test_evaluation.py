@@ -12,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures, StoredRows
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.training import evaluation
@@ -79,7 +80,7 @@ def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
-        store, MappedFeatures(store), plan, num_layers=model.num_layers, needs=needs_of(model)
+        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=needs_of(model)
     )
     (batch,) = loader
     with torch.no_grad():
@@ -91,7 +92,11 @@ def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEva
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
     return LayerwiseEvaluator(
-        store, MappedFeatures(store), context, SharedBuffers(context, tmp_path, limit), **options
+        store,
+        InPlaceFeatures.of(store),
+        context,
+        SharedBuffers(context, tmp_path, limit),
+        **options,
     )
 
 
@@ -117,7 +122,7 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
     monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
     found = layerwise(store, tmp_path).infer(model, embed=True)
     rows = found.embeddings
-    rows = rows.whole() if isinstance(rows, StoredRows) else rows
+    rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
     assert rows is not None
     assert rows.shape == (store.num_nodes, model.embedding_channels)
     block = whole_graph_block(store, needs_of(model))
@@ -177,7 +182,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     for name, all_ranks in (("all", True), ("one", False)):
         evaluator = LayerwiseEvaluator(
             store,
-            MappedFeatures(store),
+            InPlaceFeatures.of(store),
             context,
             SharedBuffers(context, folder, 2**30),
             all_ranks=all_ranks,

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gnntrain.compute import launching
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import BlockLoader, SeedPlan
@@ -34,7 +34,7 @@ from tests.training.test_trainer import Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device_features import PlacedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.sampling import gpu, triton_kernels
@@ -84,7 +84,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     sampler._device, sampler._indptr, sampler._indices = META, graph.indptr, graph.indices
     rows = torch.empty(store.num_nodes, store.num_features, device=META)
     slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
-    features = PlacedFeatures(DeviceTable(rows, slots=slots), META)
+    features = InPlaceFeatures(LazyFeatures(rows, slots=slots), META)
     plan = SeedPlan(store.split("train"), 8)
     loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     context = DistributedContext(device=META)

@@ -14,7 +14,7 @@ from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import FullGraphLoader, Loader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.training.checkpoint import load_checkpoint
@@ -58,7 +58,7 @@ def make_loader(
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     if kind == "full":
-        return FullGraphLoader(store, MappedFeatures(store), plan, num_layers=2)
+        return FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2)
     return cpu_loader(store, plan, threads=1)
 
 
