@@ -11,12 +11,14 @@ import psutil
 import torch
 
 from gnntrain.config import Config
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import CopiedFeatures, InPlaceFeatures, stored_rows
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.tasks import NodeClassification, Task
+from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.evaluation import (
     Evaluator,
@@ -40,22 +42,24 @@ class Parts:
         store: The graph.
         context: This rank.
         scratch_dir: Where evaluation may put activations that do not fit in memory.
-        num_outputs: Of the model; None: as the graph's labels want it.
+        labels: What a trained model tells apart; None: the graph's labels.
     """
 
     def __init__(
         self,
         config: Config,
-        store: GraphStore,
+        store: Graph,
         context: DistributedContext,
         scratch_dir: Path,
         *,
-        num_outputs: int | None = None,
+        labels: Labels | None = None,
     ) -> None:
         self.config = config
         self.store = store
         self.context = context
-        self._num_outputs = num_outputs or store.num_outputs
+        self.task: Task = NodeClassification(
+            store, labels, label_smoothing=config.trainer.label_smoothing
+        )
         self._scratch_dir = scratch_dir
         self.model = self._build_model()
         self.loaders = LoaderBuilder(
@@ -100,7 +104,7 @@ class Parts:
         # Equal weights on every rank, then a stream of its own for dropout on each.
         seed = self.config.trainer.seed
         torch.manual_seed(seed)
-        model = build_model(self.config.model, self.store.num_features, self._num_outputs)
+        model = build_model(self.config.model, self.store.num_features, self.task.num_outputs)
         torch.manual_seed(seed + 1 + self.context.rank)
         return model.to(self.context.device)
 
@@ -112,7 +116,7 @@ class Parts:
         """
         if isinstance(self.model, GNN):
             return self._layerwise().infer(self.model, embed=embed)
-        logits = self._scratch().matrix("logits", self.store.num_nodes, self._num_outputs)
+        logits = self._scratch().matrix("logits", self.store.num_nodes, self.task.num_outputs)
         plan = SeedPlan(
             np.arange(self.store.num_nodes),
             self.config.evaluation.batch_size,
@@ -139,19 +143,21 @@ class Parts:
             split: self._evaluation_loader(split, fan_outs, all_ranks)
             for split in ("train", "val", "test")
         }
-        return SampledEvaluator(self.store, loaders, self.context)
+        return SampledEvaluator(self.task, loaders, self.context)
 
     def _layerwise(self) -> LayerwiseEvaluator:
         all_ranks = self.config.evaluation.ranks == "all"
         common = self.store, InPlaceFeatures.of(self.store), self.context, self._scratch()
         if self.context.device.type != "cuda":
-            return LayerwiseEvaluator(*common, all_ranks=all_ranks)
+            return LayerwiseEvaluator(*common, task=self.task, all_ranks=all_ranks)
         samples = self.config.sampler.name == "neighbor"
         graph = self.loaders.graph if samples and self.loaders.samples_on_gpu else None
         # What mini-batches read; where there are none, what the host copies.
         copied = CopiedFeatures(stored_rows(self.store), self.context.device)
         placed = self.loaders.features if samples else copied
-        return DeviceLayerwiseEvaluator(*common, all_ranks=all_ranks, placed=placed, graph=graph)
+        return DeviceLayerwiseEvaluator(
+            *common, task=self.task, all_ranks=all_ranks, placed=placed, graph=graph
+        )
 
     def _scratch(self) -> SharedBuffers:
         limit = self.config.evaluation.memory_limit

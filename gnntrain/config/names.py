@@ -1,4 +1,4 @@
-"""The data sets' names, and where a data set's own defaults differ from the general ones.
+"""The names of data sets and samplers; where a data set's own defaults differ.
 
 Nothing is imported here: a name can be listed without torch.
 """
@@ -35,10 +35,14 @@ BUILTIN_NAMES = (
 
 DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
 
-MODEL_NAMES = ("sage", "gcn", "gat", "gatv2", "gin", "mlp")
+SAMPLER_CLASSES: Mapping[str, str] = {
+    "numba": "gnntrain.sampling.cpu:CPUSampler",
+    "triton": "gnntrain.sampling.gpu:GPUSampler",
+    "pyg": "gnntrain.sampling.pyg:PyGSampler",
+}
+"""Where the class of each sampler is; it is imported when it is used."""
 
-PLUGIN_GROUP = "gnntrain.models"
-"""Entry-point group in which another package offers its models."""
+SAMPLER_NAMES = tuple(SAMPLER_CLASSES)
 
 DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # The exact shapes of the two graphs that papers measure speed on.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, SamplerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import place_features
@@ -44,7 +44,7 @@ class LoaderBuilder:
     def __init__(
         self,
         config: Config,
-        store: GraphStore,
+        store: Graph,
         context: DistributedContext,
         needs: BlockNeeds,
         plan: SeedPlan,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain.compute.features import LazyFeatures, addresses_of
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import (
     CopiedFeatures,
@@ -25,7 +25,7 @@ from gnntrain.loading.placement import Placement
 
 
 def place_features(
-    store: GraphStore, placement: Placement, context: DistributedContext, hot: Tensor | None
+    store: Graph, placement: Placement, context: DistributedContext, hot: Tensor | None
 ) -> FeatureSource:
     """Put a store's rows where `placement` says. Collective.
 

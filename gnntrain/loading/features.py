@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ def as_tensor(array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
-def stored_rows(store: GraphStore) -> Tensor:
+def stored_rows(store: Graph) -> Tensor:
     """The store's rows, in their own precision, over its mapped pages."""
     rows = as_tensor(store.features)
     return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows
@@ -88,7 +88,7 @@ class InPlaceFeatures(_CountedReads):
         self._device = device
 
     @classmethod
-    def of(cls, store: GraphStore) -> InPlaceFeatures:
+    def of(cls, store: Graph) -> InPlaceFeatures:
         """A CPU reads the store's mapped pages: one copy a machine, however many ranks."""
         return cls(LazyFeatures(stored_rows(store)), torch.device("cpu"))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.loading.features import as_tensor
 from gnntrain.sampling.block import BlockNeeds
 
@@ -38,7 +38,7 @@ class GraphTensors:
     @classmethod
     def of(
         cls,
-        store: GraphStore,
+        store: Graph,
         needs: BlockNeeds,
         device: torch.device = _HOST,
         indices: Tensor | None = None,

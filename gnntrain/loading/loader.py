@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
@@ -279,7 +279,7 @@ class FullGraphLoader(Loader):
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource,
         plan: SeedPlan,
         *,
@@ -321,7 +321,7 @@ class FullGraphLoader(Loader):
 
 
 def whole_graph_block(
-    store: GraphStore, needs: BlockNeeds, start: int = 0, stop: int | None = None
+    store: Graph, needs: BlockNeeds, start: int = 0, stop: int | None = None
 ) -> Block:
     """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
 

@@ -16,6 +16,8 @@ from torch_geometric.data import Data, EdgeAttr, GraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 
+from gnntrain.data.graph import Edges
+from gnntrain.data.pyg_graph import pyg_csc
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler, cumulative_blocks
 from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
@@ -54,11 +56,11 @@ class PyGSampler(Sampler):
         edge_ids: bool = False,  # noqa: ARG002
     ) -> None:
         self._num_hops = len(fan_outs)
-        graph = PyGGraph.shared(indptr, indices)
-        # PyG's sampler keeps the graph's tensors alone; the graph must stay for `shared`.
-        self._graph = graph
-        fan_out_list = list(checked_fan_outs(fan_outs))
-        self._sampler = NeighborSampler((Data(), graph), fan_out_list, replace=replace)
+        require_pyg_backend()
+        # PyG's sampler keeps the tensors alone; the object must live for other samplers to share.
+        self._graph = SharedCSC.of(indptr, indices)
+        num_neighbors = list(checked_fan_outs(fan_outs))
+        self._sampler = NeighborSampler((Data(), self._graph), num_neighbors, replace=replace)
 
     def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
         """Draw the neighbourhood of `seeds`.
@@ -76,33 +78,18 @@ class PyGSampler(Sampler):
         return subgraph_of(drawn, len(seeds), self._num_hops)
 
 
-class PyGGraph(GraphStore):  # type: ignore[misc]  # PyG is not typed
-    """A CSC as PyG's samplers take it, beside a `FeatureStore`. Read-only.
+class SharedCSC(GraphStore):  # type: ignore[misc]  # PyG is not typed
+    """A CSC as PyG's samplers take it, beside a `FeatureStore`. Read-only; see `PyGGraph`."""
 
-    Of all forms that PyG accepts, this one costs the least memory. pyg-lib reads `indices` where
-    they are mapped; only `indptr` is copied, 4 bytes a node. torch-sparse reads 64-bit numbers
-    alone: where `indices` are int32 they are copied, 8 bytes an edge on every rank. (A `Data` with
-    an `edge_index` takes 16 bytes an edge, and one with an `adj_t` torch-sparse.)
-
-    Raises:
-        UserError: Neither pyg-lib nor torch-sparse is installed.
-    """
-
-    _shared: ClassVar[WeakValueDictionary[tuple[int, int, bool], PyGGraph]] = WeakValueDictionary()
+    _shared: ClassVar[WeakValueDictionary[tuple[int, int, bool], SharedCSC]] = WeakValueDictionary()
 
     def __init__(self, indptr: Tensor, indices: Tensor) -> None:
-        require_pyg_backend()
         super().__init__()
-        num_nodes = len(indptr) - 1
-        self._size = (num_nodes, num_nodes)
-        num_edges_fit = len(indices) <= torch.iinfo(torch.int32).max
-        narrow = torch_geometric.typing.WITH_PYG_LIB and num_edges_fit
-        # Offsets, indices and seeds must be of one type.
-        dtype = indices.dtype if narrow else torch.int64
-        self._row, self._colptr = indices.to(dtype), indptr.to(dtype)
+        self._size = (len(indptr) - 1, len(indptr) - 1)
+        self._csc = pyg_csc(Edges(indptr.numpy(), indices.numpy()))
 
     @classmethod
-    def shared(cls, indptr: Tensor, indices: Tensor) -> PyGGraph:
+    def of(cls, indptr: Tensor, indices: Tensor) -> SharedCSC:
         """One for all samplers of a graph: it may hold a copy of the edges."""
         key = indptr.data_ptr(), indices.data_ptr(), torch_geometric.typing.WITH_PYG_LIB
         graph = cls._shared.get(key)
@@ -115,7 +102,7 @@ class PyGGraph(GraphStore):  # type: ignore[misc]  # PyG is not typed
         return [EdgeAttr(None, EdgeLayout.CSC, size=self._size)]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        return (self._row, self._colptr) if edge_attr.layout == EdgeLayout.CSC else None
+        return self._csc if edge_attr.layout == EdgeLayout.CSC else None
 
     def _refuse(self, *_: Any) -> bool:
         """PyG's answer to a write that failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, SeedPlan
@@ -14,7 +14,7 @@ from gnntrain.sampling.cpu import CPUSampler
 
 
 def cpu_loader(
-    store: GraphStore,
+    store: Graph,
     plan: SeedPlan,
     fan_outs: Sequence[int] = (3, 2),
     *,

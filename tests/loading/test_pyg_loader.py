@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.graph import GraphTensors
@@ -32,20 +32,20 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     weight = np.random.default_rng(5).random(240).astype(np.float32)
     return stored(tmp_path / "store", random_graph(edge_weight=weight))
 
 
 def stock(
-    store: GraphStore, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2), **options: Any
+    store: StoredGraph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2), **options: Any
 ) -> BlockLoader:
     graph = GraphTensors.of(store, NEEDS)
     sampler = PyGSampler(graph.indptr, graph.indices, fan_outs, **options)
     return BlockLoader(graph, InPlaceFeatures.of(store), sampler, plan, needs=NEEDS)
 
 
-def own(store: GraphStore, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> BlockLoader:
+def own(store: StoredGraph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> BlockLoader:
     return cpu_loader(store, plan, fan_outs, needs=NEEDS, threads=0)
 
 
@@ -58,7 +58,7 @@ def seeds_of(batch: MiniBatch) -> list[int]:
 @pytest.mark.parametrize(("num_seeds", "world_size"), [(30, 1), (29, 3), (2, 3)])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_every_rank_takes_the_seeds_that_our_own_loader_would(
-    store: GraphStore, num_seeds: int, world_size: int, drop_last: bool
+    store: StoredGraph, num_seeds: int, world_size: int, drop_last: bool
 ) -> None:
     seeds = store.split("train")[:num_seeds]
     for rank in range(world_size):
@@ -76,7 +76,7 @@ def test_every_rank_takes_the_seeds_that_our_own_loader_would(
 
 
 @pytest.mark.usefixtures("backend")
-def test_every_seed_counts_once_an_epoch_and_a_borrowed_one_never(store: GraphStore) -> None:
+def test_every_seed_counts_once_an_epoch_and_a_borrowed_one_never(store: StoredGraph) -> None:
     seeds = store.split("train")[:11]
     ranks = [list(stock(store, SeedPlan(seeds, 3, rank, 3))) for rank in range(3)]
     assert [len(batches) for batches in ranks] == [2, 2, 2]
@@ -89,7 +89,7 @@ def test_every_seed_counts_once_an_epoch_and_a_borrowed_one_never(store: GraphSt
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("fan_outs", [(-1,), (-1, -1), (-1, -1, -1)])
 def test_with_all_in_neighbours_a_batch_equals_our_own(
-    store: GraphStore, fan_outs: tuple[int, ...]
+    store: StoredGraph, fan_outs: tuple[int, ...]
 ) -> None:
     plan = SeedPlan(store.split("train"), 4)
     pairs = zip(stock(store, plan, fan_outs), own(store, plan, fan_outs), strict=True)
@@ -108,7 +108,7 @@ def test_with_all_in_neighbours_a_batch_equals_our_own(
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("replace", [False, True])
 def test_each_node_draws_as_many_true_in_edges_as_its_hop_asks_for(
-    store: GraphStore, replace: bool
+    store: StoredGraph, replace: bool
 ) -> None:
     assert store.edge_weight is not None
     for batch in stock(store, SeedPlan(store.split("train"), 6), (3, 2), replace=replace):
@@ -139,7 +139,7 @@ def edges(batches: list[MiniBatch]) -> list[list[list[int]]]:
 
 
 @pytest.mark.usefixtures("backend")
-def test_an_epoch_goes_on_where_its_state_says_with_the_same_draws(store: GraphStore) -> None:
+def test_an_epoch_goes_on_where_its_state_says_with_the_same_draws(store: StoredGraph) -> None:
     plan = SeedPlan(store.split("train"), 4)
     loader = stock(store, plan)
     loader.set_epoch(2)
@@ -156,7 +156,7 @@ def test_an_epoch_goes_on_where_its_state_says_with_the_same_draws(store: GraphS
 
 
 @pytest.mark.usefixtures("backend")
-def test_batches_are_made_in_the_thread_of_the_step(store: GraphStore) -> None:
+def test_batches_are_made_in_the_thread_of_the_step(store: StoredGraph) -> None:
     """Background threads would draw from the generator that dropout is drawing from."""
     loader = stock(store, SeedPlan(store.split("train"), 4))
     next(iter(loader))
@@ -181,7 +181,7 @@ def test_ranks_draw_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("backend")
-def test_a_model_that_uses_no_graph_gets_its_seeds_alone(store: GraphStore) -> None:
+def test_a_model_that_uses_no_graph_gets_its_seeds_alone(store: StoredGraph) -> None:
     batch = next(iter(stock(store, SeedPlan(store.split("train"), 4), ())))
     assert batch.blocks == ()
     assert batch.n_id.tolist() == seeds_of(batch)

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnntrain import plugins
 from gnntrain.assembly import Parts
-from gnntrain.config import from_dict, samplers
-from gnntrain.config.samplers import SAMPLER_GROUP, sampler_names
+from gnntrain.config import from_dict
+from gnntrain.config.names import SAMPLER_NAMES
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
@@ -63,8 +64,8 @@ NOT_A_SAMPLER = object()
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if an installed package offered samplers."""
-    found = [
-        EntryPoint(name, f"{__name__}:{at}", SAMPLER_GROUP)
+    points = [
+        EntryPoint(name, f"{__name__}:{at}", plugins.SAMPLERS)
         for name, at in [
             ("first", "FirstNeighbor"),
             ("missing", "NoSuchThing"),
@@ -72,18 +73,22 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
             ("numba", "FirstNeighbor"),
         ]
     ]
-    monkeypatch.setattr(samplers, "entry_points", lambda group: found * (group == SAMPLER_GROUP))
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        return [p for p in points if p.group == group and name in (None, p.name)]
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
 
 
-def test_the_packages_own_samplers_have_names() -> None:
-    assert sampler_names()[:3] == ("numba", "triton", "pyg")
-    assert not sampler_class("numba").on_gpu
-    assert not sampler_class("pyg").thread_safe
+def test_every_name_stands_for_a_sampler_that_knows_where_it_runs() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    classes = {name: sampler_class(name) for name in SAMPLER_NAMES}
+    assert {name for name, sampler in classes.items() if sampler.on_gpu} == {"triton"}
+    assert {name for name, sampler in classes.items() if not sampler.thread_safe} == {"pyg"}
 
 
 @pytest.mark.usefixtures("offered")
 def test_samplers_of_other_packages_are_found_and_replace_none_of_ours() -> None:
-    assert sampler_names() == ("numba", "triton", "pyg", "first", "missing", "odd")
     assert sampler_class("first") is FirstNeighbor
     assert sampler_class("numba") is not FirstNeighbor
 
@@ -92,7 +97,7 @@ def test_samplers_of_other_packages_are_found_and_replace_none_of_ours() -> None
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("other", "no sampler is called 'other'"),
+        ("other", "no installed package offers 'other'"),
         ("missing", "NoSuchThing.* cannot be imported"),
         ("odd", "no subclass of Sampler"),
     ],
@@ -109,13 +114,11 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
     store = stored(tmp_path / "store", random_graph(edge_weight=weights))
     keys: dict[str, Any] = {
         "model": {"name": model, "hidden_channels": 8, "num_layers": 2},
-        "sampler": {"fan_outs": [1, 1]},
+        "sampler": {"fan_outs": [1, 1], "backend": "first"},
         "evaluation": {"name": "sampled"},
         "trainer": {"batch_size": 7, "epochs": 2},
     }
     config = from_dict(keys)
-    chosen = config.sampler.model_copy(update={"backend": "first"})
-    config = config.model_copy(update={"sampler": chosen})
     context = DistributedContext()
     parts = Parts(config, store, context, tmp_path)
     loader = parts.loader()
@@ -133,8 +136,7 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
         parts.model,
         loader,
         parts.evaluator,
-        task=store.task,
-        metric=store.metric,
+        task=parts.task,
         config=config.trainer,
         context=context,
     )

@@ -14,6 +14,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, SAGE
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.compiling import compiled
 from gnntrain.training.forward import needs_of
 from gnntrain.training.trainer import Trainer
@@ -42,8 +43,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
             model,
             loader,
             Scripted(),
-            task=store.task,
-            metric="accuracy",
+            task=NodeClassification(store),
             config=TrainerConfig(lr=0.05, epochs=2, compile=is_compiled),
             context=DistributedContext(),
         )

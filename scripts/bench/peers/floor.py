@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
@@ -62,7 +62,7 @@ def work_of(blocks: Sequence[Block], widths: Sequence[int], row_bytes: int) -> W
     return Work(innermost.num_dst, flops, num_bytes)
 
 
-def mean_work(spec: Spec, store: GraphStore) -> Work:
+def mean_work(spec: Spec, store: StoredGraph) -> Work:
     sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size)
     order = plan.order(1)
@@ -93,7 +93,7 @@ def gemm_rates(num_dst: int, spec: Spec, num_features: int) -> dict[str, float]:
     }
 
 
-def row_bandwidth(store: GraphStore, threads: int) -> float:
+def row_bandwidth(store: StoredGraph, threads: int) -> float:
     """Bytes/s of summing random feature rows, read where they lie."""
     table = store.features
     words = table.view(np.uint16) if table.itemsize == 2 else table
@@ -126,7 +126,7 @@ def _best(work: Callable[[], object]) -> float:
 def _run(turns: Turns) -> None:
     spec = turns.spec
     torch.set_num_threads(spec.threads)
-    store = GraphStore.open(Path(spec.store), check=False)
+    store = StoredGraph.open(Path(spec.store), check=False)
     work = mean_work(spec, store)
     gemm = gemm_rates(work.num_dst, spec, store.num_features)
     bandwidth = row_bandwidth(store, spec.threads)
