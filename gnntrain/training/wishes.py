@@ -9,7 +9,7 @@ import torch
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
-from gnntrain.training.records import Callback
+from gnntrain.training.records import Listener
 
 _GPU_STEPS = 10
 
@@ -25,7 +25,7 @@ class Wishes:
         callbacks: Told what is done; on rank 0 only.
     """
 
-    def __init__(self, context: DistributedContext, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, context: DistributedContext, callbacks: Sequence[Listener]) -> None:
         self._context = context
         self._callbacks = callbacks
         runs_ahead = context.device.type == "cuda" and context.world_size > 1
