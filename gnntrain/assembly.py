@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
 from gnntrain.config import Config, SamplerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
+from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.device_features import (
@@ -31,7 +32,7 @@ from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
 from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.loading.pyg_loader import PyGGraph, PyGNeighborLoader
+from gnntrain.loading.pyg_loader import PyGNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
@@ -70,7 +71,7 @@ class Parts:
     def __init__(
         self,
         config: Config,
-        store: GraphStore,
+        store: Graph,
         context: DistributedContext,
         scratch_dir: Path,
         *,

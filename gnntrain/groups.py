@@ -35,10 +35,8 @@ def config_groups(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
     """The options of every group, sorted, with those in the user's own folders."""
     folders = [conf_dir(), *config_dirs]
     return {
-        group: sorted({option for folder in folders for option in _options(folder / group)})
+        group: sorted(
+            {file.stem for folder in folders for file in (folder / group).glob("[!_]*.yaml")}
+        )
         for group in GROUPS
     }
-
-
-def _options(folder: Path) -> list[str]:
-    return [file.stem for file in folder.glob("*.yaml") if not file.stem.startswith("_")]

@@ -11,7 +11,7 @@ from torch import Tensor
 from gnntrain.assembly import Parts
 from gnntrain.config import Config, from_dict
 from gnntrain.cores import available_cores
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.features import StoredRows
@@ -40,7 +40,7 @@ class Outputs:
 
     run: RunDirectory
     epoch: int
-    store: GraphStore
+    store: Graph
     task: Task
     logits: Tensor
     embeddings: Tensor | StoredRows | None
@@ -126,7 +126,7 @@ def load_best(
     return BestModel(run, epoch_of(state, checkpoint), signature, parts)
 
 
-def _refuse_other_features(store: GraphStore, signature: ModelSignature) -> None:
+def _refuse_other_features(store: Graph, signature: ModelSignature) -> None:
     if store.num_features != signature.num_features:
         raise UserError(
             f"The model takes {signature.num_features} features a node; the graph {store.dataset} "

@@ -11,7 +11,7 @@ import torch
 from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
 from gnntrain.data.dataset_warnings import dataset_warnings
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
@@ -42,7 +42,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             listeners = [listener, *build_loggers(job.config["logger"], run, job.config)]
-        parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
+        parts = Parts(config, StoredGraph.open(job.store, check=False), context, run.path)
         loader = parts.loader()
         trainer = Trainer(
             parts.model,
@@ -86,9 +86,9 @@ def _fit(
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
-        if not parts.context.board.stop_asked:
-            error = parts.context.board.reports.first() or caught
-            if isinstance(error, KeyboardInterrupt) and parts.context.board.abandoned:
+        if not parts.context.control.stop_requested:
+            error = parts.context.control.first_failure() or caught
+            if isinstance(error, KeyboardInterrupt) and parts.context.control.is_abandoned:
                 error = RunError("Another rank failed.")
         raise
     finally:
@@ -131,7 +131,7 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         world_size=context.world_size,
         device=f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
         metric=store.metric,
-        store_path=str(store.path),
+        store_path=str(job.store),
         store_reason=job.store_reason,
         store_seconds=job.store_seconds,
         sampler=parts.sampler_in_words(),

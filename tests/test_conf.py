@@ -13,7 +13,6 @@ from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
-    MODEL_NAMES,
     Config,
     ConfigError,
     CSVConfig,
@@ -23,6 +22,7 @@ from gnntrain.config import (
     TensorBoardConfig,
     WandBConfig,
     from_dict,
+    model_names,
     reading,
 )
 from gnntrain.config.types import Section, expected
@@ -129,7 +129,7 @@ def test_a_users_base_may_not_hide_a_shipped_one(tmp_path: Path) -> None:
 def test_every_data_set_and_model_has_a_file() -> None:
     groups = config_groups()
     assert groups["dataset"] == sorted(DATASET_NAMES)
-    assert groups["model"] == sorted([*MODEL_NAMES, PluginConfig().name])
+    assert groups["model"] == sorted([*model_names(), PluginConfig().name])
     assert groups["logger"] == sorted(LOGGERS)
 
 
@@ -177,7 +177,7 @@ def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str
 def test_a_plug_in_and_files_compose_once_they_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "plugin_names", lambda: ["mine"])
+    monkeypatch.setattr(reading, "plugin_names", lambda _: ("mine",))
     for name in ("edges.csv", "features.csv"):
         (tmp_path / name).touch()
     config = compose_config(
@@ -217,10 +217,10 @@ def commented_sections() -> Iterator[tuple[str, Section, int]]:
 def test_the_comment_of_a_key_says_meaning_range_and_default(
     name: str, section: Section, depth: int
 ) -> None:
-    comments = [line for file in files_of(*name.split("/")) for line in keys_with_comments(file)]
-    for at, key, comment in comments:
-        if at != depth or key == "defaults":
-            continue
+    files = files_of(*name.split("/"))
+    lines = [line for file in files for line in keys_with_comments(file)]
+    comments = {key: comment for at, key, comment in lines if at == depth and key != "defaults"}
+    for key, comment in comments.items():
         field = type(section).model_fields[key]
         assert str(field.description) in comment, key
         assert expected(field).lower() in comment.lower(), key

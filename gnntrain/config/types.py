@@ -44,6 +44,17 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Divides:
+    """The key's value must divide the value of another key of its section.
+
+    Attributes:
+        key: The other key.
+    """
+
+    key: str
+
+
+@dataclass(frozen=True)
 class OneOf:
     """Text that is a name of a registry: `backend: Annotated[str, OneOf(backends, SAMPLERS)]`.
 
@@ -112,6 +123,9 @@ def _not_zero(value: int) -> int:
         raise ValueError
     return value
 
+
+JSON = dict[str, Any]
+"""Plain data by name."""
 
 Number = Annotated[float, BeforeValidator(_number_of_text)]
 """A finite number; also as text, since YAML reads `1e-3` as text."""

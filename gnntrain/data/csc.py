@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.cores import available_cores
-from gnntrain.data.graph import Float32Array, Int64Array, IntArray
+from gnntrain.data.graph import Edges, Float32Array, Int64Array, IntArray
 from gnntrain.jit import jit
 
 Float64Array = npt.NDArray[np.float64]
@@ -126,6 +126,45 @@ def column_blocks(
             pending.append(pool.submit(_build_block, edges, num_nodes, counts[first:last], first))
         while pending:
             yield pending.popleft().result()
+
+
+def in_edges(
+    src: IntArray,
+    dst: IntArray,
+    weight: npt.NDArray[Any] | None = None,
+    *,
+    num_src: int,
+    num_dst: int,
+    has_norm: bool,
+) -> Edges:
+    """The edges of one type in memory, from an edge list.
+
+    Args:
+        src: `[num_edges]`, in `0 … num_src - 1`.
+        dst: `[num_edges]`, in `0 … num_dst - 1`.
+        weight: `[num_edges]`, or None.
+        num_src: Number of source nodes.
+        num_dst: Number of destination nodes.
+        has_norm: Compute `Edges.gcn_norm`.
+    """
+    blocks = list(column_blocks(EdgeList(src, dst, weight), max(num_src, num_dst)))
+    counts = np.concatenate([block.counts for block in blocks])[:num_dst]
+    inflow = np.concatenate([block.inflow for block in blocks])[:num_dst]
+    weights = [block.weight for block in blocks if block.weight is not None]
+    return Edges(
+        indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+        indices=np.concatenate([block.indices for block in blocks]),
+        weight=np.concatenate(weights) if weights else None,
+        gcn_norm=gcn_norm(inflow) if has_norm else None,
+    )
+
+
+def gcn_norm(inflow: Float64Array) -> Float32Array:
+    """See `Edges.gcn_norm`; `inflow` is `ColumnBlock.inflow`."""
+    total = 1.0 + inflow
+    norm = np.zeros(len(total), dtype=np.float32)
+    np.divide(1.0, np.sqrt(np.maximum(total, 0.0)), out=norm, where=total > 0, casting="same_kind")
+    return norm
 
 
 def _row_bits(num_nodes: int) -> int:

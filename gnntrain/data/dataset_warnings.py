@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 
 
-def dataset_warnings(store: GraphStore) -> Iterator[str]:
+def dataset_warnings(store: Graph) -> Iterator[str]:
     """A sentence for each: no edges, no validation nodes."""
     if store.num_edges == 0:
         yield "The graph has no edges: all that the model sees of a node are its own features."

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import as_tensor
@@ -43,7 +43,7 @@ class DeviceGraph:
 
     @classmethod
     def of(
-        cls, store: GraphStore, needs: BlockNeeds, device: torch.device, indices: Tensor
+        cls, store: Graph, needs: BlockNeeds, device: torch.device, indices: Tensor
     ) -> DeviceGraph:
         """Put a store on a device, but for its features.
 

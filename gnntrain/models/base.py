@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +94,7 @@ class GNN(nn.Module):
             are then all `hidden_channels` wide, and a linear map `lin` to the outputs.
 
     Attributes:
+        config_defaults: Shared options whose default in a configuration is the model's own.
         uses_graph: Whether edges matter at all.
         uses_norm: Whether blocks must carry `norm`.
         uses_weight: Whether a block's `weight` is taken into account.
@@ -102,6 +103,7 @@ class GNN(nn.Module):
         state_channels: Width of the running read-out's state; 0: it keeps none.
     """
 
+    config_defaults: ClassVar[Scaffold] = {}
     uses_graph = True
     uses_norm = False
     uses_weight = False

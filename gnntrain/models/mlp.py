@@ -1,4 +1,4 @@
-"""A multi-layer perceptron on the nodes' own features: what the graph is worth, by comparison."""
+"""Multi-layer perceptron: it sees no edges. What the graph must beat."""
 
 from __future__ import annotations
 

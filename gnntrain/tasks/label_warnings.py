@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, Int64Array
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import SPLITS, Graph, Int64Array
 from gnntrain.metrics import RANKING_METRICS
 
 _NUM_SHOWN = 5
@@ -17,7 +16,7 @@ Counts = Mapping[str, Int64Array]
 """By split, how many of its nodes have each class."""
 
 
-def label_warnings(store: GraphStore, metric: str) -> list[str]:
+def label_warnings(store: Graph, metric: str) -> list[str]:
     """A sentence for each: classes that no training node has, a metric that is not defined for a
     split.
 
@@ -29,7 +28,7 @@ def label_warnings(store: GraphStore, metric: str) -> list[str]:
     return [*_unseen_classes(store, counts), *_undefined_metric(store, metric, counts)]
 
 
-def _count(store: GraphStore, split: str) -> Int64Array:
+def _count(store: Graph, split: str) -> Int64Array:
     """int64 `[num_classes]`."""
     counts = np.zeros(store.num_classes, np.int64)
     nodes = store.split(split)
@@ -42,7 +41,7 @@ def _count(store: GraphStore, split: str) -> Int64Array:
     return counts
 
 
-def _unseen_classes(store: GraphStore, counts: Counts) -> Iterator[str]:
+def _unseen_classes(store: Graph, counts: Counts) -> Iterator[str]:
     unseen = np.flatnonzero((counts["train"] == 0) & (counts["val"] + counts["test"] > 0))
     if len(unseen) == 0:
         return
@@ -58,7 +57,7 @@ def _unseen_classes(store: GraphStore, counts: Counts) -> Iterator[str]:
     yield f"No training node has {of_all}, which cannot be learnt: {shown}{more}."
 
 
-def _undefined_metric(store: GraphStore, metric: str, counts: Counts) -> Iterator[str]:
+def _undefined_metric(store: Graph, metric: str, counts: Counts) -> Iterator[str]:
     if metric not in RANKING_METRICS:
         return
     for split in ("val", "test"):

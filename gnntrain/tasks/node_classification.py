@@ -10,9 +10,8 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.data.ogb import ogb_evaluator
-from gnntrain.data.store import GraphStore
 from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import RANKING_METRICS, LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
@@ -65,7 +64,7 @@ class NodeClassification:
     """
 
     def __init__(
-        self, graph: GraphStore, labels: Labels | None = None, *, label_smoothing: float = 0.0
+        self, graph: Graph, labels: Labels | None = None, *, label_smoothing: float = 0.0
     ) -> None:
         labels = labels or graph
         self._graph = graph

@@ -11,10 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnntrain.distributed.board import Phase
+from gnntrain.distributed.run_control import Phase
+from gnntrain.errors import Interrupted
 from gnntrain.training.measure import resident_bytes
 from gnntrain.training.records import EpochRecord, Listener, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from gnntrain.training.trainer import Trainer
@@ -66,7 +68,32 @@ class RankProgress(Callback):
 
     def _enter(self, trainer: Trainer, phase: Phase) -> None:
         context = trainer.context
-        context.board.enter(context.rank, phase, trainer.step)
+        context.control.enter(phase, trainer.step)
+
+
+class StopOnSignal(Callback):
+    """Saves after a signal, and ends training if the signal asks for it.
+
+    Args:
+        stop_signal: Has all ranks act after the same step.
+    """
+
+    def __init__(self, stop_signal: StopSignal) -> None:
+        self._stop_signal = stop_signal
+
+    def before_epoch(self, trainer: Trainer) -> None:
+        """End training if a rank was asked to stop and an epoch is saved. Collective."""
+        number = max(trainer.context.gather(trainer.context.control.stop_requested))
+        if number and trainer.result.records:
+            raise Interrupted(number)
+
+    def before_step(self, trainer: Trainer) -> None:
+        """Rank 0 decides whether all ranks act after this step."""
+        self._stop_signal.before_exchange(trainer.step)
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+        """Act on the decision. Collective if there is one."""
+        self._stop_signal.after_step(trainer.step, trainer.save_checkpoint)
 
 
 class MetricSchedule(Callback):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, StoredRows
@@ -60,7 +60,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource,
         context: DistributedContext,
         scratch: SharedBuffers,

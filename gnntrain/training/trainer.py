@@ -23,6 +23,7 @@ from gnntrain.training.callbacks import (
     MetricSchedule,
     RankProgress,
     Reporting,
+    StopOnSignal,
 )
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpointing import Checkpointing
@@ -40,7 +41,7 @@ from gnntrain.training.snapshot import (
     restored_totals,
 )
 from gnntrain.training.step import PlainStep, ReplayedStep, Step
-from gnntrain.training.stopping import StopOnSignal
+from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update
 
 _log = logging.getLogger("gnntrain")
@@ -135,7 +136,7 @@ class Trainer:
             RankProgress(),
             DivergenceGuard(),  # before anybody saves or shows a loss that is not finite
             MetricSchedule(),  # before the schedule is saved
-            StopOnSignal(context, listeners),
+            StopOnSignal(StopSignal(context, listeners)),
             self._checkpointing,
             Reporting(listeners, config.log_every, every_step=not config.cuda_graph),
             EarlyStopping(config.patience),
@@ -276,7 +277,7 @@ class Trainer:
                 return self.evaluator.evaluate(self.model)
         except Interrupted:
             # Where all ranks have met, the epoch's training is saved, and its evaluation is due.
-            if self.context.world_size == 1 or not self.context.board.abandoned:
+            if self.context.world_size == 1 or not self.context.control.is_abandoned:
                 self.save_checkpoint()
             raise
 

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from gnntrain.app import compose_config
 from gnntrain.cores import available_cores
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from scripts.bench.cases import (
@@ -123,13 +123,13 @@ def python_of(text: str) -> tuple[str, Path]:
     return peer, Path(path).absolute()  # not resolved: a virtual environment's is a link
 
 
-def opened(graph: Graph) -> GraphStore:
+def opened(graph: Graph) -> StoredGraph:
     """The graph's store, built first where it is not there yet."""
     config = compose_config([f"dataset={graph.dataset}", *graph.overrides]).config
     return prepare_store(config.dataset).store
 
 
-def spec_of(graph: Graph, stage: str, store: GraphStore) -> Spec:
+def spec_of(graph: Graph, stage: str, store: StoredGraph) -> Spec:
     return Spec(
         stage=stage,
         dataset=graph.dataset,

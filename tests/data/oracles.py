@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from gnntrain.data.build import GraphData, PrepareOptions
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 
 Columns = list[list[tuple[int, float]]]
 
@@ -108,7 +108,7 @@ def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
     return [sorted(column, key=lambda edge: edge[0]) for column in columns]
 
 
-def stored_columns(store: GraphStore) -> Columns:
+def stored_columns(store: StoredGraph) -> Columns:
     """The same, as read from a store."""
     weight = np.ones(store.num_edges) if store.edge_weight is None else store.edge_weight
     edges = list(zip(store.indices.tolist(), weight.tolist(), strict=True))

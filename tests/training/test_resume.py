@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
@@ -48,7 +48,7 @@ class Interrupting(Recorder):
 
 
 def make(
-    store: GraphStore,
+    store: StoredGraph,
     directory: Path,
     *,
     context: DistributedContext | None = None,
@@ -101,7 +101,7 @@ def assert_same(found: Trainer, wanted: Trainer) -> None:
 
 
 def resumed(
-    store: GraphStore, directory: Path, listener: Recorder | None = None, **keys: Any
+    store: StoredGraph, directory: Path, listener: Recorder | None = None, **keys: Any
 ) -> Trainer:
     trainer = make(store, directory, listener=listener, **keys)
     state, path, _ = load_last(directory)
@@ -247,7 +247,7 @@ def broken_off(trainer: Trainer, step: int) -> None:
 
 
 def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
+    store = StoredGraph.open(payload["store"])
     whole = make(store, payload["whole"], context=context)
     whole.fit()
     broken_off(make(store, payload["broken"], context=context), STEPS + 3)
