@@ -11,7 +11,7 @@ from torch import Tensor
 from gnntrain.assembly import Parts
 from gnntrain.config import Config, from_dict
 from gnntrain.cores import available_cores
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.features import StoredRows
@@ -39,7 +39,7 @@ class Outputs:
 
     run: RunDirectory
     epoch: int
-    store: GraphStore
+    store: Graph
     signature: ModelSignature
     logits: Tensor
     embeddings: Tensor | StoredRows | None
@@ -120,14 +120,12 @@ def load_best(
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
     context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
     torch.set_num_threads(config.distributed.threads or available_cores())
-    parts = Parts(
-        config, store, context, scratch_dir or run.path, num_outputs=signature.num_outputs
-    )
+    parts = Parts(config, store, context, scratch_dir or run.path, labels=signature)
     load_weights(parts.model, state, checkpoint)
     return BestModel(run, epoch_of(state, checkpoint), signature, parts)
 
 
-def _refuse_other_features(store: GraphStore, signature: ModelSignature) -> None:
+def _refuse_other_features(store: Graph, signature: ModelSignature) -> None:
     if store.num_features != signature.num_features:
         raise UserError(
             f"The model takes {signature.num_features} features a node; the graph {store.dataset} "

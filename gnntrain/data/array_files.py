@@ -5,18 +5,20 @@ from __future__ import annotations
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from gnntrain.data.bad_rows import Record
+from gnntrain.data.columns import from_numpy, to_matrix, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.npz_members import read_header
-from gnntrain.data.tables import refuse_beyond_memory, unreadable
+from gnntrain.data.tables import Batch, Rows, Table, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
+
+_BATCH_ROWS = 1 << 20
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
 
@@ -117,22 +119,45 @@ def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
     )
 
 
-@dataclass(frozen=True)
-class ArraySource:
-    """Rows of arrays, for messages about them.
+class ArrayTable(Table):
+    """Arrays as columns.
 
-    Attributes:
-        path: The file.
-        fields: The arrays whose elements a row's fields are.
+    Args:
+        path: Their file.
+        columns: Arrays `[num_rows]` by name.
+        matrix: More columns, of numbers: `[num_rows, n]`.
     """
 
-    path: Path
-    fields: tuple[AnyArray, ...]
-    unit: str = "row"
+    def __init__(
+        self, path: Path, columns: Mapping[str, AnyArray], matrix: AnyArray | None = None
+    ) -> None:
+        self.path = path
+        self._columns = list(columns.values())
+        self._num_rows = len(self._columns[0] if matrix is None else matrix)
+        self._matrix = np.empty((self._num_rows, 0), np.float32) if matrix is None else matrix
+        self.names = (*columns, *map(str, range(self._matrix.shape[1])))
+
+    def batches(self, columns: Sequence[int], numbers: Sequence[int]) -> Iterator[Batch]:
+        for start in range(0, self._num_rows, _BATCH_ROWS):
+            end = min(start + _BATCH_ROWS, self._num_rows)
+            chosen = [from_numpy(self._columns[place][start:end]) for place in columns]
+            weights = [from_numpy(self._columns[place][start:end]) for place in numbers]
+            matrix = to_matrix(weights, end - start, None)
+            yield Batch(chosen, matrix, np.arange(start, end), end)
+
+    def read(
+        self, columns: Sequence[int], numbers: Sequence[int], fractions: Sequence[int] = ()
+    ) -> Rows:
+        """As they lie there: a mapped matrix stays mapped. Its columns are the only numbers."""
+        chosen = [
+            to_plain(from_numpy(self._columns[place]), fractions=place in fractions)
+            for place in columns
+        ]
+        matrix = self._matrix if numbers else self._matrix[:, :0]
+        return Rows(chosen, matrix, np.arange(self._num_rows), self._num_rows)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        """Row number and fields of some rows."""
         return [
-            (row, [str(value) for field in self.fields for value in np.atleast_1d(field[row])])
+            (row, [*(str(column[row]) for column in self._columns), *map(str, self._matrix[row])])
             for row in rows.tolist()
         ]

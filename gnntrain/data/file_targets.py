@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from gnntrain.data.array_files import ARRAY_SUFFIXES, ArraySource, load_arrays, pick
+from gnntrain.data.array_files import ArrayTable, load_arrays, pick
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import BoolArray, Rows, column_of_array
+from gnntrain.data.columns import TEXT, BoolArray
+from gnntrain.data.file_columns import Columns, is_array_file, label_columns, split_columns
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
 from gnntrain.data.node_index import NodeIndex, utf8
-from gnntrain.data.node_rows import NodeRows, read_labels, read_splits
+from gnntrain.data.node_rows import NodeRows
 from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
 
@@ -88,7 +90,7 @@ def read_targets(
     if path is None:
         rows = replace(features, nodes=np.arange(index.num_nodes))
     else:
-        rows = read_labels(path, config, bad).located(index, bad)
+        rows = NodeRows.read(label_columns(path, config, bad)).located(index, bad)
     if "label" in rows.places:
         return _classes(rows, index, config, bad, must_have_label=path is not None)
     return _flags(rows, index, config, bad)
@@ -97,19 +99,19 @@ def read_targets(
 def _classes(
     rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
 ) -> Targets:
-    import pandas as pd
-
-    if must_have_label and not isinstance(rows.rows.source, ArraySource):
-        rows = rows.drop(rows.column("label").missing, bad, lambda _: "the label is missing")
+    if must_have_label and not isinstance(rows.table, ArrayTable):
+        rows = rows.drop_missing("label", bad, "the label is missing")
     rows = rows.drop_by_field(
-        _no_class(rows), bad, "label", "label {} is not a whole number from 0 on, or −1 for none"
+        _is_no_class(rows.columns["label"]),
+        bad,
+        "label",
+        "label {} is not a whole number from 0 on, or −1 for none",
     )
-    column = rows.column("label")
-    values = column.texts() if column.is_text else column.values
-    has_label = ~column.missing if column.is_text else ~column.missing & (values != -1)
-    codes, classes = pd.factorize(values[has_label], sort=True)
+    has_label = _has_label(rows.columns["label"])
+    found = rows.columns["label"].filter(has_label).dictionary_encode()
+    classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     labels = np.full(index.num_nodes, -1, np.int32)
-    labels[rows.nodes[has_label]] = codes
+    labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
         bad.settle()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
@@ -126,22 +128,26 @@ def _names(classes: AnyArray) -> AnyArray | None:
     return classes.astype(np.int64)
 
 
-def _no_class(rows: NodeRows) -> BoolArray:
-    column = rows.column("label")
-    if column.is_text:
-        return np.zeros(len(rows.rows), bool)
-    values = column.values
-    wrong: BoolArray = (values < -1) | (values != np.floor(values)) | np.isinf(values)
-    return wrong & ~column.missing
+def _has_label(column: pa.Array) -> BoolArray:
+    if column.type == TEXT:
+        return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+    return np.asarray(column.fill_null(-1).to_numpy() != -1)
+
+
+def _is_no_class(column: pa.Array) -> BoolArray:
+    if column.type == TEXT:
+        return np.zeros(len(column), bool)
+    values = column.fill_null(-1).to_numpy()
+    return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
 
 
 def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
     few = {0: "no label", 1: "only one label"}
     number = few.get(num_classes, f"{num_classes} different labels")
-    found = f"{rows.rows.source.path} has {number}"
+    found = f"{rows.table.path} has {number}"
     if config.task == "multilabel":
         raise UserError(
-            f"dataset.task=multilabel: {rows.rows.source.path} has one column of labels.",
+            f"dataset.task=multilabel: {rows.table.path} has one column of labels.",
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     if num_classes < 2:
@@ -154,7 +160,7 @@ def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
 
 
 def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
-    path, num_classes = rows.rows.source.path, len(rows.numbers)
+    path, num_classes = rows.table.path, len(rows.numbers)
     if num_classes == 0:
         raise UserError(f"{path} has no column of labels.", "Set dataset.label_column.")
     if config.task not in ("auto", "multilabel"):
@@ -162,11 +168,11 @@ def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) 
             f"dataset.task={config.task}: {path} has {num_classes} columns of labels.",
             "Say which one is meant with dataset.label_column.",
         )
-    wrong = np.asarray(~np.isin(rows.rows.matrix, (0, 1)).all(axis=1))
+    wrong = np.asarray(~np.isin(rows.matrix, (0, 1)).all(axis=1))
     hint = "If only one column holds the labels, set dataset.label_column."
     rows = rows.drop(wrong, bad, lambda record: _no_flag(record, rows), hint)
     labels = np.zeros((index.num_nodes, num_classes), np.uint8)
-    labels[rows.nodes] = rows.rows.matrix
+    labels[rows.nodes] = rows.matrix
     labelled = np.zeros(index.num_nodes, bool)
     labelled[rows.nodes] = True
     names = list(rows.numbers.values())
@@ -211,11 +217,11 @@ def split_nodes(
     split_of = np.full(index.num_nodes, -1, np.int8)
     if path is None:
         _assign_named(targets.rows, targets, split_of, bad)
-    elif path.suffix.lower() in ARRAY_SUFFIXES:
+    elif is_array_file(path):
         _assign_arrays(path, targets, index, split_of, bad)
     else:
-        rows = read_splits(path, config, bad)
-        rows = rows.drop(rows.column("split").missing, bad, lambda _: "the split is missing")
+        rows = NodeRows.read(split_columns(path, config, bad))
+        rows = rows.drop_missing("split", bad, "the split is missing")
         _assign_named(rows.located(index, bad), targets, split_of, bad)
     return {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
 
@@ -223,7 +229,7 @@ def split_nodes(
 def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
     """Put each row's node into the split of its name; a row without a name says nothing."""
     codes = _codes_of_names(rows)
-    named = ~rows.column("split").missing
+    named = ~rows.is_missing("split")
     wrong = named & (codes < 0)
     rows = rows.drop_by_field(wrong, bad, "split", "split {} is none of train, val, test")
     codes, named = codes[~wrong], named[~wrong]
@@ -233,11 +239,9 @@ def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: Bad
 
 
 def _codes_of_names(rows: NodeRows) -> AnyArray:
-    column = rows.column("split")
-    if column.codes is None:
-        return np.full(len(column.values), -1)
-    words = [_SPLIT_WORDS.get(str(word).lower(), -1) for word in column.values]
-    codes: AnyArray = np.array([*words, -1])[column.codes]
+    words = rows.columns["split"].cast(TEXT).dictionary_encode()
+    known = [_SPLIT_WORDS.get(word.lower(), -1) for word in words.dictionary.to_pylist()]
+    codes: AnyArray = np.array([*known, -1])[words.indices.fill_null(len(known)).to_numpy()]
     return codes
 
 
@@ -277,9 +281,9 @@ def _rows_of_split(
                 f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
             )
         nodes = np.flatnonzero(array)
-        source = ArraySource(path, (np.arange(index.num_nodes),))
-        empty = np.empty((len(nodes), 0), np.float32)
-        return NodeRows(Rows(source, (), empty, nodes), {}, {}, nodes)
-    source = ArraySource(path, (array,))
-    rows = Rows(source, (column_of_array(array),), np.empty((len(array), 0), np.float32))
-    return NodeRows(rows, {"id": 0}, {}).located(index, bad)
+        table = ArrayTable(path, {"node": np.arange(index.num_nodes)})
+        no_numbers = np.empty((len(nodes), 0), np.float32)
+        return NodeRows(table, {}, {}, {}, no_numbers, nodes, index.num_nodes, nodes)
+    return NodeRows.read(Columns(ArrayTable(path, {"id": array}), {"id": 0}, [])).located(
+        index, bad
+    )

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
 from gnntrain.data.node_list import read_nodes
-from gnntrain.data.store import GraphStore
 from gnntrain.errors import UserError
 from gnntrain.inference import Outputs, load_best
 from gnntrain.loading.features import StoredRows, as_tensor
@@ -90,7 +89,7 @@ def predict(
     return Prediction(path, what, result.num_rows, run, outputs.epoch, store.dataset)
 
 
-def _chosen(nodes: str | Path, store: GraphStore) -> Int64Array | int:
+def _chosen(nodes: str | Path, store: Graph) -> Int64Array | int:
     if nodes == "all":
         return store.num_nodes
     if nodes not in SPLITS:
@@ -110,7 +109,7 @@ def _chosen(nodes: str | Path, store: GraphStore) -> Int64Array | int:
     return found
 
 
-def _ids(store: GraphStore) -> Field:
+def _ids(store: Graph) -> Field:
     """The nodes' ids as the user gave them."""
     ids = store.node_ids
     if ids is None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.data.build import Task
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted
@@ -20,6 +19,7 @@ from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases, combined
+from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
 from gnntrain.training.cuda_graph import CUDAGraphStep, Record
@@ -48,8 +48,8 @@ class Trainer:
         model: On the context's device already, with equal weights on all ranks.
         loader: This rank's mini-batches.
         evaluator: Called every `config.eval_every` epochs and after the last.
-        task: What is predicted.
-        metric: The validation metric that decides which epoch is the best.
+        task: Loss and metrics; its deciding metric, on the validation split, says which epoch is
+            the best.
         config: The `trainer` keys.
         callbacks: Told what happens; on rank 0 only.
         checkpoints: Directory for `last.pt` and `best.pt`; None writes none.
@@ -66,7 +66,6 @@ class Trainer:
         evaluator: Evaluator,
         *,
         task: Task,
-        metric: str,
         config: TrainerConfig,
         context: DistributedContext | None = None,
         callbacks: Sequence[Callback] = (),
@@ -79,7 +78,7 @@ class Trainer:
         self._model = model
         self._loader = loader
         self._evaluator = evaluator
-        self._metric = metric
+        self._metric = task.metric.name
         self._config = config
         self._context = context or DistributedContext()
         self._callbacks = callbacks if self._context.is_main else ()
