@@ -23,11 +23,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
-from gnntrain.config.reading import from_dict, plugin_names, read
+from gnntrain.config.reading import from_dict, read
 from gnntrain.config.whole import is_config_file, whole_configuration
 from gnntrain.config.yaml_files import read_yaml
-from gnntrain.groups import conf_dir, config_groups
+from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import is_folder
+from gnntrain.plugins import MODELS, plugin_names
 
 __all__ = [
     "Composed",
@@ -164,14 +165,13 @@ def _folder_problems(folder: Path) -> Iterator[Problem]:
     if not is_folder(folder):
         yield Problem("--config-dir", str(folder), "a folder")
         return
-    shipped = config_groups()
-    for group, options in shipped.items():
+    for group in GROUPS:
         for file in sorted((folder / group).glob("*.yaml")):
             try:
                 read_yaml(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 yield Problem("--config-dir", str(file), f"a YAML file: {error}")
-            if file.stem in options:
+            if (conf_dir() / group / file.name).is_file():
                 expects = f"files with names of their own: {group}={file.stem} is shipped already"
                 yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")
 
@@ -276,7 +276,7 @@ def _choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> 
         return None
     expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     hint = did_you_mean(str(wrong[0]), options)
-    if group == "model" and wrong[0] in plugin_names():
+    if group == "model" and wrong[0] in plugin_names(MODELS):
         hint = f"write model=plugin model.name={wrong[0]}"
     elif hint is None and len(options) == 1:
         hint = f"to set a key write {group}.KEY=VALUE"

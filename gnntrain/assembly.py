@@ -16,10 +16,10 @@ from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
 from gnntrain.config import Config, SamplerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
+from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import BlockNeeds
 from gnntrain.loading.device_features import (
     DeviceFeatures,
     PlacedFeatures,
@@ -32,9 +32,12 @@ from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
 from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.loading.pyg_loader import PyGGraph, PyGNeighborLoader
+from gnntrain.loading.pyg_loader import PyGNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification, Task
+from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.evaluation import (
     Evaluator,
@@ -62,22 +65,24 @@ class Parts:
         store: The graph.
         context: This rank.
         scratch_dir: Where evaluation may put activations that do not fit in memory.
-        num_outputs: Of the model; None: as the graph's labels want it.
+        labels: What a trained model tells apart; None: the graph's labels.
     """
 
     def __init__(
         self,
         config: Config,
-        store: GraphStore,
+        store: Graph,
         context: DistributedContext,
         scratch_dir: Path,
         *,
-        num_outputs: int | None = None,
+        labels: Labels | None = None,
     ) -> None:
         self.config = config
         self.store = store
         self.context = context
-        self._num_outputs = num_outputs or store.num_outputs
+        self.task: Task = NodeClassification(
+            store, labels, label_smoothing=config.trainer.label_smoothing
+        )
         self._features = MappedFeatures(store)
         self._samplers: dict[tuple[int, ...], CPUNeighborSampler] = {}
         self._device_samplers: dict[tuple[int, ...], TritonNeighborSampler] = {}
@@ -177,7 +182,7 @@ class Parts:
         # Equal weights on every rank, then a stream of its own for dropout on each.
         seed = self.config.trainer.seed
         torch.manual_seed(seed)
-        model = build_model(self.config.model, self.store.num_features, self._num_outputs)
+        model = build_model(self.config.model, self.store.num_features, self.task.num_outputs)
         torch.manual_seed(seed + 1 + self.context.rank)
         return model.to(self.context.device)
 
@@ -189,7 +194,7 @@ class Parts:
         """
         if isinstance(self.model, GNN):
             return self._layerwise().infer(self.model, embed=embed)
-        logits = self._scratch().matrix("logits", self.store.num_nodes, self._num_outputs)
+        logits = self._scratch().matrix("logits", self.store.num_nodes, self.task.num_outputs)
         plan = SeedPlan(
             np.arange(self.store.num_nodes),
             self.config.evaluation.batch_size,
@@ -216,19 +221,21 @@ class Parts:
             split: self._evaluation_loader(split, fan_outs, all_ranks)
             for split in ("train", "val", "test")
         }
-        return SampledEvaluator(self.store, loaders, self.context)
+        return SampledEvaluator(self.task, loaders, self.context)
 
     def _layerwise(self) -> LayerwiseEvaluator:
         all_ranks = self.config.evaluation.ranks == "all"
         common = self.store, self._features, self.context, self._scratch()
         if self.context.device.type != "cuda":
-            return LayerwiseEvaluator(*common, all_ranks=all_ranks)
+            return LayerwiseEvaluator(*common, task=self.task, all_ranks=all_ranks)
         samples = self.config.sampler.name == "neighbor"
         graph = self._device_graph if samples and self._backend == "triton" else None
         # What mini-batches read; where there are none, what the host copies.
         placed = self._device_features if samples else None
         placed = placed or StagedFeatures(stored_rows(self.store), self.context.device)
-        return DeviceLayerwiseEvaluator(*common, all_ranks=all_ranks, placed=placed, graph=graph)
+        return DeviceLayerwiseEvaluator(
+            *common, task=self.task, all_ranks=all_ranks, placed=placed, graph=graph
+        )
 
     def _scratch(self) -> SharedBuffers:
         limit = self.config.evaluation.memory_limit

@@ -12,7 +12,7 @@ from torch_geometric.nn import GraphSAGE
 
 from gnntrain import assembly
 from gnntrain.config import from_dict
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.placement import Memory
@@ -24,7 +24,7 @@ from tests.graphs import random_graph, stored
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     return stored(tmp_path / "store", random_graph(edge_weight=weights))
 
@@ -33,7 +33,7 @@ def plain_model(_: Any, in_channels: int, out_channels: int) -> PlainModel:
     return PlainModel(GraphSAGE(in_channels, 8, 2, out_channels))
 
 
-def trained(store: GraphStore, device: str, model: str, backend: str, scratch: Path) -> FitResult:
+def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: Path) -> FitResult:
     config = from_dict(
         {
             "model": {"name": model, "hidden_channels": 8, "num_layers": 2, "dropout": 0.0},
@@ -48,8 +48,7 @@ def trained(store: GraphStore, device: str, model: str, backend: str, scratch: P
         parts.model,
         parts.loader(),
         parts.evaluator,
-        task=store.task,
-        metric=store.metric,
+        task=parts.task,
         config=config.trainer,
         context=context,
     )
@@ -59,7 +58,7 @@ def trained(store: GraphStore, device: str, model: str, backend: str, scratch: P
 @on_each_device
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat", "mlp", "plain"])
 def test_training_is_the_same_whichever_backend_draws(
-    store: GraphStore, device: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, device: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     if model == "plain":
@@ -72,7 +71,7 @@ def test_training_is_the_same_whichever_backend_draws(
 
 
 def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
-    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     config = from_dict(
@@ -91,7 +90,7 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
 
 
 def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
-    store: GraphStore, tmp_path: Path
+    store: StoredGraph, tmp_path: Path
 ) -> None:
     """What torch's own sampler draws is placed nowhere; to ask would be a collective of one."""
     config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})

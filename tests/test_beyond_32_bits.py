@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from gnntrain.data.build import GraphData, PrepareOptions, _needed_bytes
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError
-from gnntrain.loading.batch import NO_NEEDS
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.evaluation import balanced_range, chunks
 
@@ -95,7 +95,7 @@ def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> N
     graph = Graph.at(tmp_path)
     assert list(chunks(graph.indptr, 0, 3, 100, 1 << 20)) == [(0, 1), (1, 3)]
     assert [balanced_range(graph.indptr, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
-    block = whole_graph_block(cast(GraphStore, graph), NO_NEEDS, 1, 3)
+    block = whole_graph_block(cast(StoredGraph, graph), NO_NEEDS, 1, 3)
     assert block.indptr.tolist() == [0, 3, 4]
     assert block.indices.tolist() == [0, 1, 2, 1]
 

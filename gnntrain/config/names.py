@@ -1,4 +1,4 @@
-"""The data sets' names, and where a data set's own defaults differ from the general ones.
+"""The names of data sets and samplers; where a data set's own defaults differ.
 
 Nothing is imported here: a name can be listed without torch.
 """
@@ -35,10 +35,7 @@ BUILTIN_NAMES = (
 
 DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
 
-MODEL_NAMES = ("sage", "gcn", "gat", "gatv2", "gin", "mlp")
-
-PLUGIN_GROUP = "gnntrain.models"
-"""Entry-point group in which another package offers its models."""
+SAMPLER_NAMES = ("numba", "triton", "pyg")
 
 DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # The exact shapes of the two graphs that papers measure speed on.

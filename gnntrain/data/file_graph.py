@@ -12,11 +12,11 @@ from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import is_finite
 from gnntrain.data.file_columns import edge_columns, feature_columns
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
-from gnntrain.data.graph import METRICS_OF_TASK, AnyArray, GraphData, Task
+from gnntrain.data.graph import AnyArray, GraphData, Task
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
 from gnntrain.data.tables import Columns, Rows
-from gnntrain.data.targets import METRIC_OF_TASK
 from gnntrain.errors import UserError
+from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -69,11 +69,11 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
 
 def _metric(asked: str, task: Task) -> str:
     if asked == "auto":
-        return METRIC_OF_TASK[task]
-    if asked not in METRICS_OF_TASK[task]:
+        return DEFAULT_METRICS[task]
+    if asked not in metrics_for(task):
         raise UserError(
             f"dataset.metric={asked}: the labels make a {task} task.",
-            f"Choose one of {', '.join(METRICS_OF_TASK[task])}, or leave dataset.metric=auto.",
+            f"Choose one of {', '.join(metrics_for(task))}, or leave dataset.metric=auto.",
         )
     return asked
 

@@ -10,22 +10,21 @@ import pyarrow as pa
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, from_numpy, to_plain
 from gnntrain.data.file_columns import COLUMN_NAMES, id_column
-from gnntrain.data.graph import Int64Array
+from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.store import GraphStore
 from gnntrain.data.tables import unreadable
 from gnntrain.errors import UserError
 
 _NUM_SHOWN = 3
 
 
-def index_of(store: GraphStore) -> NodeIndex:
+def index_of(store: Graph) -> NodeIndex:
     """From the ids that a graph's user gave its nodes to their numbers."""
     ids = store.node_ids
     return NodeIndex(None if ids is None else to_plain(from_numpy(ids)), store.num_nodes)
 
 
-def read_nodes(path: Path, store: GraphStore) -> Int64Array:
+def read_nodes(path: Path, store: Graph) -> Int64Array:
     """The nodes that a file names, in its order.
 
     Args:

@@ -14,13 +14,13 @@ from gnntrain.data.large_raw import LARGE_READERS, RawGraph
 from gnntrain.data.plain_pickles import only_plain_pickles
 from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
 from gnntrain.data.targets import (
-    METRIC_OF_TASK,
     check_split_number,
     infer_task,
     random_split,
     smallest_int,
 )
 from gnntrain.errors import UserError
+from gnntrain.metrics import DEFAULT_METRICS
 
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
@@ -182,7 +182,7 @@ def _from_raw(raw: RawGraph, dataset: str) -> GraphData:
         task=task,
         splits=raw.splits,
         features=raw.features,
-        metric=METRIC_OF_TASK[task],
+        metric=DEFAULT_METRICS[task],
     )
 
 
@@ -225,7 +225,7 @@ def from_pyg(data: Any, dataset: str, *, split: int = 0, metric: str | None = No
         splits=_splits(data, labels, dataset, split),
         features=None if data.x is None else _array(data.x.to_dense()),
         edge_weight=None if weight is None or weight.dim() != 1 else _array(weight.float()),
-        metric=metric or METRIC_OF_TASK[task],
+        metric=metric or DEFAULT_METRICS[task],
     )
 
 

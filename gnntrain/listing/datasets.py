@@ -11,7 +11,7 @@ from gnntrain.config.names import SYNTHETIC_NAMES
 from gnntrain.data.published import PUBLISHED, GraphSize
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 from gnntrain.listing.kinds import Listing
-from gnntrain.reporting.text import format_bytes, shown_path
+from gnntrain.reporting.text import counted, format_bytes, shown_path
 
 _SOURCES = "Sizes as PyG and OGB publish them; a stored graph may have an edge in both directions."
 
@@ -31,11 +31,7 @@ def datasets(stores: Path) -> list[Listing]:
 def _row(name: str, prepared: list[StoreMeta]) -> list[str]:
     size = _size(name)
     cells = [f"{number:,}" for number in size] if size is not None else ["-"] * 4
-    return [name, *cells, _counted(len(prepared)) if prepared else "-"]
-
-
-def _counted(number: int) -> str:
-    return "1 store" if number == 1 else f"{number} stores"
+    return [name, *cells, counted(len(prepared), "store") if prepared else "-"]
 
 
 def _size(name: str) -> GraphSize | None:

@@ -1,104 +1,14 @@
-"""What a model computes on: blocks, and the mini-batch that carries them."""
+"""The mini-batch: blocks, features and labels of one step."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnntrain.compute.rows import Transposed
 from gnntrain.loading.features import NamedRows
 from gnntrain.sampling.base import SampledSubgraph
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The in-edges of some destination nodes in CSC form: one layer's message passing.
-
-    In a mini-batch the destinations are the first `num_dst` of the `num_src` source nodes
-    (`dst_offset` 0). In layer-wise inference the sources are all nodes of the graph and the
-    destinations are the range that starts at `dst_offset`. Source `dst_offset + i` is therefore
-    always the same node as destination `i`.
-
-    On a GPU a block may be padded, so that its tensors keep their sizes from batch to batch:
-    `indices` longer than `indptr[-1]` (and 0 there), the last destinations without in-edges, the
-    last sources without out-edges.
-
-    Attributes:
-        indptr: int32 or int64 `[num_dst + 1]`.
-        indices: same dtype, `[num_edges]`, source numbers.
-        num_src: Number of source nodes.
-        dst_offset: Source number of destination 0.
-        weight: float32 `[num_edges]`, the graph's edge weights; None: all 1.
-        degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
-        norm: float32 `[num_src]`, `GraphStore.gcn_norm` of the sources.
-        max_in_edges: The most in-edges that a destination has here, if known (the fan-out): a GPU
-            then need not provide for hubs.
-        derived: What a model has worked out of the edges, kept for the block's next use.
-
-    `weight`, `degree` and `norm` are there only where the model asks for them (`BlockNeeds`).
-    """
-
-    indptr: Tensor
-    indices: Tensor
-    num_src: int
-    dst_offset: int = 0
-    weight: Tensor | None = None
-    degree: Tensor | None = None
-    norm: Tensor | None = None
-    max_in_edges: int | None = None
-    derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def num_dst(self) -> int:
-        return self.indptr.numel() - 1
-
-    @property
-    def num_edges(self) -> int:
-        return self.indices.numel()
-
-    def out_edges(self) -> Transposed:
-        """The edges by source, for the backward pass; found once. Of a block on the CPU."""
-        if "out_edges" not in self.derived:
-            arrays = self.indptr.numpy(), self.indices.numpy()
-            self.derived["out_edges"] = Transposed.of(*arrays, self.num_src)
-        edges: Transposed = self.derived["out_edges"]
-        return edges
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
-        """The block with all its tensors on `device`: itself where they are there already."""
-        tensors = {
-            item.name: value
-            for item in fields(self)
-            if isinstance(value := getattr(self, item.name), Tensor)
-        }
-        moved: dict[str, Any] = {
-            name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items()
-        }
-        if all(moved[name] is tensors[name] for name in tensors):
-            return self
-        return replace(self, **moved, derived={})
-
-
-@dataclass(frozen=True, slots=True)
-class BlockNeeds:
-    """What a model wants of a mini-batch.
-
-    Attributes:
-        norm, weight, degree: In its blocks beside the edges, see `Block`.
-        rows: The features named only (`MiniBatch.rows`): it reads them itself.
-    """
-
-    norm: bool = False
-    weight: bool = False
-    degree: bool = False
-    rows: bool = False
-
-
-NO_NEEDS = BlockNeeds()
+from gnntrain.sampling.block import Block
 
 
 class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types

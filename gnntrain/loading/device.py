@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.store import GraphStore
-from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
+from gnntrain.data.graph import Graph
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import Position, RankBatch, SeedPlan, made_ahead
 from gnntrain.loading.streams import Lane, Made, lane_of
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
 from gnntrain.sampling.gpu import TritonNeighborSampler
 
@@ -42,7 +43,7 @@ class DeviceGraph:
 
     @classmethod
     def of(
-        cls, store: GraphStore, needs: BlockNeeds, device: torch.device, indices: Tensor
+        cls, store: Graph, needs: BlockNeeds, device: torch.device, indices: Tensor
     ) -> DeviceGraph:
         """Put a store on a device, but for its features.
 

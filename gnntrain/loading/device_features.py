@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain.compute.device import DeviceTable, addresses_of
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.pinned import pinned
@@ -146,7 +146,7 @@ class StagedFeatures(_CountedReads):
 
 
 def place_features(
-    store: GraphStore, placement: Placement, context: DistributedContext, hot: Tensor | None
+    store: Graph, placement: Placement, context: DistributedContext, hot: Tensor | None
 ) -> DeviceFeatures:
     """Put a store's rows where `placement` says. Collective.
 
@@ -172,7 +172,7 @@ def place_features(
     return StagedFeatures(rows, device, hot if kind == "cached" else None)
 
 
-def stored_rows(store: GraphStore) -> Tensor:
+def stored_rows(store: Graph) -> Tensor:
     """The store's rows, in their own precision, over its mapped pages."""
     rows = as_tensor(store.features)
     return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows

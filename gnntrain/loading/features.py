@@ -14,7 +14,7 @@ from torch import Tensor
 from gnntrain.compute.device import DeviceTable
 from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import NO_NODES, Table
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.sampling.base import Int64Array
 
 Array = npt.NDArray[Any]
@@ -83,7 +83,7 @@ class FeatureSource(Protocol):
 class MappedFeatures:
     """Rows read from the store's mapped pages: one copy a machine, whatever the number of ranks."""
 
-    def __init__(self, store: GraphStore) -> None:
+    def __init__(self, store: Graph) -> None:
         self._words: Array = store.features
         self._dtype: torch.dtype = getattr(torch, store.feature_dtype)
         if self._dtype == torch.float16:

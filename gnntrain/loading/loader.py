@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import rank_range
-from gnntrain.loading.batch import NO_NEEDS, Block, BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.phases import Phases
@@ -27,6 +27,7 @@ from gnntrain.sampling.base import (
     SampledSubgraph,
     SampleKey,
 )
+from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 
 Batch = TypeVar("Batch")
 
@@ -199,7 +200,7 @@ class NeighborLoader(Position):
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource | DeviceFeatures,
         sampler: NeighborSampler,
         plan: SeedPlan,
@@ -248,7 +249,7 @@ class NeighborLoader(Position):
 
 
 def mini_batch(
-    store: GraphStore,
+    store: Graph,
     features: FeatureSource | DeviceFeatures,
     subgraph: SampledSubgraph,
     own: RankBatch,
@@ -273,7 +274,7 @@ def mini_batch(
     )
 
 
-def blocks_of(store: GraphStore, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
+def blocks_of(store: Graph, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
     """The layers' blocks of a sampled subgraph, the innermost layer first."""
     nodes = subgraph.nodes
     norm = as_tensor(store.gcn_norm[nodes]) if needs.norm else None
@@ -281,7 +282,7 @@ def blocks_of(store: GraphStore, subgraph: SampledSubgraph, needs: BlockNeeds) -
 
 
 def _block(
-    store: GraphStore, nodes: Int64Array, hop: SampledHop, norm: Tensor | None, needs: BlockNeeds
+    store: Graph, nodes: Int64Array, hop: SampledHop, norm: Tensor | None, needs: BlockNeeds
 ) -> Block:
     degree = weight = None
     if needs.degree:
@@ -317,7 +318,7 @@ class FullGraphLoader(Position):
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource | DeviceFeatures,
         plan: SeedPlan,
         *,
@@ -360,7 +361,7 @@ class FullGraphLoader(Position):
 
 
 def whole_graph_block(
-    store: GraphStore, needs: BlockNeeds, start: int = 0, stop: int | None = None
+    store: Graph, needs: BlockNeeds, start: int = 0, stop: int | None = None
 ) -> Block:
     """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
 

@@ -5,62 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replaced
-from typing import Any
 
 import numpy as np
 import torch
 import torch_geometric.loader
-import torch_geometric.typing
-from torch import Tensor
-from torch_geometric.data import Data, EdgeAttr
-from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.data import Data
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
+from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import NO_NEEDS, BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.loading.loader import Position, RankBatch, SeedPlan, mini_batch
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array
+from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from gnntrain.sampling.pyg import require_pyg_backend, subgraph_of_batch
-
-
-class PyGGraph(PyGGraphStore):  # type: ignore[misc]  # PyG is not typed
-    """The edges of a store as PyG's loaders take them, beside a `FeatureStore`. Read-only.
-
-    Of all forms that PyG's loaders accept, this one costs the least memory. pyg-lib reads the
-    store's mapped `indices`; only `indptr` is copied, 4 bytes a node. torch-sparse reads 64-bit
-    numbers alone: where `indices` are int32 they are copied, 8 bytes an edge on every rank. (A
-    `Data` with an `edge_index` takes 16 bytes an edge, and one with an `adj_t` torch-sparse.)
-
-    Raises:
-        UserError: Neither pyg-lib nor torch-sparse is installed.
-    """
-
-    def __init__(self, store: GraphStore) -> None:
-        require_pyg_backend()
-        super().__init__()
-        self._size = (store.num_nodes, store.num_nodes)
-        num_edges_fit = store.num_edges <= np.iinfo(np.int32).max
-        narrow = torch_geometric.typing.WITH_PYG_LIB and num_edges_fit
-        # Offsets, indices and seeds must be of one type.
-        dtype = store.indices.dtype if narrow else np.dtype(np.int64)
-        self._row = as_tensor(store.indices.astype(dtype, copy=False))
-        self._colptr = as_tensor(store.indptr.astype(dtype, copy=False))
-
-    def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """The only edge type's: in CSC form."""
-        return [EdgeAttr(None, EdgeLayout.CSC, size=self._size)]
-
-    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        return (self._row, self._colptr) if edge_attr.layout == EdgeLayout.CSC else None
-
-    def _refuse(self, *_: Any) -> bool:
-        """PyG's answer to a write that failed."""
-        return False
-
-    _put_edge_index = _remove_edge_index = _refuse
 
 
 class PyGNeighborLoader(Position):
@@ -78,19 +38,20 @@ class PyGNeighborLoader(Position):
     Args:
         store: The graph.
         features: Where feature rows come from.
-        graph: The store's edges; one for all loaders of a rank.
+        graph: The same graph as PyG takes it; one for all loaders of a rank.
         plan: Which seeds to take when; no seed may occur twice. `redraw` has no effect.
         fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
         replace: Draw with replacement.
         needs: What blocks carry beside the edges.
 
     Raises:
-        UserError: A seed occurs twice (pyg-lib would return edges that are not there).
+        UserError: A seed occurs twice (pyg-lib would return edges that are not there), or neither
+            pyg-lib nor torch-sparse is installed.
     """
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource,
         graph: PyGGraph,
         plan: SeedPlan,
@@ -99,6 +60,7 @@ class PyGNeighborLoader(Position):
         replace: bool = False,
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
+        require_pyg_backend()
         _refuse_repeated(plan.seeds)
         self.plan = plan
         self._store = store

@@ -20,8 +20,8 @@ from torch import Tensor
 from gnntrain.compute import device
 from gnntrain.compute.eager import eager
 from gnntrain.compute.rows import Reduction, Table, array_of, by_rows, table_of
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import StoredRows
+from gnntrain.sampling.block import Block
 
 Reduce = Literal["sum", "mean", "max"]
 

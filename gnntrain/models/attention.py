@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gnntrain.compute import device_attention
 from gnntrain.compute.eager import eager
-from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import (
     by_head,
     edge_chunks,
@@ -23,6 +22,7 @@ from gnntrain.models.aggregate import (
     weighted_sum,
 )
 from gnntrain.models.dropout import dropout as drop
+from gnntrain.sampling.block import Block
 
 
 def attend(

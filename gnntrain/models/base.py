@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm, LayerNorm
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.fused import AggregatedLinear
 from gnntrain.models.fused_on_device import autocast_type
+from gnntrain.sampling.block import Block
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
@@ -94,6 +94,7 @@ class GNN(nn.Module):
             are then all `hidden_channels` wide, and a linear map `lin` to the outputs.
 
     Attributes:
+        config_defaults: Shared options whose default in a configuration is the model's own.
         uses_graph: Whether edges matter at all.
         uses_norm: Whether blocks must carry `norm`.
         uses_weight: Whether a block's `weight` is taken into account.
@@ -102,6 +103,7 @@ class GNN(nn.Module):
         state_channels: Width of the running read-out's state; 0: it keeps none.
     """
 
+    config_defaults: ClassVar[Scaffold] = {}
     uses_graph = True
     uses_norm = False
     uses_weight = False

@@ -1,4 +1,4 @@
-"""The graph convolutional network (Kipf and Welling, 2017)."""
+"""Graph convolutional network (Kipf & Welling, 2017), normalised by whole-graph degrees."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Unpack
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.sampling.block import Block
 
 
 class GCN(GNN):

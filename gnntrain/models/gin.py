@@ -1,17 +1,18 @@
-"""The graph isomorphism network (Xu et al., 2019)."""
+"""Graph isomorphism network (Xu et al., 2019)."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 from torch_geometric.nn import MLP as PyGMLP
 from torch_geometric.nn import GINConv
 
-from gnntrain.loading.batch import Block
+from gnntrain.config.types import OneOrMore
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
+from gnntrain.sampling.block import Block
 
 _INNER_NORMS = {
     "none": (None, None),
@@ -29,11 +30,12 @@ class GIN(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        train_eps: Learn ε (from 0) rather than keep it 0.
+        train_eps: Learn ε, the weight of a node's own value; otherwise it is 0.
         mlp_layers: Linear layers of each convolution's MLP.
         **scaffold: See `GNN`.
     """
 
+    config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
     uses_degree = True
     aggregates_rows = True
 
@@ -43,7 +45,7 @@ class GIN(GNN):
         out_channels: int,
         *,
         train_eps: bool = False,
-        mlp_layers: int = 2,
+        mlp_layers: OneOrMore = 2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
         norm, norm_kwargs = _INNER_NORMS[scaffold.get("norm", "none")]

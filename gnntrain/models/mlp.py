@@ -1,4 +1,4 @@
-"""A multi-layer perceptron on the nodes' own features: what the graph is worth, by comparison."""
+"""Multi-layer perceptron: it sees no edges. What the graph must beat."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
 from gnntrain.models.base import GNN, Scaffold
+from gnntrain.sampling.block import Block
 
 
 class MLP(GNN):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import NamedRows
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
+from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold, narrows
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.sampling.block import Block
 
 
 class SAGE(GNN):
@@ -25,9 +25,9 @@ class SAGE(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        aggregator: "mean", "max" or "sum".
-        root_weight: Whether there is a lin_r.
-        normalize: Scale every convolution's rows to Euclidean length 1.
+        aggregator: How the neighbours' values become one.
+        root_weight: Let a node see its own value too, through its own weights (lin_r).
+        normalize: Scale each layer's output to Euclidean length 1.
         **scaffold: See `GNN`.
     """
 
@@ -38,7 +38,7 @@ class SAGE(GNN):
         in_channels: int,
         out_channels: int,
         *,
-        aggregator: Reduce = "mean",
+        aggregator: Literal["mean", "max", "sum"] = "mean",
         root_weight: bool = True,
         normalize: bool = False,
         **scaffold: Unpack[Scaffold],

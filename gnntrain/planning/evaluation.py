@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from gnntrain.assembly import Parts
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import MappedFeatures, StoredRows, as_tensor
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
 from gnntrain.planning.resident import OwnPeak, resident
+from gnntrain.sampling.block import Block
 from gnntrain.training.evaluation import (
     ROW_COST,
     SPLITS,
@@ -25,7 +25,6 @@ from gnntrain.training.evaluation import (
     SplitMetrics,
 )
 from gnntrain.training.forward import OnBatch, needs_of
-from gnntrain.training.metrics import compute_metrics
 
 _MOST_CHUNKS = 12
 _SECONDS = 1.5  # of a layer, or of a split
@@ -165,18 +164,16 @@ class PartialEvaluator:
         """Seconds for the metrics; also loads what they need, as a run does once."""
         if not self._parts.context.is_main:
             return 0.0
-        store, total = self._store, 0.0
+        task, total = self._parts.task, 0.0
         for split in SPLITS:
-            nodes = store.split(split)
-            some = nodes[:_MOST_JUDGED]
-            logits = torch.randn(len(some), store.num_outputs)
-            labels = torch.from_numpy(store.labels[some])
-            arguments = (logits, labels, store.task, store.metric, store.ogb_name)
-            compute_metrics(*arguments)
+            seeds = task.seeds(split)
+            some = seeds[:_MOST_JUDGED]
+            outputs, targets = torch.randn(len(some), task.num_outputs), task.targets(some)
+            task.metrics(outputs, targets)
             began = time.perf_counter()
-            compute_metrics(*arguments)
+            task.metrics(outputs, targets)
             taken = time.perf_counter() - began
-            total += taken * len(nodes) / max(1, len(some))
+            total += taken * len(seeds) / max(1, len(some))
         return total
 
 

@@ -11,14 +11,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import Block
 from gnntrain.loading.device_features import DeviceFeatures
 from gnntrain.loading.features import FeatureSource, StoredRows
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.loading.pinned import pinned_room
 from gnntrain.models import GNN
+from gnntrain.sampling.block import Block
+from gnntrain.tasks import Task
 from gnntrain.training.evaluation import (
     Inferred,
     LayerwiseEvaluator,
@@ -50,6 +51,7 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         features: Its rows in host memory.
         context: This rank.
         scratch: Gives matrices in host memory or on disk.
+        task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
         all_ranks: Share the nodes out over all ranks, or let rank 0 compute alone.
         placed: The features where the GPU reads them.
         graph: The edges where the GPU reads them; None: the store's.
@@ -58,17 +60,18 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource,
         context: DistributedContext,
         scratch: SharedBuffers,
         *,
+        task: Task | None = None,
         all_ranks: bool = True,
         placed: DeviceFeatures,
         graph: DeviceGraph | None = None,
         room: int | None = None,
     ) -> None:
-        super().__init__(store, features, context, scratch, all_ranks=all_ranks)
+        super().__init__(store, features, context, scratch, task=task, all_ranks=all_ranks)
         self._placed = placed
         self._graph = graph
         self._room = room

@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import FeatureSource, StoredRows, as_tensor
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.base import Int64Array
+from gnntrain.sampling.block import Block
+from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.forward import OnBatch, needs_of
-from gnntrain.training.metrics import Metrics, compute_metrics
 from gnntrain.training.shared_buffers import SharedBuffers
 
 Rows = Tensor | StoredRows | DeviceTable
 """The rows of all nodes, wherever they lie."""
 
 SPLITS = ("train", "val", "test")
-SplitMetrics = dict[str, Metrics]
+SplitMetrics = dict[str, dict[str, float]]
 
 # One chunk of layer-wise inference: bounds what is held beside the activations themselves.
 _MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
@@ -73,19 +73,22 @@ class LayerwiseEvaluator:
     model transforms rows before it aggregates) it holds no more than a chunk.
 
     Args:
+        task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
         all_ranks: Share the nodes out over all ranks, or let rank 0 compute alone.
     """
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         features: FeatureSource,
         context: DistributedContext,
         scratch: SharedBuffers,
         *,
+        task: Task | None = None,
         all_ranks: bool = True,
     ) -> None:
         self._store = store
+        self._task = task or NodeClassification(store)
         self._features = features
         self._context = context
         self._scratch = scratch
@@ -102,10 +105,10 @@ class LayerwiseEvaluator:
         metrics: SplitMetrics = {}
         if self._context.is_main:
             for split in SPLITS:
-                nodes = self._store.split(split)
-                labels = torch.from_numpy(self._store.labels[nodes])
-                answers = logits[as_tensor(nodes).to(logits.device)]
-                metrics[split] = _metrics(self._store, answers, labels.to(answers.device))
+                seeds = self._task.seeds(split)
+                outputs = logits[as_tensor(seeds).to(logits.device)]
+                targets = self._task.targets(seeds).to(outputs.device)
+                metrics[split] = self._task.metrics(outputs, targets)
         del logits
         # Between evaluations the memory is the training's.
         self._release()
@@ -267,9 +270,9 @@ class LayerwiseEvaluator:
 
     def _cuts(self, max_rows: int, max_edges: int) -> Iterator[tuple[int, int]]:
         # A rank that sees that the run is to stop leaves the rest, and tells it where all meet.
-        board = self._context.board
+        control = self._context.control
         cuts = chunks(self._store.indptr, *self._rows, max_rows, max_edges)
-        return takewhile(lambda _: not board.stop_asked, cuts)
+        return takewhile(lambda _: not control.stop_requested, cuts)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
@@ -281,16 +284,17 @@ class SampledEvaluator:
     With fan-outs of −1 it is exact, if slow.
 
     Args:
+        task: How outputs are judged.
         loaders: By split. They share each batch out over the ranks that take part.
     """
 
     def __init__(
         self,
-        store: GraphStore,
+        task: Task,
         loaders: Mapping[str, Loader],
         context: DistributedContext,
     ) -> None:
-        self._store = store
+        self._task = task
         self.loaders = loaders
         self._context = context
 
@@ -307,26 +311,26 @@ class SampledEvaluator:
             model.train(was_training)
 
     @torch.no_grad()
-    def _split(self, module: OnBatch, loader: Loader) -> Metrics:
+    def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
         """The split's metrics on rank 0, none elsewhere."""
-        logits: list[Tensor] = []
-        labels: list[Tensor] = []
+        outputs: list[Tensor] = []
+        targets: list[Tensor] = []
         # A rank that does not take part has its plan, but draws nothing.
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
         for batch in () if idle else loader:
-            if self._context.board.stop_asked:
+            if self._context.control.stop_requested:
                 break
             if batch.num_counted:
-                logits.append(module(batch.to(self._context.device)).float().cpu())
-                labels.append(batch.y.cpu())
+                outputs.append(module(batch.to(self._context.device)).float().cpu())
+                targets.append(batch.y.cpu())
         self._context.meet()
-        parts = self._context.gather_to_main(list(zip(logits, labels, strict=True)))
+        parts = self._context.gather_to_main(list(zip(outputs, targets, strict=True)))
         batches = [batch for part in parts for batch in part]
         if not batches:
             return {}
-        return _metrics(
-            self._store, torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
+        return self._task.metrics(
+            torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
         )
 
 
@@ -384,7 +388,3 @@ def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
         if kept is not None and model.jk != "none":
             model.put_embeddings(i, h, state, kept)
     return model.readout(state if model.state_channels else h).cpu()
-
-
-def _metrics(store: GraphStore, logits: Tensor, labels: Tensor) -> Metrics:
-    return compute_metrics(logits, labels, store.task, store.metric, store.ogb_name)

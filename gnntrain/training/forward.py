@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.models import GNN, PlainModel
+from gnntrain.sampling.block import BlockNeeds
 
 
 class OnBatch(nn.Module):

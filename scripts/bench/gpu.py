@@ -29,7 +29,7 @@ from torch import Tensor
 from gnntrain.assembly import Parts
 from gnntrain.compute.device import DeviceTable
 from gnntrain.config import Config, from_dict
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import stored_rows
 from gnntrain.loading.features import as_tensor
@@ -130,7 +130,7 @@ def config_of(case: Case, *, epochs: int, smaller: Keys | None = None) -> Config
 
 def measure(
     case: Case,
-    store: GraphStore,
+    store: StoredGraph,
     config: Config,
     device: torch.device,
     rounds: int,
@@ -163,8 +163,7 @@ def _epochs(parts: Parts, rounds: int, record: Record | None) -> tuple[list[floa
         parts.model,
         loader,
         NoEvaluation(),
-        task=parts.store.task,
-        metric=parts.store.metric,
+        task=parts.task,
         config=parts.config.trainer,
         context=parts.context,
         record=record,

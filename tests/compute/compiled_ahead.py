@@ -27,9 +27,9 @@ from gnntrain.compute.device import (
     transpose,
 )
 from gnntrain.compute.device_attention import InEdges, edge_softmax, pair_scores, pair_softmax
-from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import Aggregation
 from gnntrain.models.fused_on_device import aggregated_linear
+from gnntrain.sampling.block import Block
 
 ARCHITECTURES = [80, 90]
 MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]

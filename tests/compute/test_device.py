@@ -20,7 +20,6 @@ from gnntrain.compute import device as on_device
 from gnntrain.compute.device import DeviceTable, OutEdges
 from gnntrain.compute.rows import Transposed
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import (
     Aggregation,
     Reduce,
@@ -29,6 +28,7 @@ from gnntrain.models.aggregate import (
     weighted_sum_on_device,
 )
 from gnntrain.models.attention import edge_softmax, edge_softmax_on_device
+from gnntrain.sampling.block import Block
 from tests.compute.devices import examples, on_each_device
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import (

@@ -15,7 +15,6 @@ from torch import Tensor
 from gnntrain.compute import launching
 from gnntrain.compute.device import transpose
 from gnntrain.compute.launching import Pieces
-from gnntrain.loading.batch import Block
 from gnntrain.models import attention
 from gnntrain.models.aggregate import (
     Aggregation,
@@ -24,6 +23,7 @@ from gnntrain.models.aggregate import (
     weighted_sum_on_device,
 )
 from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
+from gnntrain.sampling.block import Block
 from tests.compute.devices import on_each_device
 from tests.compute.test_device import assert_near, check
 from tests.models.blocks import full_block, graph_of

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.loading.batch import Block
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, weighted_sum
+from gnntrain.sampling.block import Block
 from tests.compute.devices import NEEDS_GPU
 from tests.compute.test_device import assert_near
 from tests.models.blocks import full_block, rough_graph

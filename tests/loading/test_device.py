@@ -11,11 +11,12 @@ import torch
 from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
-from gnntrain.loading.batch import BlockNeeds, MiniBatch
+from gnntrain.data.store import StoredGraph
+from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.device_features import PlacedFeatures, stored_rows
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
+from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
@@ -32,14 +33,14 @@ ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     graph = random_graph(edge_weight=weights)
     return stored(tmp_path / "store", graph, feature_dtype=request.param)
 
 
 def loaders(
-    store: GraphStore,
+    store: StoredGraph,
     device: str,
     needs: BlockNeeds = ALL,
     fan_outs: tuple[int, ...] = FAN_OUTS,
@@ -78,7 +79,7 @@ def assert_equal(ours: MiniBatch, theirs: MiniBatch) -> None:
 
 
 @on_each_device
-def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: GraphStore, device: str) -> None:
+def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: StoredGraph, device: str) -> None:
     for needs in (ALL, BlockNeeds()):
         pairs = list(zip(*loaders(store, device, needs), strict=True))
         assert len(pairs) == 5
@@ -87,7 +88,7 @@ def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: GraphStore, devic
 
 
 @on_each_device
-def test_a_loader_goes_on_where_its_state_says(store: GraphStore, device: str) -> None:
+def test_a_loader_goes_on_where_its_state_says(store: StoredGraph, device: str) -> None:
     ours, theirs = loaders(store, device)
     for loader in (ours, theirs):
         loader.load_state_dict({"epoch": 3, "step": 2})
@@ -101,7 +102,7 @@ def test_a_loader_goes_on_where_its_state_says(store: GraphStore, device: str) -
 @on_each_device
 @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1}, {"threads": 2, "prefetch": 4}])
 def test_batches_are_the_same_however_they_are_made_ahead(
-    store: GraphStore, device: str, options: dict[str, Any]
+    store: StoredGraph, device: str, options: dict[str, Any]
 ) -> None:
     if device == "cpu" and options["threads"] > 1:
         pytest.skip("Triton's interpreter runs in one thread")
@@ -114,7 +115,9 @@ def test_batches_are_the_same_however_they_are_made_ahead(
 
 
 @on_each_device
-def test_a_step_that_is_made_later_is_the_batch_and_padding(store: GraphStore, device: str) -> None:
+def test_a_step_that_is_made_later_is_the_batch_and_padding(
+    store: StoredGraph, device: str
+) -> None:
     ours, theirs = loaders(store, device, fan_outs=(3, 2))
     shapes = set()
     for step, expected in zip(ours.seed_batches(), theirs, strict=True):
@@ -141,7 +144,7 @@ def test_a_step_that_is_made_later_is_the_batch_and_padding(store: GraphStore, d
 
 
 @on_a_gpu
-def test_edges_are_read_from_pinned_host_memory(store: GraphStore, device: str) -> None:
+def test_edges_are_read_from_pinned_host_memory(store: StoredGraph, device: str) -> None:
     ours, theirs = loaders(store, device)
     pinned = torch.from_numpy(store.indices).pin_memory()
     graph = ours._graph
@@ -153,7 +156,7 @@ def test_edges_are_read_from_pinned_host_memory(store: GraphStore, device: str) 
 
 
 @on_a_gpu
-def test_no_batch_is_overwritten_while_it_is_in_use(store: GraphStore, device: str) -> None:
+def test_no_batch_is_overwritten_while_it_is_in_use(store: StoredGraph, device: str) -> None:
     """What reads a batch is queued behind a long wait; later batches are made meanwhile, and memory
     that is free again is filled with other numbers."""
     ours, theirs = loaders(store, device, prefetch=3)
@@ -171,7 +174,7 @@ def test_no_batch_is_overwritten_while_it_is_in_use(store: GraphStore, device: s
 
 
 @on_each_device
-def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: GraphStore, device: str) -> None:
+def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: StoredGraph, device: str) -> None:
     ours, _ = loaders(store, device)
     batch = next(iter(ours)).to(device)
     x, edge_index, _ = trim_to_layer(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
     DeviceFeatures,
@@ -42,18 +42,18 @@ PLACEMENTS = [
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     return stored(tmp_path / "store", random_graph(), feature_dtype=request.param)
 
 
-def placed(store: GraphStore, placement: Placement, device: str) -> DeviceFeatures:
+def placed(store: StoredGraph, placement: Placement, device: str) -> DeviceFeatures:
     context = DistributedContext(device=torch.device(device))
     return place_features(store, placement, context, HOT[: placement.num_cached])
 
 
 @on_each_device
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
-def test_the_rows_are_the_stores(store: GraphStore, placement: Placement, device: str) -> None:
+def test_the_rows_are_the_stores(store: StoredGraph, placement: Placement, device: str) -> None:
     features = placed(store, placement, device)
     nodes = np.array([40, 0, 3, 3, 59, 11, 2])
     expected = stored_rows(store).float()[torch.from_numpy(nodes)]
@@ -68,7 +68,7 @@ def test_the_rows_are_the_stores(store: GraphStore, placement: Placement, device
 
 @on_each_device
 @pytest.mark.parametrize("cold", ["pinned", "memmap"])
-def test_hits_are_counted_until_they_are_taken(store: GraphStore, device: str, cold: str) -> None:
+def test_hits_are_counted_until_they_are_taken(store: StoredGraph, device: str, cold: str) -> None:
     placement = Placement("resident", "cached", 4, cold=cold)  # type: ignore[arg-type]
     features = placed(store, placement, device)
     features.named(torch.tensor([3, 5, 40, 41, 42], device=device))
@@ -78,7 +78,7 @@ def test_hits_are_counted_until_they_are_taken(store: GraphStore, device: str, c
 
 
 @on_each_device
-def test_padding_counts_as_no_read(store: GraphStore, device: str) -> None:
+def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
     features = placed(store, Placement("resident", "cached", 4), device)
     nodes = torch.tensor([3, 5, 3, 3, 3], device=device)
     features.named(nodes, torch.tensor(2, device=device))
@@ -86,7 +86,7 @@ def test_padding_counts_as_no_read(store: GraphStore, device: str) -> None:
 
 
 @on_each_device
-def test_without_a_cache_nothing_is_counted(store: GraphStore, device: str) -> None:
+def test_without_a_cache_nothing_is_counted(store: StoredGraph, device: str) -> None:
     for placement in PLACEMENTS[:4]:
         features = placed(store, placement, device)
         features.named(torch.tensor([1, 2], device=device))
@@ -96,7 +96,7 @@ def test_without_a_cache_nothing_is_counted(store: GraphStore, device: str) -> N
 @on_each_device
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 60])
 def test_shards_on_several_gpus_are_read_as_one_table(
-    store: GraphStore, device: str, world_size: int
+    store: StoredGraph, device: str, world_size: int
 ) -> None:
     rows = stored_rows(store).to(device)
     ranges = [shard_range(len(rows), rank, world_size) for rank in range(world_size)]
@@ -107,7 +107,7 @@ def test_shards_on_several_gpus_are_read_as_one_table(
     assert torch.equal(features.named(nodes).whole(), rows.float()[nodes])
 
 
-def test_a_table_without_nodes_has_all_rows(store: GraphStore) -> None:
+def test_a_table_without_nodes_has_all_rows(store: StoredGraph) -> None:
     features = placed(store, PLACEMENTS[0], "cpu")
     assert isinstance(features.named(), DeviceTable)
     assert len(features.named()) == store.num_nodes

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnntrain.loading.batch import Block
 from gnntrain.models import GNN
+from gnntrain.sampling.block import Block
 
 
 @dataclass(frozen=True)

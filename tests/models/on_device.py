@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.loading.batch import Block
 from gnntrain.models import attention, gat, gatv2, gcn, gin, sage
 from gnntrain.models.aggregate import aggregate_on_device, weighted_sum_on_device
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.sampling.block import Block
 
 
 def use_device_kernels(patch: pytest.MonkeyPatch) -> None:

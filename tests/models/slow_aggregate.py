@@ -6,8 +6,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.loading.batch import Block
 from gnntrain.models.aggregate import Aggregation, Reduce
+from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, graph_of
 
 INDEX_TYPES = [torch.int32, torch.int64]

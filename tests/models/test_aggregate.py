@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.loading.batch import Block
 from gnntrain.models import aggregate as aggregation
 from gnntrain.models.aggregate import (
     Aggregation,
@@ -19,6 +18,7 @@ from gnntrain.models.aggregate import (
     sampling_scale,
     weighted_sum,
 )
+from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import (
     INDEX_TYPES,

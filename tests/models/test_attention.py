@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gnntrain.loading.batch import Block
 from gnntrain.models import aggregate as aggregation
 from gnntrain.models.attention import attend, edge_softmax, pair_score
+from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, rough_graph
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.loading.batch import Block
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.dropout import Drop, Dropout, dropout
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.sampling.block import Block
 from tests.graphs import random_graph, stored
 from tests.models.blocks import full_block, rough_graph
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGEConv
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.loading.batch import Block
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import Aggregation, sampling_scale
 from gnntrain.models.fused import AggregatedLinear
+from gnntrain.sampling.block import Block
 from tests.compute.devices import on_each_device
 from tests.models.blocks import Graph, full_block, rough_graph, seed_blocks
 from tests.models.on_device import padded, use_device_kernels

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import SAGEConv
 
-from gnntrain.loading.batch import Block
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models import aggregate as aggregation
+from gnntrain.sampling.block import Block
 
 NUM_NODES, WIDTH = 150, 64
 NUM_EDGES = NUM_NODES * NUM_NODES

@@ -12,8 +12,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import Block
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
+from gnntrain.sampling.block import Block
 from tests.models.blocks import Graph, full_block, layerwise, rough_graph, seed_blocks
 
 IN, OUT = 6, 3

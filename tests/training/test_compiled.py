@@ -16,6 +16,7 @@ from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import NeighborLoader, SeedPlan
 from gnntrain.models import GAT, GCN, SAGE
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.compiling import compiled
 from gnntrain.training.forward import needs_of
 from gnntrain.training.trainer import Trainer
@@ -46,8 +47,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
             model,
             loader,
             Scripted(),
-            task=store.task,
-            metric="accuracy",
+            task=NodeClassification(store),
             config=TrainerConfig(lr=0.05, epochs=2, compile=is_compiled),
             context=DistributedContext(),
         )

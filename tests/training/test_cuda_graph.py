@@ -11,11 +11,12 @@ import torch
 
 from gnntrain.compute.device import DeviceTable
 from gnntrain.config import TrainerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -31,7 +32,7 @@ from gnntrain.sampling.gpu import TritonNeighborSampler
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     return stored(
         tmp_path / "store", random_graph()
     )  # 30 training nodes: 3 steps of 8 and one of 6
@@ -43,7 +44,7 @@ def run_again(body: Callable[[], None]) -> Callable[[], None]:
 
 
 def trainer(
-    store: GraphStore, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
+    store: StoredGraph, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
 ) -> tuple[Trainer, Listener]:
     torch.manual_seed(0)
     place, listener = torch.device(device), Listener()
@@ -61,8 +62,7 @@ def trainer(
         model,
         loader,
         Scripted(),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=config,
         context=DistributedContext(device=place),
         callbacks=(listener,),
@@ -84,7 +84,7 @@ def trainer(
     ids=str,
 )
 def test_losses_are_those_of_steps_that_are_not_recorded(
-    store: GraphStore, device: str, keys: dict[str, Any]
+    store: StoredGraph, device: str, keys: dict[str, Any]
 ) -> None:
     eager, eager_told = trainer(store, device, **keys)
     recorded, told = trainer(store, device, cuda_graph=True, **keys)
@@ -104,7 +104,7 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
 @pytest.mark.parametrize("kind", [GCN, GIN, GAT, GATv2])
 def test_every_model_can_be_recorded(
-    store: GraphStore, device: str, kind: Callable[..., GNN]
+    store: StoredGraph, device: str, kind: Callable[..., GNN]
 ) -> None:
     eager, eager_told = trainer(store, device, kind)
     recorded, told = trainer(store, device, kind, cuda_graph=True)
@@ -115,7 +115,7 @@ def test_every_model_can_be_recorded(
 
 
 @on_each_device
-def test_a_loss_that_is_not_finite_is_found_at_its_step(store: GraphStore, device: str) -> None:
+def test_a_loss_that_is_not_finite_is_found_at_its_step(store: StoredGraph, device: str) -> None:
     recorded, _ = trainer(store, device, cuda_graph=True, lr=1e30, log_every=1, epochs=5)
     with pytest.raises(RunError, match=r"step \d of 4 \(seed nodes"):
         recorded.fit()
@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_finite_is_found_at_its_step(store: GraphStore, devic
 
 @on_each_device
 def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
-    store: GraphStore, device: str
+    store: StoredGraph, device: str
 ) -> None:
     made, _ = trainer(store, device, cuda_graph=True)
     made._loader.load_state_dict({"epoch": 0, "step": 3})  # the last one, of 6 seeds

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gnntrain.compute.device import DeviceTable
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.device_features import (
@@ -37,14 +37,14 @@ PLENTY, NONE = 2**40, 0
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     return stored(
         tmp_path / "store", random_graph(edge_weight=weights), feature_dtype=request.param
     )
 
 
-def placed(store: GraphStore, kind: str, device: torch.device) -> DeviceFeatures:
+def placed(store: StoredGraph, kind: str, device: torch.device) -> DeviceFeatures:
     rows = stored_rows(store)
     if kind == "staged":
         return StagedFeatures(rows, device)
@@ -56,7 +56,7 @@ def placed(store: GraphStore, kind: str, device: torch.device) -> DeviceFeatures
 
 
 def evaluator(
-    store: GraphStore,
+    store: StoredGraph,
     scratch_dir: Path,
     device: str,
     *,
@@ -88,7 +88,7 @@ BOTH = [(variant, "float32") for variant in VARIANTS] + [(VARIANTS[0], "bfloat16
     ("variant", "store"), BOTH, indirect=["store"], ids=[*VARIANT_NAMES, "in-half"]
 )
 def test_logits_are_the_hosts(
-    store: GraphStore,
+    store: StoredGraph,
     tmp_path: Path,
     device: str,
     variant: dict[str, Any],
@@ -112,7 +112,7 @@ def test_logits_are_the_hosts(
 @on_each_device
 @pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
 def test_edges_on_the_device_are_the_stores(
-    store: GraphStore, tmp_path: Path, device: str, room: int
+    store: StoredGraph, tmp_path: Path, device: str, room: int
 ) -> None:
     model = make_model(store, VARIANTS[3])  # takes weights and norms
     expected = layerwise(store, tmp_path).logits(model)
@@ -126,7 +126,7 @@ def test_edges_on_the_device_are_the_stores(
 
 @on_each_device
 def test_metrics_are_the_hosts_and_the_memory_is_given_back(
-    store: GraphStore, tmp_path: Path, device: str
+    store: StoredGraph, tmp_path: Path, device: str
 ) -> None:
     model = make_model(store, VARIANTS[0])
     expected = layerwise(store, tmp_path).evaluate(model)
@@ -139,7 +139,7 @@ def test_metrics_are_the_hosts_and_the_memory_is_given_back(
 
 
 def test_layers_beyond_the_memory_limit_go_to_disk(
-    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path | None] = []
 

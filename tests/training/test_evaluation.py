@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.shared import SharedFile
@@ -21,6 +21,7 @@ from gnntrain.loading.features import MappedFeatures, StoredRows
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training import evaluation
 from gnntrain.training.evaluation import (
     LayerwiseEvaluator,
@@ -46,7 +47,7 @@ VARIANTS: list[dict[str, Any]] = [
 VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
 
 
-def make_model(store: GraphStore, variant: dict[str, Any], num_layers: int = 3) -> GNN:
+def make_model(store: StoredGraph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
     torch.manual_seed(0)
     config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
     config.num_layers = num_layers
@@ -75,7 +76,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
+def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
@@ -87,7 +88,7 @@ def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
     return logits
 
 
-def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
+def layerwise(store: StoredGraph, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
     return LayerwiseEvaluator(
@@ -175,7 +176,7 @@ def test_evaluation_leaves_the_model_in_the_mode_it_was(tmp_path: Path) -> None:
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
-    store = GraphStore.open(folder / "store")
+    store = StoredGraph.open(folder / "store")
     answers: dict[str, Any] = {}
     for name, all_ranks in (("all", True), ("one", False)):
         evaluator = LayerwiseEvaluator(
@@ -194,7 +195,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[GraphStore, list[Any]]:
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, list[Any]]:
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
@@ -204,7 +205,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[GraphStore, l
 
 @pytest.mark.parametrize("who", ["all", "one"])
 def test_ranks_together_give_what_one_gives_and_all_know_it(
-    tmp_path: Path, three_ranks: tuple[GraphStore, list[Any]], who: str
+    tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]], who: str
 ) -> None:
     store, by_rank = three_ranks
     alone = layerwise(store, tmp_path)
@@ -218,7 +219,7 @@ def test_ranks_together_give_what_one_gives_and_all_know_it(
 
 
 def sampled(
-    store: GraphStore,
+    store: StoredGraph,
     model: GNN,
     fan_outs: tuple[int, ...],
     batch_size: int = 4,
@@ -244,7 +245,7 @@ def sampled(
         )
         for split in ("train", "val", "test")
     }
-    return SampledEvaluator(store, loaders, context).evaluate(model)
+    return SampledEvaluator(NodeClassification(store), loaders, context).evaluate(model)
 
 
 def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: P
     assert sampled(store, model, (-1, -1, -1)) == layerwise(store, tmp_path).evaluate(model)
 
 
-def decided_model(store: GraphStore) -> GNN:
+def decided_model(store: StoredGraph) -> GNN:
     """A model whose answers change with its neighbours."""
     model = make_model(store, VARIANTS[2])
     for parameter in model.parameters():
@@ -262,7 +263,7 @@ def decided_model(store: GraphStore) -> GNN:
 
 
 def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_shared_out(
-    tmp_path: Path, three_ranks: tuple[GraphStore, list[Any]]
+    tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]]
 ) -> None:
     store, by_rank = three_ranks
     model = decided_model(store)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnntrain.config import TrainerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError
@@ -18,6 +18,7 @@ from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
@@ -54,7 +55,7 @@ class Listener:
 
 
 def make_loader(
-    store: GraphStore, context: DistributedContext, batch_size: int, kind: str = "neighbor"
+    store: StoredGraph, context: DistributedContext, batch_size: int, kind: str = "neighbor"
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     features = MappedFeatures(store)
@@ -65,7 +66,7 @@ def make_loader(
 
 
 def make_trainer(
-    store: GraphStore,
+    store: StoredGraph,
     context: DistributedContext | None = None,
     *,
     batch_size: int = 8,
@@ -83,8 +84,7 @@ def make_trainer(
         model,
         make_loader(store, context, batch_size, kind),
         Scripted(values),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=TrainerConfig(lr=0.05, **keys),
         context=context,
         checkpoints=checkpoints,
@@ -94,7 +94,7 @@ def make_trainer(
 
 def fit(context: DistributedContext, job: dict[str, Any]) -> tuple[list[float], list[Tensor]]:
     """Losses and weights of three epochs."""
-    store = GraphStore.open(job["store"])
+    store = StoredGraph.open(job["store"])
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     torch.manual_seed(0)
     for parameter in model.parameters():
@@ -248,7 +248,7 @@ def test_a_callback_can_end_training_and_the_others_are_still_told(tmp_path: Pat
 
 
 def fit_pruned_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
+    store = StoredGraph.open(payload["store"])
     trainer = make_trainer(store, context, epochs=9, callbacks=(PrunesAfter(2),))
     result = trainer.fit()
     told = (len(result.records), result.is_pruned)

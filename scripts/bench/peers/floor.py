@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampledHop, SampleKey
@@ -62,7 +62,7 @@ def work_of(hops: Sequence[SampledHop], widths: Sequence[int], row_bytes: int) -
     return Work(innermost.num_dst, flops, num_bytes)
 
 
-def mean_work(spec: Spec, store: GraphStore) -> Work:
+def mean_work(spec: Spec, store: StoredGraph) -> Work:
     sampler = CPUNeighborSampler(store.indptr, store.indices, spec.fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size)
     order = plan.order(1)
@@ -92,7 +92,7 @@ def gemm_rates(num_dst: int, spec: Spec, num_features: int) -> dict[str, float]:
     }
 
 
-def row_bandwidth(store: GraphStore, threads: int) -> float:
+def row_bandwidth(store: StoredGraph, threads: int) -> float:
     """Bytes/s of summing random feature rows, read where they lie."""
     table = store.features
     words = table.view(np.uint16) if table.itemsize == 2 else table
@@ -125,7 +125,7 @@ def _best(work: Callable[[], object]) -> float:
 def _run(turns: Turns) -> None:
     spec = turns.spec
     torch.set_num_threads(spec.threads)
-    store = GraphStore.open(Path(spec.store), check=False)
+    store = StoredGraph.open(Path(spec.store), check=False)
     work = mean_work(spec, store)
     gemm = gemm_rates(work.num_dst, spec, store.num_features)
     bandwidth = row_bandwidth(store, spec.threads)

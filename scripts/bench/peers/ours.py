@@ -16,7 +16,7 @@ import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.assembly import Parts
 from gnntrain.config import Config
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import launch
 from gnntrain.loading.batch import MiniBatch
@@ -106,8 +106,7 @@ def train(context: DistributedContext, turns: Turns) -> None:
             parts.model,
             parts.loader(),
             parts.evaluator,
-            task=store.task,
-            metric=store.metric,
+            task=parts.task,
             config=config.trainer,
             context=context,
             callbacks=[callback],
@@ -173,7 +172,7 @@ def infer(context: DistributedContext, turns: Turns) -> None:
         turns.take(lambda: _pass(evaluator, model, store))
 
 
-def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: GraphStore) -> int:
+def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: StoredGraph) -> int:
     evaluator.logits(model)  # type: ignore[arg-type]  # SAGE is a GNN
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
