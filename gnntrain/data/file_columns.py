@@ -26,7 +26,7 @@ from gnntrain.data.array_files import (
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
-from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, table_suffix
+from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -225,15 +225,7 @@ def _find_id(table: Table, config: FilesConfig) -> dict[Role, int]:
 
 
 def _is_fraction(field: str) -> bool:
-    try:
-        int(field)
-    except ValueError:
-        try:
-            float(field)
-        except ValueError:
-            return False
-        return True
-    return False
+    return is_number(field) and not field.strip().lstrip("+-").isdecimal()
 
 
 def _others(table: Table, places: Mapping[Role, int]) -> list[int]:

@@ -21,6 +21,7 @@ from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
+_MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 _NO_ID_HINT = (
     "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
     "then the nodes 0, 1, 2, …."
@@ -152,7 +153,7 @@ def _read_edges(
     dtype = np.int32 if index.num_nodes <= np.iinfo(np.int32).max else np.int64
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
-    for batch in columns.batches(index.num_hashed):
+    for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):
         src, dst = index.find(batch.columns["source"]), index.find(batch.columns["target"])
         known = (src >= 0) & (dst >= 0)
         usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)

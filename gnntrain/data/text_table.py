@@ -151,7 +151,7 @@ class TextTable(Table):
                 self._bad.add(self, start + wrong, self._wrong_length)
                 found = {int(name): table[name].combine_chunks() for name in table.column_names}
                 rows = np.delete(np.arange(start, end), wrong)
-                yield self._rows(columns, found, rows, end, None)
+                yield self.to_rows(columns, found, rows, end)
                 start = end
 
     def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
@@ -194,7 +194,7 @@ class TextTable(Table):
         why = "; a quotation mark opens here and does not close in this line" if is_open else ""
         return f"{found} instead of {len(self.names)}{why}"
 
-    def _plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
         return from_texts(column, fractions=fractions)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
@@ -265,12 +265,13 @@ def _delimiter(path: Path, line: str) -> str:
 def _is_header(first: Sequence[str], second: Record, known_names: Collection[str]) -> bool:
     if first[0] == "" or any(field.lower() in known_names for field in first):
         return True
-    if any(_is_number(field) for field in first):
+    if any(is_number(field) for field in first):
         return False
-    return any(_is_number(field) for field in second)
+    return any(is_number(field) for field in second)
 
 
-def _is_number(field: str) -> bool:
+def is_number(field: str) -> bool:
+    """Whether a field reads as a number, `nan` and `inf` included."""
     try:
         float(field)
     except ValueError:

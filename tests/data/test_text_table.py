@@ -31,9 +31,7 @@ def rows_of(path: Path, block_bytes: int) -> tuple[list[Row], str]:
         found = [
             (line, row[0], number) for (line, row), number in zip(fields, numbers, strict=True)
         ]
-        assert [row for _, row, _ in found] == [
-            text or "" for text in rows.source.table.read(rows.source).columns["id"].to_pylist()
-        ]
+        assert [text for _, text, _ in found] == rows.columns["id"].to_pylist()
         told = ""
         try:
             bad.settle()
@@ -85,7 +83,7 @@ def test_rows_and_their_lines_do_not_depend_on_where_blocks_end(
     found, told = rows_of(path, block_bytes)
     assert found == expected
     assert all(f"line {line}: 1 field instead of 2" in told for line in wrong[:5])
-    assert (f"rows.csv: {2 * len(wrong)}" in told) == bool(wrong)  # read twice, told twice
+    assert (f"(rows.csv: {len(wrong)})" in told) == bool(wrong)
 
 
 def test_a_quotation_mark_that_never_closes_is_told_with_the_line_where_it_opens(
