@@ -163,14 +163,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
 
 def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
     """Open a table; the configuration's names and the usual ones mark a header."""
-    given = (
-        config.source_column,
-        config.target_column,
-        config.weight_column,
-        config.id_column,
-        config.label_column,
-        config.split_column,
-    )
+    given = [getattr(config, f"{role}_column") for role in (*COLUMN_NAMES, "weight")]
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
     return _open_table(path, config.header, names.union(*COLUMN_NAMES.values()), bad)
 
