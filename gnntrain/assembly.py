@@ -22,7 +22,6 @@ from gnntrain.errors import UserError
 from gnntrain.loading.device_features import (
     DeviceFeatures,
     PlacedFeatures,
-    StagedFeatures,
     place_features,
 )
 from gnntrain.loading.features import MappedFeatures, as_tensor, stored_rows
@@ -34,7 +33,7 @@ from gnntrain.loading.pyg_loader import PyGGraph, PyGNeighborLoader
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
+from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import (
     Evaluator,
     Inferred,
@@ -43,7 +42,6 @@ from gnntrain.training.evaluation import (
     infer_by_batch,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.shared_buffers import SharedBuffers
 
 if TYPE_CHECKING:
     from gnntrain.loading.device import DeviceGraph
@@ -219,15 +217,20 @@ class Parts:
 
     def _layerwise(self) -> LayerwiseEvaluator:
         all_ranks = self.config.evaluation.ranks == "all"
-        common = self.store, self._features, self.context, self._scratch()
-        if self.context.device.type != "cuda":
-            return LayerwiseEvaluator(*common, all_ranks=all_ranks)
+        store, context, host = self.store, self.context, self._scratch()
+        if context.device.type != "cuda":
+            return LayerwiseEvaluator(store, context, host, all_ranks=all_ranks)
         samples = self.config.sampler.name == "neighbor"
-        graph = self._device_graph if samples and self._backend == "triton" else None
-        # What mini-batches read; where there are none, what the host copies.
-        placed = self._device_features if samples else None
-        placed = placed or StagedFeatures(stored_rows(self.store), self.context.device)
-        return DeviceLayerwiseEvaluator(*common, all_ranks=all_ranks, placed=placed, graph=graph)
+        # What mini-batches read, where the GPU reads it in place.
+        in_place = samples and not self._device_features.waits
+        return LayerwiseEvaluator(
+            store,
+            context,
+            DeviceBuffers(context, host),
+            all_ranks=all_ranks,
+            features=self._device_features.named() if in_place else None,
+            graph=self._device_graph if samples and self._backend == "triton" else None,
+        )
 
     def _scratch(self) -> SharedBuffers:
         limit = self.config.evaluation.memory_limit
@@ -256,7 +259,7 @@ class Parts:
 
     def _neighbor_loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> Loader:
         config = self.config.sampler
-        if isinstance(self.model, GNN) and not self.model.uses_graph:
+        if not needs_of(self.model).edges:
             fan_outs = ()
         if config.backend == "pyg":
             return PyGNeighborLoader(

@@ -95,10 +95,12 @@ class BlockNeeds:
     """What a model wants of a mini-batch.
 
     Attributes:
+        edges: Blocks at all: whether edges matter.
         norm, weight, degree: In its blocks beside the edges, see `Block`.
         rows: The features named only (`loading.batch.MiniBatch.rows`): it reads them itself.
     """
 
+    edges: bool = True
     norm: bool = False
     weight: bool = False
     degree: bool = False

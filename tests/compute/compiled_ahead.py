@@ -14,11 +14,6 @@ from typing import Any
 
 import torch
 import triton
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-from gnntrain.compute import launching
 from gnntrain.compute.device import (
     DeviceReduction,
     DeviceTable,
@@ -27,8 +22,13 @@ from gnntrain.compute.device import (
     transpose,
 )
 from gnntrain.compute.device_attention import InEdges, edge_softmax, pair_scores, pair_softmax
-from gnntrain.models.aggregate import Aggregation
 from gnntrain.models.fused_on_device import aggregated_linear
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gnntrain.compute import launching
+from gnntrain.models.aggregate import Aggregation
 from gnntrain.sampling.block import Block
 
 ARCHITECTURES = [80, 90]

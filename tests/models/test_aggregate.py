@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.models import aggregate as aggregation
-from gnntrain.models.aggregate import (
-    Aggregation,
-    Reduce,
-    aggregate,
-    sampling_scale,
-    weighted_sum,
-)
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import (

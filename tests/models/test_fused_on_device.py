@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from gnntrain.compute.device import DeviceTable
+from gnntrain.models.fused import AggregatedLinear
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGEConv
 
-from gnntrain.compute.device import DeviceTable
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import Aggregation, sampling_scale
-from gnntrain.models.fused import AggregatedLinear
 from gnntrain.sampling.block import Block
 from tests.compute.devices import on_each_device
 from tests.models.blocks import Graph, full_block, rough_graph, seed_blocks
-from tests.models.on_device import padded, use_device_kernels
+from tests.models.padding import padded, use_device_kernels
 from tests.models.slow_aggregate import slow_aggregate
 
 pytest.importorskip("triton", reason="triton is not installed")

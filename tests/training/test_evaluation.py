@@ -22,7 +22,8 @@ from gnntrain.loading.features import MappedFeatures
 from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.training import evaluation
+from gnntrain.training import buffers
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
     LayerwiseEvaluator,
     SampledEvaluator,
@@ -30,7 +31,6 @@ from gnntrain.training.evaluation import (
     chunks,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.shared_buffers import SharedBuffers
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
 
@@ -91,9 +91,7 @@ def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
 def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
-    return LayerwiseEvaluator(
-        store, MappedFeatures(store), context, SharedBuffers(context, tmp_path, limit), **options
-    )
+    return LayerwiseEvaluator(store, context, SharedBuffers(context, tmp_path, limit), **options)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
@@ -102,8 +100,8 @@ def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
     logits = layerwise(store, tmp_path).logits(model)
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
 
@@ -115,7 +113,7 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant, num_layers)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
     found = layerwise(store, tmp_path).infer(model, embed=True)
     rows = found.embeddings
     rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
@@ -136,7 +134,7 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
-    fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
+    fan_outs = (-1,) * model.num_layers if model.needs.edges else ()
     sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     plan = SeedPlan(np.arange(store.num_nodes), 9)
     expected = full_forward(store, model)
@@ -181,7 +179,6 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     for name, all_ranks in (("all", True), ("one", False)):
         evaluator = LayerwiseEvaluator(
             store,
-            MappedFeatures(store),
             context,
             SharedBuffers(context, folder, 2**30),
             all_ranks=all_ranks,
@@ -279,15 +276,15 @@ def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, VARIANTS[0])  # 5 features, 8 hidden channels
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_NUMBERS", 64)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 64)
     rows: list[int] = []
-    finish = model.finish
+    update = model.update
 
     def noted(i: int, out: torch.Tensor, h_dst: torch.Tensor) -> torch.Tensor:
         rows.append(len(out))
-        return finish(i, out, h_dst)
+        return update(i, out, h_dst)
 
-    monkeypatch.setattr(model, "finish", noted)
+    monkeypatch.setattr(model, "update", noted)
     layerwise(store, tmp_path).logits(model)
     assert max(rows) == 64 // 8
 

@@ -15,10 +15,10 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.models import SAGE
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, StepProgress
-from gnntrain.training.shared_buffers import SharedBuffers
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
 from tests.training.test_trainer import Listener, make_loader
@@ -67,12 +67,11 @@ def make(
         norm="batch" if dropout else "none",
     )
     torch.manual_seed(1 + context.rank)
-    features = MappedFeatures(store)
     scratch = SharedBuffers(context, directory, 1 << 30)
     return Trainer(
         model,
         make_loader(store, context, 8 // context.world_size, kind),
-        LayerwiseEvaluator(store, features, context, scratch),
+        LayerwiseEvaluator(store, context, scratch),
         task=store.task,
         metric="accuracy",
         config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),

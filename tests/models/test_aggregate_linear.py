@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnntrain.models.fused import AggregatedLinear
 from torch import Tensor
 
 from gnntrain.loading.features import MappedFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.dropout import Drop, Dropout, dropout
-from gnntrain.models.fused import AggregatedLinear
 from gnntrain.sampling.block import Block
 from tests.graphs import random_graph, stored
 from tests.models.blocks import full_block, rough_graph
