@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,20 @@ def _device(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with registered(_MODULES[name], "CPU"):
         yield "cpu"
+
+
+def opened(func: Any, module: ModuleType) -> Callable[..., Any] | None:
+    """What computes an operator of ours, so that a dispatch mode sees the operators within.
+
+    Args:
+        func: Any operator.
+        module: Of the registration; where it has none the reference computes.
+    """
+    name = func.name().removeprefix("gnntrain::")
+    if name == func.name():
+        return None
+    found: Callable[..., Any] = getattr(module, name, None) or getattr(reference, name)
+    return found
 
 
 @contextmanager

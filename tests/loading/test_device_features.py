@@ -21,8 +21,8 @@ from gnntrain.loading.device_features import (
     place_features,
     shard_range,
     sharded_table,
-    stored_rows,
 )
+from gnntrain.loading.features import stored_rows
 from gnntrain.loading.placement import Placement
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored

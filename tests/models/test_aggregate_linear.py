@@ -1,208 +1,231 @@
-"""A layer in one pass equals the layer operation by operation, forward and backward."""
+"""A layer in one operator, on every registration, against the layer operation by operation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from gnntrain.models.fused import AggregatedLinear
 from torch import Tensor
+from torch_geometric.nn import GCNConv, SAGEConv
 
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.dropout import Drop, Dropout, dropout
+from gnntrain.compute import cuda
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.models.aggregate import Aggregation, sampling_scale
+from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.sampling.block import Block
-from tests.graphs import random_graph, stored
-from tests.models.blocks import full_block, rough_graph
+from tests.compute.registrations import each_registration, registered
+from tests.models.blocks import Graph, full_block, rough_graph, seed_blocks
+from tests.models.padding import padded
+from tests.models.slow_aggregate import slow_aggregate
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+NEAR: dict[torch.dtype, Any] = {
+    torch.float64: {"atol": 1e-9, "rtol": 1e-9},
+    torch.float32: {"atol": 1e-4, "rtol": 1e-4},
+    torch.float16: {"atol": 2e-2, "rtol": 1e-2},
+    torch.bfloat16: {"atol": 1e-1, "rtol": 3e-2},
+}
 
 
-def block_of(num_dst: int = 25) -> Block:
-    """The first nodes of a rough graph as destinations."""
-    return full_block(rough_graph(), 0, num_dst, torch.int32)
+def some_block(num_dst: int = 9) -> Block:
+    return full_block(rough_graph(14, 30, weighted=True), 0, num_dst, torch.int32)
 
 
-def layer(
-    dtype: torch.dtype = torch.float64, has_root: bool = True, **given: Any
-) -> AggregatedLinear:
+def layer(aggregation: Aggregation, device: str, has_root: bool, **to: Any) -> AggregateLinear:
     torch.manual_seed(1)
-    weight, root, bias = torch.randn(5, 6), torch.randn(5, 6), torch.randn(5)
-    parts = [part.to(dtype).requires_grad_() for part in (weight, root, bias)]
-    aggregation = Aggregation(block_of(), "mean")
-    aggregation = replace(aggregation, **given)
-    return AggregatedLinear(aggregation, parts[0], parts[1] if has_root else None, parts[2])
+    block = aggregation.block.to(device)
+    names = ("weight", "source_scale", "scale", "loop")
+    given: dict[str, Any] = {name: getattr(aggregation, name) for name in names}
+    moved: dict[str, Any] = {
+        name: None if value is None else value.to(device) for name, value in given.items()
+    }
+    weight, root, bias = (
+        torch.randn(shape).to(device, **to).requires_grad_() for shape in ((5, 6), (5, 6), (5,))
+    )
+    own = replace(aggregation, block=block, **moved)
+    return AggregateLinear(own, weight, root if has_root else None, bias)
 
 
-def by_operations(linear: AggregatedLinear, x: Tensor) -> Tensor:
-    out = aggregate(x, linear.aggregation) @ linear.weight.t() + linear.bias
+def aggregations() -> dict[str, Aggregation]:
+    """As of SAGE and GCN."""
+    block = some_block()
+    assert block.norm is not None
+    norm = block.norm[: block.num_dst]
+    gcn: dict[str, Any] = {"weight": block.weight, "source_scale": block.norm, "scale": norm}
+    return {
+        "mean": Aggregation(block, "mean"),
+        "sum": Aggregation(block, scale=torch.rand(block.num_dst)),
+        "gcn": Aggregation(block, **gcn, loop=norm.square(), skip_loops=True),
+    }
+
+
+def by_operations(linear: AggregateLinear, x: Tensor, given: Aggregation) -> Tensor:
+    """In float64 on the CPU."""
+    rows = slow_aggregate(x, given)
+    out = rows @ linear.weight.cpu().double().t() + linear.bias.cpu().double()
     if linear.root_weight is not None:
-        out = out + x[: len(out)] @ linear.root_weight.t()
+        out = out + x[: len(out)] @ linear.root_weight.cpu().double().t()
     return out
 
 
-@pytest.fixture(params=[1, 2])
-def _threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small chunks, so that several tasks with several chunks each are needed."""
-    monkeypatch.setattr("gnntrain.compute.rows.CHUNK_ROWS", 3)
-    monkeypatch.setattr("gnntrain.compute.rows._TASK_WORK", 8)
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+def parameters_of(linear: AggregateLinear) -> list[Tensor]:
+    parts = [linear.weight, linear.bias]
+    return parts if linear.root_weight is None else [*parts, linear.root_weight]
 
 
-@pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize("has_root", [True, False])
-def test_one_pass_gives_what_the_operations_give(has_root: bool) -> None:
-    linear = layer(has_root=has_root)
-    x = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
-    inputs = [x, linear.weight, linear.bias]
-    if linear.root_weight is not None:
-        inputs.append(linear.root_weight)
-    got, expected = linear(x, None), by_operations(linear, x)
-    torch.testing.assert_close(got, expected)
-    pull = torch.randn_like(got)
-    mine, theirs = (torch.autograd.grad(out, inputs, pull) for out in (got, expected))
-    torch.testing.assert_close(mine, theirs)
+@each_registration
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "has_root"), [("mean", True), ("mean", False), ("sum", True), ("gcn", False)]
+)
+def test_a_layer_is_its_operations_forward_and_backward(
+    name: str, has_root: bool, dtype: torch.dtype, device: str
+) -> None:
+    given = aggregations()[name]
+    linear = layer(given, device, has_root, dtype=dtype)
+    x = torch.randn(14, 6).to(dtype)
+    mine, exact = x.to(device).requires_grad_(), x.double().requires_grad_()
+    got, expected = linear(mine, None), by_operations(linear, exact, given)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[dtype])
+    pull, own = torch.randn(expected.shape).to(dtype), parameters_of(linear)
+    gradients = torch.autograd.grad(got, [mine, *own], pull.to(device))
+    wanted = torch.autograd.grad(expected, [exact, *own], pull.double())
+    for gradient, other in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == dtype
+        torch.testing.assert_close(gradient.cpu().double(), other.cpu().double(), **NEAR[dtype])
 
 
-@pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize("has_root", [True, False])
-def test_its_gradients_are_exact(has_root: bool) -> None:
-    linear = layer(has_root=has_root)
-    x = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
-
-    def forward(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return replace(linear, weight=weight, bias=bias)(rows, None)
-
-    assert torch.autograd.gradcheck(forward, (x, linear.weight, linear.bias))
-
-
-def test_a_block_without_destinations_has_zero_gradients() -> None:
-    block = Block(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), 3)
-    linear = replace(layer(), aggregation=Aggregation(block, "mean"))
-    out = linear.on_cpu(torch.zeros(3, 6, dtype=torch.float64), Drop.draw(0.0))
-    assert out.shape == (0, 5)
-    torch.autograd.backward(out.sum())
-    assert linear.weight.grad is not None
-    assert not linear.weight.grad.any()
-
-
-def test_gcns_weights_and_loops_go_through_it() -> None:
-    generator = torch.Generator().manual_seed(0)
-    block = block_of()
-
-    def draw(size: int) -> Tensor:
-        return torch.rand(size, dtype=torch.float64, generator=generator)
-
-    linear = layer(
-        has_root=False,
-        weight=draw(block.num_edges),
-        source_scale=draw(block.num_src),
-        scale=draw(block.num_dst),
-        loop=draw(block.num_dst),
-    )
-    linear = replace(linear, aggregation=replace(linear.aggregation, skip_loops=True, reduce="sum"))
-    x = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(linear(x, None), by_operations(linear, x))
-    assert torch.autograd.gradcheck(lambda rows: linear(rows, None), (x,))
+@each_registration
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [
+        (torch.float16, torch.float32),
+        (torch.float32, torch.bfloat16),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float16),
+    ],
+    ids=str,
+)
+def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
+    computed: torch.dtype, stored: torch.dtype, device: str
+) -> None:
+    given = aggregations()["mean"]
+    linear = layer(given, device, True)
+    rows, nodes = torch.randn(30, 6).to(stored), torch.randint(0, 30, (14,))
+    table = LazyFeatures(rows.to(device), nodes.to(device))
+    with torch.autocast(device, computed, enabled=computed != torch.float32):
+        got = linear(table, None)
+    assert got.dtype == computed
+    expected = by_operations(linear, rows[nodes].double(), given)
+    torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[computed])
+    own = parameters_of(linear)
+    gradients = torch.autograd.grad(got.float().sum(), own)
+    for gradient, wanted in zip(gradients, torch.autograd.grad(expected.sum(), own), strict=True):
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient, wanted, atol=0.3, rtol=0.03)
 
 
-def test_relu_and_dropout_go_backward_through_what_was_kept() -> None:
-    linear = layer()
-    x = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
-    plain, drop = linear(x, None), Drop.draw(0.5)
-    out = linear.on_cpu(x, drop)
+@each_registration
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_relu_and_dropout_go_backward_through_what_was_kept(dropout: float, device: str) -> None:
+    linear = layer(aggregations()["mean"], device, True, dtype=torch.float64)
+    x = torch.randn(14, 6, dtype=torch.float64, device=device, requires_grad=True)
+    plain, out = linear(x, None), linear(x, dropout)
     kept = out != 0
-    torch.testing.assert_close(out, torch.where(kept, plain.relu() * drop.factor, 0.0))
-    assert 0.15 < kept.double().mean() < 0.35
-    pull = torch.randn_like(out)
-    mine = torch.autograd.grad(out, [x, linear.weight, linear.bias], pull)
-    masked = torch.where(kept, pull * drop.factor, 0.0)
-    theirs = torch.autograd.grad(plain, [x, linear.weight, linear.bias], masked)
-    torch.testing.assert_close(mine, theirs)
+    factor = 1 / (1 - dropout)
+    torch.testing.assert_close(out, torch.where(kept, plain.relu() * factor, 0.0))
+    assert (kept <= (plain > 0)).all()
+    assert kept.any()
+    assert torch.equal(kept, plain > 0) == (dropout == 0)
+    pull, inputs = torch.randn_like(out), [x, *parameters_of(linear)]
+    mine = torch.autograd.grad(out, inputs, pull)
+    masked = torch.where(kept, pull * factor, 0.0)
+    torch.testing.assert_close(mine, torch.autograd.grad(plain, inputs, masked))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -> None:
-    store = stored(tmp_path / "store", random_graph(), feature_dtype=dtype)
-    nodes = np.random.default_rng(0).permutation(60)[:40]
-    rows = MappedFeatures(store).named(nodes)
-    x = rows.whole()
-    linear = layer(torch.float32)
-    weight, root_weight = torch.randn(5, 5, requires_grad=True), torch.randn(5, 5)
-    linear = replace(linear, weight=weight, root_weight=root_weight)
-    torch.testing.assert_close(linear(rows, None), by_operations(linear, x))
-    for reduce in ("sum", "mean", "max"):
-        aggregation = Aggregation(block_of(), reduce)
-        torch.testing.assert_close(aggregate(rows, aggregation), aggregate(x, aggregation))
-    out = linear.on_cpu(rows, Drop.draw(0.0))
-    mine = torch.autograd.grad(out.sum(), weight)
-    theirs = torch.autograd.grad(by_operations(linear, x).relu().sum(), weight)
-    torch.testing.assert_close(mine, theirs)
-
-
-def test_autocast_computes_in_bfloat16_and_keeps_the_gradients_types() -> None:
-    linear, x = layer(torch.float32), torch.randn(40, 6)
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = linear.on_cpu(x, Drop.draw(0.0))
-        again = replace(
-            linear,
-            aggregation=Aggregation(Block(torch.tensor([0, 3]), torch.tensor([1, 1, 24]), 25)),
-            weight=torch.randn(5, 5, requires_grad=True),
-            root_weight=None,
-        )
-        out = again(hidden, None)
-    assert hidden.dtype == out.dtype == torch.bfloat16
-    torch.testing.assert_close(hidden.float(), by_operations(linear, x).relu(), atol=0.1, rtol=0.02)
-    torch.autograd.backward(out.float().sum())
-    assert linear.weight.grad is not None
-    assert linear.weight.grad.dtype == torch.float32
-    assert linear.weight.grad.abs().sum() > 0
-
-
-def test_the_weights_gradients_do_not_depend_on_the_threads() -> None:
+@each_registration
+def test_layers_are_pygs(device: str) -> None:
+    graph = rough_graph(14, 30)
+    block, x = full_block(graph), torch.randn(14, 6, device=device)
+    edges = graph.edge_index.to(device)
     torch.manual_seed(0)
-    block = Block(
-        torch.arange(0, 20_001, 2, dtype=torch.int32),
-        torch.randint(10_000, (20_000,), dtype=torch.int32),
-        10_000,
+    sage = SAGEConv(6, 5).to(device)
+    linear = AggregateLinear(
+        Aggregation(block.to(device), "mean"), sage.lin_l.weight, sage.lin_r.weight, sage.lin_l.bias
     )
-    x = torch.randn(10_000, 6)
-    linear = replace(layer(torch.float32), aggregation=Aggregation(block, "mean"))
-    before, grads = torch.get_num_threads(), []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        out = linear.on_cpu(x, Drop(1 << 15, 7))
-        grads.append(torch.autograd.grad(out.square().sum(), [linear.weight, linear.bias]))
-    torch.set_num_threads(before)
-    for other in grads[1:]:
-        torch.testing.assert_close(other, grads[0], rtol=0, atol=0)
+    torch.testing.assert_close(linear(x, None), sage(x, edges))
+    gcn = GCNConv(6, 5).to(device)
+    norm = graph.norm.to(device)
+    given = Aggregation(
+        block.to(device),
+        source_scale=norm,
+        scale=norm,
+        loop=norm.square(),
+        skip_loops=True,
+    )
+    linear = AggregateLinear(given, gcn.lin.weight, None, gcn.bias)
+    torch.testing.assert_close(linear(x, None), gcn(x, edges))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_dropout_scales_what_it_keeps_and_its_gradient(dtype: torch.dtype) -> None:
+MODELS: list[tuple[Callable[..., GNN], dict[str, Any]]] = [
+    (SAGE, {}),
+    (SAGE, {"aggregator": "sum", "dropout": 0.0, "norm": "layer", "residual": True}),
+    (SAGE, {"aggregator": "max"}),
+    (GCN, {}),
+    (GIN, {}),
+    (GAT, {"heads": 2}),
+    (GATv2, {"heads": 2}),
+]
+
+
+def drawn(graph: Graph) -> tuple[Tensor, list[Block]]:
+    return seed_blocks(graph, [3, 0, 7, 11], 2, 3, torch.Generator().manual_seed(0))
+
+
+def results(
+    model: GNN, x: Tensor | LazyFeatures, blocks: Sequence[Block], num: int
+) -> list[Tensor]:
+    """Outputs of the seeds and the gradients of all parameters (and of `x`)."""
+    model.zero_grad()
+    out = model(x, blocks)[:num]
+    torch.autograd.backward(out.square().sum())
+    gradients = [part.grad for part in model.parameters()]
+    return [out.detach(), *(part.clone() for part in gradients if part is not None)]
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS)
+def test_models_compute_as_on_the_cpu_with_and_without_padding(
+    kind: Callable[..., GNN], options: dict[str, Any]
+) -> None:
     torch.manual_seed(0)
-    x = torch.full((300, 4, 5), 3.0, dtype=dtype, requires_grad=True)
-    out = dropout(x, 0.25)
-    assert out.shape == x.shape
-    assert 0.7 < (out != 0).double().mean() < 0.8
-    torch.testing.assert_close(out[out != 0], torch.full_like(out[out != 0], 4.0))
-    torch.autograd.backward(out.sum())
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad * 3, out.detach(), rtol=0.01, atol=0)
+    nodes, blocks = drawn(rough_graph(14, 30, weighted=True))
+    x = torch.randn(len(nodes), 6)
+    model = kind(6, 3, hidden_channels=8, num_layers=2, **options)
+    expected = results(model, x, blocks, 4)
+    longer = torch.cat([x, 9 * torch.randn(4, 6)])
+    inner = padded(blocks[0], destinations=2)
+    outer = padded(blocks[1], sources=2)
+    features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
+    with registered(cuda, "CPU"):
+        for block in blocks:
+            block.derived.clear()
+        given: list[tuple[Any, list[Block]]] = [(x, blocks), (longer, [inner, outer])]
+        given += [(features, [inner, outer])] if model.needs.rows else []
+        for rows, own in given:
+            got = results(model, rows, own, 4)
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_dropout_follows_torchs_seed_and_rests_in_evaluation() -> None:
-    module, x = Dropout(0.5), torch.ones(20, 8)
-    draws = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        draws.append(module(x))
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-    assert module.eval()(x) is x
+def test_an_estimated_sum_is_scaled_where_destinations_are_padding() -> None:
+    _, blocks = drawn(rough_graph(14, 30))
+    scale = sampling_scale(padded(blocks[0]))
+    expected = sampling_scale(blocks[0])
+    assert scale is not None
+    assert expected is not None
+    assert torch.equal(scale, torch.cat([expected, torch.zeros(3)]))

@@ -111,7 +111,7 @@ def test_gins_epsilon_and_mlp_are_as_asked() -> None:
     assert "convs.0.eps" not in dict(fixed.named_parameters())
     assert "convs.0.eps" in dict(learned.named_parameters())
     assert isinstance(learned, GNN)
-    assert learned.convs[0].nn.num_layers == 3
+    assert learned.get_submodule("convs.0.nn").num_layers == 3
 
 
 @pytest.mark.parametrize("name", MODELS)

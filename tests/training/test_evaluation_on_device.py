@@ -18,8 +18,8 @@ from gnntrain.loading.device_features import (
     PlacedFeatures,
     StagedFeatures,
     cached_table,
-    stored_rows,
 )
+from gnntrain.loading.features import stored_rows
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import LayerwiseEvaluator

@@ -13,7 +13,6 @@ from gnntrain.data.store import GraphStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
-from gnntrain.loading.features import MappedFeatures
 from gnntrain.models import SAGE
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
