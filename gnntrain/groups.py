@@ -1,4 +1,8 @@
-"""The configuration files that can be chosen, by their names alone: nothing is read."""
+"""The configuration files that can be chosen, by their names alone: nothing is read.
+
+A file whose name starts with an underscore (`model/_layered.yaml`) is a base: siblings inherit its
+keys through their defaults list, and it cannot be chosen itself.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,14 @@ def conf_dir() -> Path:
 
 
 def config_groups(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
-    """The options of every group, sorted, with those in the user's own folders."""
+    """The options of every group, sorted, with those in the user's own folders.
+
+    A file whose name begins with an underscore is for others to inherit, and no option.
+    """
     folders = [conf_dir(), *config_dirs]
     return {
-        group: sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+        group: sorted(
+            {file.stem for folder in folders for file in (folder / group).glob("[!_]*.yaml")}
+        )
         for group in GROUPS
     }

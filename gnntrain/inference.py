@@ -12,12 +12,13 @@ from gnntrain.assembly import Parts
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.cores import available_cores
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.models import PlainModel
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store, prepare_store
+from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 
 __all__ = ["BestModel", "Outputs", "infer", "load_best"]
@@ -31,7 +32,7 @@ class Outputs:
         run: The run.
         epoch: Its best epoch.
         store: The graph.
-        signature: What the model takes and gives.
+        task: What the model's outputs mean.
         logits: float32 `[num_nodes, num_outputs]` on the CPU; a large one is mapped from disk.
         embeddings: float32 `[num_nodes, width]`, the rows that enter the model's last layer (of a
             single layer the features, as they are stored); None: not asked for.
@@ -39,8 +40,8 @@ class Outputs:
 
     run: RunDirectory
     epoch: int
-    store: GraphStore
-    signature: ModelSignature
+    store: Graph
+    task: Task
     logits: Tensor
     embeddings: Tensor | LazyFeatures | None
 
@@ -72,7 +73,7 @@ class BestModel:
             )
         found = parts.infer(embed=embed)
         return Outputs(
-            self.run, self.epoch, parts.store, self.signature, found.logits, found.embeddings
+            self.run, self.epoch, parts.store, parts.task, found.logits, found.embeddings
         )
 
 
@@ -120,14 +121,12 @@ def load_best(
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
     context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
     torch.set_num_threads(config.distributed.threads or available_cores())
-    parts = Parts(
-        config, store, context, scratch_dir or run.path, num_outputs=signature.num_outputs
-    )
+    parts = Parts(config, store, context, scratch_dir or run.path, labels=signature)
     load_weights(parts.model, state, checkpoint)
     return BestModel(run, epoch_of(state, checkpoint), signature, parts)
 
 
-def _refuse_other_features(store: GraphStore, signature: ModelSignature) -> None:
+def _refuse_other_features(store: Graph, signature: ModelSignature) -> None:
     if store.num_features != signature.num_features:
         raise UserError(
             f"The model takes {signature.num_features} features a node; the graph {store.dataset} "

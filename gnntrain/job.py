@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.errors import GnntrainError
 from gnntrain.training.records import FitResult, Status, Summary
 
@@ -42,7 +42,7 @@ class Job:
 
 def summarize(
     job: Job,
-    store: GraphStore,
+    store: Graph,
     result: FitResult,
     *,
     error: BaseException | None,

@@ -20,9 +20,9 @@ import torch
 from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.cores import available_cores
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.signals import last_words
+from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, in_words, status_of, summarize
 from gnntrain.reporting.console import restore_terminal
@@ -133,7 +133,7 @@ def _job(config: Config, run: RunDirectory, opened: OpenedStore, started: float)
 
 
 def _train(
-    config: Config, run: RunDirectory, job: Job, store: GraphStore, plan: LaunchPlan
+    config: Config, run: RunDirectory, job: Job, store: StoredGraph, plan: LaunchPlan
 ) -> dict[str, Any]:
     """Start the ranks, again where they fail and may be, and see that the run has a summary."""
     plan = replace(plan, log_dir=run.logs)
@@ -142,7 +142,7 @@ def _train(
         restore_terminal()  # a rank that was killed could not
         _close(run, job, store, plan.world_size, error)
 
-    with run.held(), last_words(lambda number: close(Interrupted(number))):
+    with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_drafts(run.checkpoints)  # of a process that was killed while it wrote
         try:
             _launch(config.trainer.max_restarts, run, job, plan)
@@ -182,7 +182,7 @@ def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int
 
 
 def _close(
-    run: RunDirectory, job: Job, store: GraphStore, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, store: StoredGraph, world_size: int, error: BaseException
 ) -> None:
     """Have the summary say what the parent knows: rank 0 may not have had the time, or may have
     taken another rank's end for its own failure."""
@@ -197,7 +197,7 @@ def _close(
 
 
 def _reached(
-    run: RunDirectory, job: Job, store: GraphStore, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, store: StoredGraph, world_size: int, error: BaseException
 ) -> Summary:
     """How far a run came whose rank 0 cannot say it any more."""
     try:
@@ -289,7 +289,7 @@ def launch_plan(config: Config) -> LaunchPlan:
     return LaunchPlan(world_size, num_gpus > 0, threads, config.distributed.timeout)
 
 
-def refuse_untrainable(config: Config, store: GraphStore, world_size: int) -> None:
+def refuse_untrainable(config: Config, store: StoredGraph, world_size: int) -> None:
     """Refuse a graph or a batch size that leaves nothing to train on.
 
     Raises:

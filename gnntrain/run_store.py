@@ -15,7 +15,7 @@ from gnntrain.config import DatasetConfig
 from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build, store_name
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import Task
-from gnntrain.data.store import GraphStore, StoreError
+from gnntrain.data.store import StoredGraph, StoreError
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
@@ -44,7 +44,7 @@ class ModelSignature:
     has_edge_weight: bool = False
 
     @classmethod
-    def of(cls, store: GraphStore) -> ModelSignature:
+    def of(cls, store: StoredGraph) -> ModelSignature:
         """What a model learns from this graph."""
         return cls(
             store.dataset,
@@ -58,7 +58,7 @@ class ModelSignature:
 
     @property
     def num_outputs(self) -> int:
-        """Numbers the model gives for a node, see `GraphStore.num_outputs`."""
+        """Numbers the model gives for a node, see `Graph.num_outputs`."""
         return 1 if self.task == "binary" else self.num_classes
 
 
@@ -117,7 +117,7 @@ def stores_folder(dataset: DatasetConfig) -> Path:
     return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
 
 
-def record_of(store: GraphStore) -> StoreRecord:
+def record_of(store: StoredGraph) -> StoreRecord:
     """What a run directory keeps of its graph: where it lies, and a digest of what it holds.
 
     The digest is taken over the checksums of all arrays and what they mean, not over where they
@@ -167,10 +167,10 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     return opened
 
 
-def _opened(wanted: StoreRecord) -> GraphStore | None:
+def _opened(wanted: StoreRecord) -> StoredGraph | None:
     """The store where it was recorded; None where it is not there, or another one is."""
     try:
-        store = GraphStore.open(Path(wanted.path))
+        store = StoredGraph.open(Path(wanted.path))
     except StoreError:
         return None
     return store if record_of(store).digest == wanted.digest else None

@@ -11,7 +11,7 @@ import torch
 from gnntrain.assembly import Parts
 from gnntrain.config import from_dict
 from gnntrain.data.dataset_warnings import dataset_warnings
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
@@ -22,6 +22,7 @@ from gnntrain.reporting.logfiles import restore_tables
 from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.text import counted
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Callback, RunInfo
@@ -41,14 +42,13 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             callbacks = [listener, *build_loggers(job.config["logger"], run, job.config)]
-        parts = Parts(config, GraphStore.open(job.store, check=False), context, run.path)
+        parts = Parts(config, StoredGraph.open(job.store, check=False), context, run.path)
         loader = parts.loader()
         trainer = Trainer(
             parts.model,
             loader,
             parts.evaluator,
-            task=parts.store.task,
-            metric=parts.store.metric,
+            task=parts.task,
             config=config.trainer,
             context=context,
             callbacks=callbacks,
@@ -64,8 +64,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         for callback in callbacks:
             callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
         if context.is_main:
-            for doubt in dataset_warnings(parts.store):
-                _log.warning("%s", doubt)
+            for text in (*dataset_warnings(parts.store), *parts.task.warnings()):
+                _log.warning("%s", text)
         _fit(trainer, callbacks, run, job, parts)
 
 
@@ -86,9 +86,9 @@ def _fit(
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
-        if not parts.context.board.stop_asked:
-            error = parts.context.board.reports.first() or caught
-            if isinstance(error, KeyboardInterrupt) and parts.context.board.abandoned:
+        if not parts.context.control.stop_requested:
+            error = parts.context.control.first_failure() or caught
+            if isinstance(error, KeyboardInterrupt) and parts.context.control.is_abandoned:
                 error = RunError("Another rank failed.")
         raise
     finally:
@@ -118,7 +118,7 @@ def _fit(
 def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInfo:
     config, store, context = parts.config, parts.store, parts.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
-    ranks = _counted(context.world_size, f"{kind} rank")
+    ranks = counted(context.world_size, f"{kind} rank")
     each = " each" if context.world_size > 1 else ""
     return RunInfo(
         dataset=store.dataset,
@@ -129,9 +129,9 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         num_classes=store.num_classes,
         num_parameters=parts.num_parameters,
         world_size=context.world_size,
-        device=f"{ranks}, {_counted(torch.get_num_threads(), 'thread')}{each}",
+        device=f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
         metric=store.metric,
-        store_path=str(store.path),
+        store_path=str(job.store),
         store_reason=job.store_reason,
         store_seconds=job.store_seconds,
         sampler=parts.sampler_in_words(),
@@ -141,9 +141,5 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         seed=config.trainer.seed,
         run_dir=RunDirectory(job.run).shown,
         first_epoch=first_epoch,
-        placement=parts.placement_in_words,
+        placement=parts.loaders.why_placed,
     )
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.config.loggers import LoggerConfig
+from gnntrain.config.models import LayeredConfig, PluginConfig, model_sections
 from gnntrain.config.schema import (
     BuiltinConfig,
     Config,
     DatasetConfig,
     FilesConfig,
-    GATConfig,
-    GCNConfig,
-    GINConfig,
-    LayeredConfig,
-    MLPConfig,
-    PluginConfig,
-    SAGEConfig,
     SyntheticConfig,
 )
 from gnntrain.config.types import Section, expected
@@ -48,15 +42,6 @@ _DATASETS = [
     ("published data sets", BuiltinConfig),
     ("`dataset=files`", FilesConfig),
 ]
-_MODELS = [
-    ("every model but `plugin`", LayeredConfig),
-    ("`model=sage`", SAGEConfig),
-    ("`model=gcn`", GCNConfig),
-    ("`model=gat`, `gatv2`", GATConfig),
-    ("`model=gin`", GINConfig),
-    ("`model=mlp`", MLPConfig),
-    ("`model=plugin`", PluginConfig),
-]
 
 
 def page() -> str:
@@ -65,7 +50,7 @@ def page() -> str:
     for name, field in Config.model_fields.items():
         parts.append(f"\n## {name}\n\n{field.description}\n")
         if name in ("dataset", "model"):
-            parts += _variants(name, _DATASETS if name == "dataset" else _MODELS)
+            parts += _variants(name, _DATASETS if name == "dataset" else _models())
         elif name == "logger":
             parts += _loggers()
         else:
@@ -82,6 +67,12 @@ def _variants(section: str, variants: list[tuple[str, Any]]) -> Iterator[str]:
             continue
         yield f"\n### {section}: {title}\n\n{_first_line(kind)}\n"
         yield _table(section, kind, own)
+
+
+def _models() -> list[tuple[str, Any]]:
+    built_in = [(f"`model={name}`", kind) for name, kind in model_sections().items()]
+    every = ("every model but `plugin`", LayeredConfig)
+    return [every, *built_in, ("`model=plugin`", PluginConfig)]
 
 
 def _own_keys(kind: type[Section], common: type[Section]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnntrain.data.build import GraphData, PrepareOptions, write_store
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 
 
 def random_graph(
@@ -44,6 +44,6 @@ def random_graph(
     return GraphData(**(values | changes))
 
 
-def stored(path: Path, data: GraphData | None = None, **options: Any) -> GraphStore:
+def stored(path: Path, data: GraphData | None = None, **options: Any) -> StoredGraph:
     """The graph in a store at `path`."""
     return write_store(path, data or random_graph(), PrepareOptions(**options), {"name": "random"})

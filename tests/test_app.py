@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from gnntrain import app
 from gnntrain.app import compose_config
-from gnntrain.config import ConfigError, Problem, SAGEConfig, from_dict
+from gnntrain.config import ConfigError, ModelConfig, Problem, from_dict
 from gnntrain.groups import config_groups
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_choice_names_the_choices_and_the_nearest() -> None:
 
 
 def test_a_plug_in_model_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "plugin_names", lambda: ["mine"])
+    monkeypatch.setattr(app, "plugin_names", lambda _: ("mine",))
     assert only_problem("model=mine").hint == "write model=plugin model.name=mine"
 
 
@@ -240,7 +240,7 @@ def test_a_run_can_begin_with_the_file_of_a_whole_configuration(tmp_path: Path) 
     trainer = begun.config.trainer.model_copy(update={"seed": 3})
     assert again == begun.config.model_copy(update={"trainer": trainer})  # and a directory anew
     other = compose_config([str(file), "model=sage"]).config
-    assert other.model == SAGEConfig()
+    assert other.model == ModelConfig(name="sage")
     assert other.dataset == begun.config.dataset
 
 

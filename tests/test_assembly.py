@@ -12,9 +12,10 @@ from torch_geometric.nn import GraphSAGE
 
 from gnntrain import assembly
 from gnntrain.config import from_dict
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.loading import build
 from gnntrain.loading.placement import Memory
 from gnntrain.models import PlainModel
 from gnntrain.training.records import FitResult
@@ -24,7 +25,7 @@ from tests.graphs import random_graph, stored
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     return stored(tmp_path / "store", random_graph(edge_weight=weights))
 
@@ -33,7 +34,7 @@ def plain_model(_: Any, in_channels: int, out_channels: int) -> PlainModel:
     return PlainModel(GraphSAGE(in_channels, 8, 2, out_channels))
 
 
-def trained(store: GraphStore, device: str, model: str, backend: str, scratch: Path) -> FitResult:
+def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: Path) -> FitResult:
     config = from_dict(
         {
             "model": {"name": model, "hidden_channels": 8, "num_layers": 2, "dropout": 0.0},
@@ -48,8 +49,7 @@ def trained(store: GraphStore, device: str, model: str, backend: str, scratch: P
         parts.model,
         parts.loader(),
         parts.evaluator,
-        task=store.task,
-        metric=store.metric,
+        task=parts.task,
         config=config.trainer,
         context=context,
     )
@@ -59,7 +59,7 @@ def trained(store: GraphStore, device: str, model: str, backend: str, scratch: P
 @on_each_device
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat", "mlp", "plain"])
 def test_training_is_the_same_whichever_backend_draws(
-    store: GraphStore, device: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, device: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     if model == "plain":
@@ -72,7 +72,7 @@ def test_training_is_the_same_whichever_backend_draws(
 
 
 def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
-    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     config = from_dict(
@@ -84,17 +84,17 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
     )
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     assert parts.loader() is not None
-    monkeypatch.setattr(assembly, "measured_memory", lambda _: Memory((2**30,), host=0))
+    monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     with pytest.raises(UserError, match="needs edges and features where the GPU reads them"):
         parts.loader()
 
 
 def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
-    store: GraphStore, tmp_path: Path
+    store: StoredGraph, tmp_path: Path
 ) -> None:
     """What torch's own sampler draws is placed nowhere; to ask would be a collective of one."""
     config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     parts.context = DistributedContext(0, 2, torch.device("cuda", 0))
-    assert parts.placement_in_words == ()
+    assert parts.loaders.why_placed == ()

@@ -13,17 +13,21 @@ from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
-    MODEL_NAMES,
+    BuiltinConfig,
     Config,
+    ConfigError,
     CSVConfig,
+    DatasetConfig,
     JSONLConfig,
     MLflowConfig,
     PluginConfig,
     TensorBoardConfig,
     WandBConfig,
     from_dict,
+    model_names,
     reading,
 )
+from gnntrain.config.published import PUBLISHED
 from gnntrain.config.types import Section, expected
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 
@@ -64,9 +68,44 @@ def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
         above = []
 
 
+def files_of(group: str, option: str) -> list[Path]:
+    """A group's option and what it inherits from, the bases first."""
+    file = conf_dir() / group / f"{option}.yaml"
+    bases = yaml.safe_load(file.read_text()).get("defaults", ["_self_"])
+    assert bases[-1] == "_self_", file
+    return [*(base for name in bases[:-1] for base in files_of(group, name)), file]
+
+
+def keys_of(group: str, option: str) -> dict[str, object]:
+    """The keys of an option, inherited ones included, with their values."""
+    found: dict[str, object] = {}
+    for file in files_of(group, option):
+        found |= yaml.safe_load(file.read_text())
+    found.pop("defaults", None)
+    return found
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_key_has_a_comment(file: Path) -> None:
-    assert [key for _, key, comment in keys_with_comments(file) if not comment] == []
+def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(file: Path) -> None:
+    bases = files_of(file.parent.name, file.stem)[:-1] if file.parent.name == "dataset" else []
+    commented = {key for base in bases for _, key, comment in keys_with_comments(base) if comment}
+    found = [key for _, key, comment in keys_with_comments(file) if not comment]
+    assert set(found) - {"defaults"} <= commented
+
+
+def test_a_file_for_others_to_inherit_is_no_option() -> None:
+    assert (conf_dir() / "dataset" / "_published.yaml").is_file()
+    assert [name for name in config_groups()["dataset"] if name.startswith("_")] == []
+    with pytest.raises(ConfigError, match="_published"):
+        compose_config(["dataset=_published"])
+
+
+def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() -> None:
+    for name, published in PUBLISHED.items():
+        file = conf_dir() / "dataset" / f"{name}.yaml"
+        assert file.read_text().startswith("# ")
+        raw = yaml.safe_load(file.read_text())
+        assert raw == {"defaults": ["_published", "_self_"], "name": name, **published.defaults}
 
 
 def test_an_installed_package_has_the_files_inside(
@@ -82,10 +121,36 @@ def test_the_groups_are_the_folders() -> None:
     assert {path.name for path in conf_dir().iterdir() if path.is_dir()} == set(GROUPS)
 
 
+def test_a_base_file_is_no_option() -> None:
+    bases = [file for file in FILES if file.stem.startswith("_")]
+    assert "_layered" in {file.stem for file in bases}
+    for file in bases:
+        assert file.stem not in config_groups()[file.parent.name]
+        with pytest.raises(ConfigError) as caught:
+            compose_config([f"{file.parent.name}={file.stem}"])
+        assert [problem.key for problem in caught.value.problems] == [file.parent.name]
+
+
+def test_a_users_file_may_inherit_from_a_shipped_one(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "wide.yaml").write_text("defaults: [gat, _self_]\nhidden_channels: 512\n")
+    model = compose_config(["model=wide"], [tmp_path]).config.to_dict()["model"]
+    assert model == compose_config(["model=gat"]).config.to_dict()["model"] | {
+        "hidden_channels": 512
+    }
+
+
+def test_a_users_base_may_not_hide_a_shipped_one(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "_layered.yaml").write_text("dropout: 0.1\n")
+    with pytest.raises(ConfigError, match="_layered"):
+        compose_config([], [tmp_path])
+
+
 def test_every_data_set_and_model_has_a_file() -> None:
     groups = config_groups()
     assert groups["dataset"] == sorted(DATASET_NAMES)
-    assert groups["model"] == sorted([*MODEL_NAMES, PluginConfig().name])
+    assert groups["model"] == sorted([*model_names(), PluginConfig().name])
     assert groups["logger"] == sorted(LOGGERS)
 
 
@@ -123,7 +188,7 @@ def test_the_default_files_are_the_default_configuration() -> None:
 )
 def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str) -> None:
     given = {} if option == "default" else {"name": option}
-    raw = yaml.safe_load((conf_dir() / group / f"{option}.yaml").read_text())
+    raw = keys_of(group, option)
     section = from_dict({group: given}).to_dict()[group]
     if (group, option) == ("sampler", "full"):
         section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn
@@ -133,7 +198,7 @@ def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str
 def test_a_plug_in_and_files_compose_once_they_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "plugin_names", lambda: ["mine"])
+    monkeypatch.setattr(reading, "plugin_names", lambda _: ("mine",))
     for name in ("edges.csv", "features.csv"):
         (tmp_path / name).touch()
     config = compose_config(
@@ -147,7 +212,7 @@ def test_a_plug_in_and_files_compose_once_they_are_named(
         ]
     ).config
     assert config.model == PluginConfig(name="mine", options={"depth": 3})
-    raw = yaml.safe_load((conf_dir() / "dataset" / "files.yaml").read_text())
+    raw = keys_of("dataset", "files")
     assert set(raw) == set(config.to_dict()["dataset"])
 
 
@@ -158,7 +223,9 @@ def test_a_logger_file_holds_its_options(option: str) -> None:
 
 
 def commented_sections() -> Iterator[tuple[str, Section, int]]:
-    """(file, the section it holds, depth of its keys) of every file that sets defaults."""
+    """(file, the section it holds, depth of its keys) of every file that explains its keys."""
+    yield "dataset/_dataset", DatasetConfig(), 0
+    yield "dataset/_published", BuiltinConfig(), 0
     for group, option in CHOICES:
         if group == "logger":
             yield f"logger/{option}", LOGGERS[option], 1
@@ -173,9 +240,16 @@ def commented_sections() -> Iterator[tuple[str, Section, int]]:
 def test_the_comment_of_a_key_says_meaning_range_and_default(
     name: str, section: Section, depth: int
 ) -> None:
-    for at, key, comment in keys_with_comments(conf_dir() / f"{name}.yaml"):
-        if at != depth:
-            continue
+    comments: dict[str, str] = {}
+    for file in files_of(*name.split("/")):
+        for at, key, comment in keys_with_comments(file):
+            # Where a file only changes a key's default, the base has explained the key.
+            if at == depth and (key not in comments or "default " in comment):
+                comments[key] = comment
+    comments.pop("defaults", None)
+    if name.startswith("dataset/"):
+        del comments["name"]  # the file is called so; the choices are the files
+    for key, comment in comments.items():
         field = type(section).model_fields[key]
         assert str(field.description) in comment, key
         assert expected(field).lower() in comment.lower(), key

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from gnntrain.errors import RunError
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.training import checkpoint_writer, losses, update
+from gnntrain.tasks import NodeClassification
+from gnntrain.training import checkpoint_writer
 from tests.disks import full_disk
 from tests.test_resume import assert_same_run, begin, cache, go_on, whole
 
@@ -22,23 +21,18 @@ __all__ = ["cache", "whole"]  # the fixtures
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, first: int, last: int | None = None) -> ExitStack:
     """No file grows beyond 200 bytes from the loss's `first` call to its `last`."""
-    build, num_calls, full = losses.build_loss, 0, ExitStack()
+    loss, num_calls, full = NodeClassification.loss, 0, ExitStack()
 
-    def build_counting(*arguments: Any) -> Callable[..., torch.Tensor]:
-        loss = build(*arguments)
+    def counting(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == first:
+            full.enter_context(full_disk(200))
+        if num_calls == last:
+            full.close()
+        return loss(task, *tensors)
 
-        def counting(*tensors: torch.Tensor) -> torch.Tensor:
-            nonlocal num_calls
-            num_calls += 1
-            if num_calls == first:
-                full.enter_context(full_disk(200))
-            if num_calls == last:
-                full.close()
-            return loss(*tensors)
-
-        return counting
-
-    monkeypatch.setattr(update, "build_loss", build_counting)
+    monkeypatch.setattr(NodeClassification, "loss", counting)
     monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.01)
     return full
 

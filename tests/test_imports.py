@@ -13,6 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
     ["__init__", "errors", "jit", "groups", "cores", "phases", "paths", "atomic_io"],
+    ["plugins"],
+    ["metrics"],
     ["config", "completion"],
     ["compute"],
     ["distributed"],
@@ -20,6 +22,7 @@ FLOORS = [
     ["sampling"],
     ["loading"],
     ["models"],
+    ["tasks"],
     ["training"],
     ["reporting"],
     ["assembly", "job", "run_store"],

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from gnntrain.config import ConfigError
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate, resume, saved_config, train
-from gnntrain.training import losses, update
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -80,21 +79,16 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) -> None:
     """The loss fails at its n-th call, once."""
-    build, num_calls = losses.build_loss, 0
+    loss, num_calls = NodeClassification.loss, 0
 
-    def build_failing(*arguments: Any) -> Callable[..., torch.Tensor]:
-        loss = build(*arguments)
+    def failing(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == call:
+            raise error
+        return loss(task, *tensors)
 
-        def failing(*tensors: torch.Tensor) -> torch.Tensor:
-            nonlocal num_calls
-            num_calls += 1
-            if num_calls == call:
-                raise error
-            return loss(*tensors)
-
-        return failing
-
-    monkeypatch.setattr(update, "build_loss", build_failing)
+    monkeypatch.setattr(NodeClassification, "loss", failing)
 
 
 def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
@@ -394,16 +388,11 @@ def test_an_epoch_of_skipped_steps_ends_the_run(
 
 def spoil_steps(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     """The loss is not a number in these steps of the run."""
-    build, num_calls = losses.build_loss, 0
+    loss, num_calls = NodeClassification.loss, 0
 
-    def build_spoilt(*arguments: Any) -> Callable[..., torch.Tensor]:
-        loss = build(*arguments)
+    def spoilt(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        return loss(task, *tensors) * (float("nan") if num_calls in steps else 1.0)
 
-        def spoilt(*tensors: torch.Tensor) -> torch.Tensor:
-            nonlocal num_calls
-            num_calls += 1
-            return loss(*tensors) * (float("nan") if num_calls in steps else 1.0)
-
-        return spoilt
-
-    monkeypatch.setattr(update, "build_loss", build_spoilt)
+    monkeypatch.setattr(NodeClassification, "loss", spoilt)

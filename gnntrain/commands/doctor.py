@@ -12,6 +12,7 @@ def _doctor(arguments: Arguments) -> int:
     from dataclasses import asdict
 
     from gnntrain.doctor.examination import examine
+    from gnntrain.reporting.text import counted
     from gnntrain.reporting.text_report import TextReport
 
     out = arguments.options.get("--json")
@@ -27,15 +28,11 @@ def _doctor(arguments: Arguments) -> int:
     num_notes = sum(finding.judgement == "note" for finding in found)
     if report is not None:
         report.line()
-        told = f"{_counted(num_problems, 'problem')}, {_counted(num_notes, 'note')}"
+        told = f"{counted(num_problems, 'problem')}, {counted(num_notes, 'note')}"
         report.line(told if num_problems else f"ready: {told}", style="bold")
     if out is not None:
         write_json(out, [asdict(section) for section in sections])
     return 1 if num_problems else 0
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 COMMAND = Command(

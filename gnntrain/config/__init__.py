@@ -9,7 +9,8 @@ from gnntrain.config.loggers import (
     TensorBoardConfig,
     WandBConfig,
 )
-from gnntrain.config.names import DATASET_NAMES, MODEL_NAMES, PLUGIN_GROUP
+from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
+from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.reading import Reading, from_dict, read, takes_integers
 from gnntrain.config.resuming import changed_meaning
@@ -21,15 +22,7 @@ from gnntrain.config.schema import (
     DistributedConfig,
     EvaluationConfig,
     FilesConfig,
-    GATConfig,
-    GCNConfig,
-    GINConfig,
-    LayeredConfig,
-    MLPConfig,
-    ModelConfig,
-    PluginConfig,
     RunConfig,
-    SAGEConfig,
     SamplerConfig,
     SyntheticConfig,
     TrainerConfig,
@@ -38,8 +31,6 @@ from gnntrain.config.sweeps import OptunaSweepConfig, SweepConfig
 
 __all__ = [
     "DATASET_NAMES",
-    "MODEL_NAMES",
-    "PLUGIN_GROUP",
     "BuiltinConfig",
     "CSVConfig",
     "CheckpointConfig",
@@ -49,13 +40,9 @@ __all__ = [
     "DistributedConfig",
     "EvaluationConfig",
     "FilesConfig",
-    "GATConfig",
-    "GCNConfig",
-    "GINConfig",
     "JSONLConfig",
     "LayeredConfig",
     "LoggerConfig",
-    "MLPConfig",
     "MLflowConfig",
     "ModelConfig",
     "OptunaSweepConfig",
@@ -63,7 +50,6 @@ __all__ = [
     "Problem",
     "Reading",
     "RunConfig",
-    "SAGEConfig",
     "SamplerConfig",
     "SweepConfig",
     "SyntheticConfig",
@@ -73,6 +59,7 @@ __all__ = [
     "changed_meaning",
     "from_dict",
     "machine_problems",
+    "model_names",
     "needs_gpu_count",
     "read",
     "takes_integers",

@@ -6,15 +6,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, nearest, shown
-from gnntrain.config.schema import (
-    Config,
-    FilesConfig,
-    GATConfig,
-    MLPConfig,
-    PluginConfig,
-    SyntheticConfig,
-)
+from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig
+from gnntrain.config.types import Divides
 from gnntrain.cores import available_cores
 from gnntrain.paths import file_names, is_file, is_folder
 
@@ -30,7 +25,7 @@ Contradiction = tuple[tuple[str, ...], Problem]
 def contradictions(config: Config) -> Iterator[Contradiction]:
     """The keys that cannot be as they are because of each other."""
     yield from _fan_outs(config)
-    yield from _heads(config)
+    yield from _divisors(config)
     yield from _synthetic(config)
     yield from _loader_threads(config)
     yield from _training(config)
@@ -39,7 +34,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
 
 
 def _fan_outs(config: Config) -> Iterator[Contradiction]:
-    if isinstance(config.model, MLPConfig):
+    if not config.model.uses_graph:
         return
     compared = []
     if config.sampler.name == "neighbor":
@@ -69,20 +64,22 @@ def _resized(fan_outs: tuple[int, ...], length: int) -> tuple[int, ...]:
     return (fan_outs + fan_outs[-1:] * length)[:length]
 
 
-def _heads(config: Config) -> Iterator[Contradiction]:
+def _divisors(config: Config) -> Iterator[Contradiction]:
+    """The model's keys that must divide another one, as heads must divide hidden_channels."""
     model = config.model
-    if isinstance(model, GATConfig) and model.hidden_channels % model.heads:
-        below = max(n for n in range(1, model.heads + 1) if model.hidden_channels % n == 0)
-        wider = model.hidden_channels + -model.hidden_channels % model.heads
-        yield (
-            ("model.heads", "model.hidden_channels"),
-            Problem(
-                "model.heads",
-                str(model.heads),
-                f"a divisor of model.hidden_channels={model.hidden_channels}",
-                f"write model.heads={below} or model.hidden_channels={wider}",
-            ),
-        )
+    for key, field in type(model).model_fields.items():
+        for other in (item.key for item in field.metadata if isinstance(item, Divides)):
+            divisor, whole = getattr(model, key), getattr(model, other)
+            if whole % divisor:
+                below = max(n for n in range(1, divisor + 1) if whole % n == 0)
+                above = whole + -whole % divisor
+                problem = Problem(
+                    f"model.{key}",
+                    str(divisor),
+                    f"a divisor of model.{other}={whole}",
+                    f"write model.{key}={below} or model.{other}={above}",
+                )
+                yield (f"model.{key}", f"model.{other}"), problem
 
 
 def _synthetic(config: Config) -> Iterator[Contradiction]:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from gnntrain.config.checks import contradictions, missing_files
 from gnntrain.config.loggers import LoggerConfig
+from gnntrain.config.models import DEFAULT, PluginConfig, model_names, model_section, model_sections
 from gnntrain.config.names import (
     BUILTIN_NAMES,
     DATASET_NAMES,
-    MODEL_NAMES,
-    PLUGIN_GROUP,
     SYNTHETIC_NAMES,
 )
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest, shown
 from gnntrain.config.schema import (
-    MODEL_CLASSES,
     BuiltinConfig,
     Config,
     FilesConfig,
-    PluginConfig,
     SyntheticConfig,
 )
 from gnntrain.config.sweeps import SWEEP_CLASSES
-from gnntrain.config.types import Section, expected
+from gnntrain.config.types import Section, choices, expected
 from gnntrain.groups import GROUPS
+from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
 _UNKNOWN = "unknown key"
 _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
@@ -39,10 +36,9 @@ _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
         **dict.fromkeys(BUILTIN_NAMES, BuiltinConfig),
         "files": FilesConfig,
     },
-    "model": MODEL_CLASSES,
     "sweep": SWEEP_CLASSES,
 }
-_DEFAULT_NAMES = {"dataset": "synthetic", "model": "sage", "sweep": "basic"}
+_DEFAULT_NAMES = {"dataset": "synthetic", "model": DEFAULT, "sweep": "basic"}
 
 
 @dataclass(frozen=True)
@@ -104,11 +100,6 @@ def read(raw: Mapping[str, Any], *, saved: bool = False, found: Sequence[Problem
     return Reading(config, [*reading.problems, *contradicting, *missing])
 
 
-def plugin_names() -> list[str]:
-    """The models that installed packages offer by entry point."""
-    return sorted({entry.name for entry in entry_points(group=PLUGIN_GROUP)})
-
-
 def takes_integers(config: Config, key: str) -> bool:
     """Whether a dotted key takes whole numbers alone."""
     section, _, name = key.rpartition(".")
@@ -144,12 +135,12 @@ def _read(
             chosen = _chosen_class(path, value, section)
             sound[key] = _read(chosen, f"{path}.", value, problems, saved=saved)
     try:
-        return kind(**sound)
+        return kind.model_validate(sound, context={"saved": saved})
     except ValidationError as error:
         wrong = dict.fromkeys(str(entry["loc"][0]) for entry in error.errors())
     for key in wrong:
         problems.append(_wrong_value(f"{prefix}{key}", sound.pop(key), kind.model_fields[key]))
-    return kind(**sound)
+    return kind.model_validate(sound, context={"saved": saved})
 
 
 def _unknown_keys(path: str, value: object) -> Iterator[Problem]:
@@ -167,33 +158,39 @@ def _section_class(field: FieldInfo) -> type[Section] | None:
 
 
 def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> type[Section]:
-    classes = _CLASSES.get(path)
-    if classes is None:
+    if path not in _DEFAULT_NAMES:
         return default
-    return classes.get(str(raw.get("name", _DEFAULT_NAMES[path])), PluginConfig)
+    name = str(raw.get("name", _DEFAULT_NAMES[path]))
+    if path == "model":
+        return model_section(name)
+    # A name that is not listed is an installed package's data set.
+    return _CLASSES[path].get(name, BuiltinConfig)
 
 
 def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem | None:
     """The mistake in the name that chooses a section's class, if there is one."""
-    if path not in _CLASSES or "name" not in raw:
+    if path not in _DEFAULT_NAMES or "name" not in raw:
         return None
-    choices = _names(path)
+    names = _names(path)
     name = raw["name"]
-    if name in choices or (saved and path == "model" and isinstance(name, str)):
+    may_have_gone = saved and path in ("dataset", "model") and isinstance(name, str)
+    if name in names or may_have_gone:
         return None
-    expects = "one of " + ", ".join(choices)
+    expects = "one of " + ", ".join(names)
     if path == "model" and name == PluginConfig().name:
         expects = "the name of an installed plug-in model: " + (
-            ", ".join(plugin_names()) or f"no package offers one (entry points {PLUGIN_GROUP})"
+            ", ".join(plugin_names(MODELS)) or f"no package offers one (entry points {MODELS})"
         )
         return Problem("model.name", shown(name), expects, "model=plugin model.name=NAME")
-    return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), choices))
+    return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), names))
 
 
 def _names(path: str) -> Sequence[str]:
     if path == "model":
-        return (*MODEL_NAMES, *plugin_names())
-    return DATASET_NAMES if path == "dataset" else tuple(_CLASSES[path])
+        return (*model_names(), *plugin_names(MODELS))
+    if path == "dataset":
+        return (*DATASET_NAMES, *plugin_names(DATASETS))
+    return tuple(_CLASSES[path])
 
 
 def _example(path: str, section: type[Section]) -> str | None:
@@ -208,17 +205,10 @@ def _wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
     if isinstance(value, float) and "integer" in expects and value.is_integer():
         hint = f"write {int(value)}"
     elif isinstance(value, str):
-        hint = did_you_mean(value, _literals(field.annotation))
+        hint = did_you_mean(value, choices(field))
     elif "list" in expects and isinstance(value, int):
         hint = f"write {path}=[{value},{value}]"
     return Problem(path, shown(value), expects, hint)
-
-
-def _literals(annotation: Any) -> list[str]:
-    """All words that an annotation admits."""
-    if getattr(annotation, "__origin__", None) is Literal:
-        return [str(word) for word in get_args(annotation)]
-    return [word for part in get_args(annotation) for word in _literals(part)]
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -237,7 +227,8 @@ def _nearest_key(path: str, config: Config, values: Mapping[str, object]) -> str
     section = typed if is_known else nearest(typed, Config.model_fields) or ""
     siblings = [k.rpartition(".")[2] for k in values if k.rpartition(".")[0] == section]
     siblings += LoggerConfig.model_fields if section == "logger" else []
-    owners = [n for n, kind in _CLASSES.get(section, {}).items() if key in kind.model_fields]
+    classes = model_sections() if section == "model" else _CLASSES.get(section, {})
+    owners = [name for name, kind in classes.items() if key in kind.model_fields]
     if owners and key not in siblings:
         chosen = getattr(config, section).name
         return f"a key of {section}={'|'.join(_few(owners))}, not of {section}={chosen}"

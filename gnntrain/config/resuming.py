@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gnntrain.config.problems import Problem, shown
-from gnntrain.config.schema import JSON, Config
+from gnntrain.config.schema import Config
+from gnntrain.config.types import JSON
 
 # Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
 _FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features")

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from gnntrain.config.features import FeaturesConfig
 from gnntrain.config.loggers import JSONLConfig, LoggerConfig
-from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS
+from gnntrain.config.models import ModelConfig
+from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, SAMPLER_NAMES
 from gnntrain.config.sweeps import AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
-    Expected,
+    JSON,
     FanOuts,
     FolderName,
     NonNegative,
     Number,
+    OneOf,
     OneOrMore,
     PathText,
     Positive,
@@ -30,8 +32,8 @@ from gnntrain.config.types import (
     ZeroOrMore,
     text_of_number,
 )
-
-JSON = dict[str, Any]
+from gnntrain.metrics import BUILT_IN_METRICS
+from gnntrain.plugins import DATASETS, METRICS, SAMPLERS
 
 
 class DatasetConfig(Section):
@@ -94,18 +96,10 @@ class SyntheticConfig(DatasetConfig):
     """Seed of the graph; the same seed gives the same graph."""
 
 
-def _builtin(name: str) -> str:
-    if name not in BUILTIN_NAMES:
-        raise ValueError
-    return name
-
-
 class BuiltinConfig(DatasetConfig):
-    """A published data set, through the classes of PyG and OGB."""
+    """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
-    name: Annotated[
-        str, AfterValidator(_builtin), Expected("one of " + ", ".join(BUILTIN_NAMES))
-    ] = "cora"
+    name: Annotated[str, OneOf(lambda: BUILTIN_NAMES, DATASETS)] = "cora"
     """Name of the data set."""
     split: ZeroOrMore = 0
     """Which of the data set's train/val/test splits, where it has several."""
@@ -140,106 +134,10 @@ class FilesConfig(DatasetConfig):
     """Column that says train, val or test; null: found by itself."""
     task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
     """What is predicted for a node; auto: seen from the labels."""
-    metric: Literal["auto", "accuracy", "roc_auc", "average_precision", "f1_micro", "f1_macro"] = (
-        "auto"
-    )
+    metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""
-
-
-class ModelConfig(Section):
-    """The keys every model has."""
-
-    name: Text = "sage"
-    """Name of the model."""
-    num_layers: OneOrMore = 2
-    """Layers; each but the MLP's looks one hop further."""
-
-
-class LayeredConfig(ModelConfig):
-    """The keys every built-in model has."""
-
-    hidden_channels: OneOrMore = 128
-    """Width of the hidden layers, all heads together."""
-    dropout: Share = 0.5
-    """Share of hidden values dropped in training."""
-    input_dropout: Share = 0.0
-    """Share of input features dropped in training."""
-    norm: Literal["none", "batch", "layer"] = "none"
-    """Normalisation between layers."""
-    activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"] = "relu"
-    """Activation between layers."""
-    residual: bool = False
-    """Add each layer's input to its output."""
-    jk: Literal["none", "cat", "max"] = "none"
-    """Jumping knowledge (Xu et al., 2018): classify all layers' values, joined or their maximum."""
-
-
-class SAGEConfig(LayeredConfig):
-    """GraphSAGE (Hamilton et al., 2017)."""
-
-    name: Literal["sage"] = "sage"
-    """Name of the model."""
-    aggregator: Literal["mean", "max", "sum"] = "mean"
-    """How the neighbours' values become one."""
-    root_weight: bool = True
-    """Let a node see its own value too, through its own weights."""
-    normalize: bool = False
-    """Scale each layer's output to length 1."""
-
-
-class GCNConfig(LayeredConfig):
-    """Graph convolutional network (Kipf & Welling, 2017)."""
-
-    name: Literal["gcn"] = "gcn"
-    """Name of the model."""
-
-
-class GATConfig(LayeredConfig):
-    """Graph attention network (Velickovic et al., 2018), or GATv2 (Brody et al., 2022)."""
-
-    name: Literal["gat", "gatv2"] = "gat"
-    """Name of the model."""
-    activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"] = "elu"
-    """Activation between layers."""
-    heads: OneOrMore = 8
-    """Attention heads of a hidden layer; must divide hidden_channels."""
-    output_heads: OneOrMore = 1
-    """Attention heads of the last layer, averaged."""
-    attention_dropout: Share = 0.0
-    """Share of attention weights dropped in training."""
-    negative_slope: NonNegative = 0.2
-    """Slope of the attention's leaky ReLU below zero."""
-
-
-class GINConfig(LayeredConfig):
-    """Graph isomorphism network (Xu et al., 2019)."""
-
-    name: Literal["gin"] = "gin"
-    """Name of the model."""
-    norm: Literal["none", "batch", "layer"] = "layer"
-    """Normalisation between layers."""
-    train_eps: bool = False
-    """Learn the weight of a node's own value."""
-    mlp_layers: OneOrMore = 2
-    """Linear layers of each convolution's MLP."""
-
-
-class MLPConfig(LayeredConfig):
-    """A multi-layer perceptron, which sees no edges: what the graph must beat."""
-
-    name: Literal["mlp"] = "mlp"
-    """Name of the model."""
-
-
-class PluginConfig(ModelConfig):
-    """A model of another package, found by entry point."""
-
-    name: Text = "plugin"
-    """Name of the model's entry point in the group gnntrain.models. Must be given."""
-    options: JSON = Field(default_factory=dict)
-    """The model's own options, handed over as they are."""
 
 
 class SamplerConfig(Section):
@@ -251,7 +149,7 @@ class SamplerConfig(Section):
     """In-neighbours drawn a node, one number a layer, the hop next to the seed nodes first."""
     replace: bool = False
     """Draw neighbours with replacement."""
-    backend: Literal["auto", "numba", "triton", "pyg"] = "auto"
+    backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_NAMES), SAMPLERS)] = "auto"
     """Who draws: numba on the CPU, triton on the GPU, pyg's own loader; auto: what fits."""
     threads: ZeroOrMore | None = None
     """Background threads a rank that make batches; 0: none; null: 1 where a core is left for it."""
@@ -361,7 +259,6 @@ class RunConfig(Section):
 
 
 AnyDatasetConfig = SyntheticConfig | BuiltinConfig | FilesConfig
-AnyModelConfig = SAGEConfig | GCNConfig | GATConfig | GINConfig | MLPConfig | PluginConfig
 
 
 class Config(Section):
@@ -369,7 +266,7 @@ class Config(Section):
 
     dataset: AnyDatasetConfig = SyntheticConfig()
     """The graph."""
-    model: AnyModelConfig = SAGEConfig()
+    model: SerializeAsAny[ModelConfig] = ModelConfig()
     """The network."""
     sampler: SamplerConfig = SamplerConfig()
     """How mini-batches are drawn."""
@@ -395,13 +292,3 @@ class Config(Section):
         plain = self.model_dump(mode="json")
         plain["logger"] = {name: plain["logger"][name] for name in self.logger.chosen()}
         return plain
-
-
-MODEL_CLASSES: Mapping[str, type[ModelConfig]] = {
-    "sage": SAGEConfig,
-    "gcn": GCNConfig,
-    "gat": GATConfig,
-    "gatv2": GATConfig,
-    "gin": GINConfig,
-    "mlp": MLPConfig,
-}

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import os
 import types
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
+
+from gnntrain.plugins import plugin_names
 
 
 class Section(BaseModel):
@@ -29,6 +41,51 @@ class Expected:
     """Says in words what a type accepts, where its annotation alone does not."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Divides:
+    """The key's value must divide the value of another key of its section.
+
+    Attributes:
+        key: The other key.
+    """
+
+    key: str
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Text that is a name of a registry: `backend: Annotated[str, OneOf(backends, SAMPLERS)]`.
+
+    The names are looked up when a value is judged, so that nothing is imported to declare a key.
+    With the validation context `{"saved": True}` every name passes: the package that offered it
+    may have gone since.
+
+    Attributes:
+        builtin: Returns gnntrain's own names.
+        group: Entry-point group in which other packages offer more.
+    """
+
+    builtin: Callable[[], Sequence[str]]
+    group: str | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """All names there are, gnntrain's own first."""
+        offered = () if self.group is None else plugin_names(self.group)
+        return tuple(dict.fromkeys((*self.builtin(), *offered)))
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The text's own schema, and after it the look-up."""
+        return core_schema.with_info_after_validator_function(self._judge, handler(source))
+
+    def _judge(self, name: str, info: ValidationInfo) -> str:
+        is_saved = bool(info.context and info.context.get("saved"))
+        if not (is_saved or name in self.builtin() or name in self.names()):
+            raise ValueError
+        return name
 
 
 def _number_of_text(value: object) -> object:
@@ -66,6 +123,9 @@ def _not_zero(value: int) -> int:
         raise ValueError
     return value
 
+
+JSON = dict[str, Any]
+"""Plain data by name."""
 
 Number = Annotated[float, BeforeValidator(_number_of_text)]
 """A finite number; also as text, since YAML reads `1e-3` as text."""
@@ -111,10 +171,24 @@ def expected(field: FieldInfo) -> str:
     return _in_words(field.annotation, field.metadata)
 
 
+def choices(field: FieldInfo) -> list[str]:
+    """The words that `field` accepts, where they can be listed."""
+    names = [name for item in field.metadata if isinstance(item, OneOf) for name in item.names()]
+    return [*names, *_literals(field.annotation)]
+
+
+def _literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    return [word for part in get_args(annotation) for word in _literals(part)]
+
+
 def _in_words(annotation: Any, metadata: list[Any]) -> str:
     for item in metadata:
         if isinstance(item, Expected):
             return item.text
+        if isinstance(item, OneOf):
+            return "one of " + ", ".join(item.names())
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)

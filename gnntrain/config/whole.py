@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.reading import from_dict
-from gnntrain.config.schema import JSON
+from gnntrain.config.types import JSON
 from gnntrain.config.yaml_files import read_yaml
 
 # Where that run went is no part of what it was, nor which sweep it was in.

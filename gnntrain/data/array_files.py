@@ -5,18 +5,21 @@ from __future__ import annotations
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from gnntrain.data.bad_rows import Record
+from gnntrain.data.columns import from_numpy
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.npz_members import read_header
-from gnntrain.data.tables import refuse_beyond_memory, unreadable
+from gnntrain.data.tables import Columns, Rows, Table, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
+
+_BATCH_ROWS = 1 << 20
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
 
@@ -117,22 +120,38 @@ def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
     )
 
 
-@dataclass(frozen=True)
-class ArraySource:
-    """Rows of arrays, for messages about them.
+class ArrayTable(Table):
+    """Arrays as columns.
 
-    Attributes:
-        path: The file.
-        fields: The arrays whose elements a row's fields are.
+    Args:
+        path: Their file.
+        columns: Arrays `[num_rows]` by name.
+        matrix: More columns, of numbers: `[num_rows, n]`.
     """
 
-    path: Path
-    fields: tuple[AnyArray, ...]
-    unit: str = "row"
+    def __init__(
+        self, path: Path, columns: Mapping[str, AnyArray], matrix: AnyArray | None = None
+    ) -> None:
+        self.path = path
+        self._columns = list(columns.values())
+        self._num_rows = len(self._columns[0] if matrix is None else matrix)
+        self._matrix = np.empty((self._num_rows, 0), np.float32) if matrix is None else matrix
+        self.names = (*columns, *map(str, range(self._matrix.shape[1])))
+
+    def batches(self, columns: Columns) -> Iterator[Rows]:
+        for start in range(0, self._num_rows, _BATCH_ROWS):
+            end = min(start + _BATCH_ROWS, self._num_rows)
+            arrays = enumerate(self._columns)
+            found = {place: from_numpy(array[start:end]) for place, array in arrays}
+            yield self._rows(columns, found, np.arange(start, end), end, None)
+
+    def read(self, columns: Columns) -> Rows:
+        """As `Table.read`, but a mapped matrix stays mapped; its columns are the only numbers."""
+        rows = super().read(replace(columns, numbers=()))
+        return replace(rows, source=columns, matrix=self._matrix)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        """Row number and fields of some rows."""
         return [
-            (row, [str(value) for field in self.fields for value in np.atleast_1d(field[row])])
+            (row, [*(str(column[row]) for column in self._columns), *map(str, self._matrix[row])])
             for row in rows.tolist()
         ]

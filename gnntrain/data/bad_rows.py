@@ -22,19 +22,15 @@ _logger = logging.getLogger("gnntrain")
 
 
 class RowSource(Protocol):
-    """A file whose rows can be looked up again, for a message about them."""
+    """A file whose rows can be looked up again, for a message about them (see `Table`)."""
 
     @property
     def path(self) -> Path: ...
 
     @property
-    def unit(self) -> str:
-        """What a row's number counts: "line" (from 1) or "row" (from 0)."""
-        ...
+    def unit(self) -> str: ...
 
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        """Number and fields of some rows, given in ascending order. May be slow."""
-        ...
+    def records(self, rows: Int64Array) -> list[tuple[int, Record]]: ...
 
 
 class BadRows:

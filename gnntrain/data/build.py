@@ -22,20 +22,19 @@ from gnntrain.data.arrays import (
     stored_feature_dtype,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import EdgeList, column_blocks, index_dtype
+from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm, index_dtype
 from gnntrain.data.graph import (
     JSON,
     SPLITS,
     AnyArray,
     FeatureRows,
-    Float32Array,
     GraphData,
     Int64Array,
     IntArray,
     PrepareOptions,
     Task,
 )
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import checksums, write_seal
 from gnntrain.data.store_meta import (
     ARRAYS,
@@ -88,7 +87,7 @@ class OpenedStore:
         seconds: Time it took.
     """
 
-    store: GraphStore
+    store: StoredGraph
     built: bool
     reason: str
     seconds: float
@@ -143,7 +142,7 @@ def open_or_build(
 
 def write_store(
     path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
-) -> GraphStore:
+) -> StoredGraph:
     """Build the store at `path` from `data`, in place of a store that may be there.
 
     Memory beside `data` itself stays at a few chunks of edges and features.
@@ -161,12 +160,12 @@ def write_store(
 
 def _try_open(
     path: Path, identity: Mapping[str, JSON], options: PrepareOptions
-) -> tuple[GraphStore | None, str]:
+) -> tuple[StoredGraph | None, str]:
     """The store, or None and why there is none to use."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None, "built: none was there"
     try:
-        store = GraphStore.open(path)
+        store = StoredGraph.open(path)
     except StoreError as error:
         return None, f"rebuilt: {error.reason}"
     asked = {"identity": dict(identity), "options": asdict(options)}
@@ -178,7 +177,7 @@ def _try_open(
 
 def _write(
     path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
-) -> GraphStore:
+) -> StoredGraph:
     check_graph(data)
     needed = _needed_bytes(data, options)
     if free_bytes(path.parent) < needed:
@@ -193,7 +192,7 @@ def _write(
             move_into_place(building, path)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return GraphStore.open(path, check=False)
+    return StoredGraph.open(path, check=False)
 
 
 def _write_arrays(
@@ -235,7 +234,7 @@ def _write_columns(
         for block in column_blocks(_edge_list(data, options), data.num_nodes):
             last = first + len(block.counts)
             indptr[first + 1 : last + 1] = block.counts
-            norm[first:last] = _gcn_norm(block.inflow)
+            norm[first:last] = gcn_norm(block.inflow)
             indices.append(block.indices)
             if block.weight is not None:
                 weight.append(block.weight)
@@ -257,17 +256,9 @@ def _edge_list(data: GraphData, options: PrepareOptions) -> EdgeList:
         data.dst,
         data.edge_weight,
         mirror=data.symmetric or options.to_undirected,
-        mirror_loops=options.to_undirected and not data.symmetric,
         merge=options.to_undirected,
         fill_loops=options.add_self_loops,
     )
-
-
-def _gcn_norm(inflow: AnyArray) -> Float32Array:
-    total = 1.0 + inflow
-    norm = np.zeros(len(total), dtype=np.float32)
-    np.divide(1.0, np.sqrt(np.maximum(total, 0.0)), out=norm, where=total > 0, casting="same_kind")
-    return norm
 
 
 def _stored_labels(data: GraphData) -> AnyArray:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gnntrain.data.csc import CHUNK_EDGES
-from gnntrain.data.graph import METRICS_OF_TASK, SPLITS, TASKS, AnyArray, GraphData, IntArray
+from gnntrain.data.graph import SPLITS, AnyArray, GraphData, IntArray
 from gnntrain.errors import UserError
+from gnntrain.metrics import LABEL_KINDS, metrics_for
 
 _NUM_SHOWN = 5
 _CHUNK_VALUES = 1 << 20
@@ -50,17 +51,18 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     if data.num_nodes < 1:
         yield f"num_nodes is {data.num_nodes}"
         return
-    if data.task not in TASKS:
-        yield f"task is {data.task!r}, expected one of {', '.join(TASKS)}"
+    if data.task not in LABEL_KINDS:
+        yield f"task is {data.task!r}, expected one of {', '.join(LABEL_KINDS)}"
         return
     if data.task == "binary" and data.num_classes != 2:
         yield f"num_classes is {data.num_classes}, a binary task has 2"
     if data.num_classes < 1:
         yield f"num_classes is {data.num_classes}"
         return
-    if data.metric not in METRICS_OF_TASK[data.task]:
-        possible = ", ".join(METRICS_OF_TASK[data.task])
-        yield f"metric is {data.metric}, but a {data.task} task is judged by {possible}"
+    possible = metrics_for(data.task)
+    if data.metric not in possible:
+        listed = ", ".join(possible)
+        yield f"metric is {data.metric}, but a {data.task} task is judged by {listed}"
     yield from _edge_problems(data)
     yield from _label_problems(data)
     yield from _split_problems(data)

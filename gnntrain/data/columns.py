@@ -1,210 +1,170 @@
-"""Columns and rows of a user's tables, whatever file they came from."""
+"""Columns of a user's tables as Arrow arrays: ids, labels, numbers; null is a missing value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
 
-from gnntrain.data.bad_rows import BadRows, Record, RowSource
-from gnntrain.data.graph import AnyArray, Float32Array, Int64Array
+from gnntrain.data.graph import AnyArray, Float32Array
 
 BoolArray = npt.NDArray[np.bool_]
 
-_EXACT_FLOATS = 2**53
+TEXT = pa.large_string()  # 64-bit offsets: a column may hold more than 2 GiB of text
+
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_DECIMAL = r"^[+-]?[0-9]+$"
+_HEXADECIMAL = r"^0[xX][0-9a-fA-F]{1,15}$"
+_EXACT_FLOATS = 2.0**53
+_NULL = pa.scalar(None, TEXT)
+_NULL_WORDS = pa.array(arrow_csv.ConvertOptions().null_values, TEXT)
 
 
-@dataclass(frozen=True)
-class Column:
-    """Ids, labels or split names.
+def from_numpy(array: AnyArray) -> pa.Array:
+    """A one-dimensional array of numbers, truth values (as 0 and 1) or texts; NaN is null."""
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "replace")
+    if array.dtype.kind == "U":
+        return pa.array(array.astype(object), TEXT)
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)
+    elif array.dtype.kind == "b":
+        array = array.astype(np.int8)
+    return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), from_pandas=True)
 
-    Attributes:
-        values: int64 or float64 `[num_rows]`, or object (str): texts that `codes` point to.
-        codes: `[num_rows]` integers into `values`; None for numbers.
-        missing: bool `[num_rows]`: the field is empty (its value is then arbitrary).
+
+def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
+    """A column as int64 if its values are whole numbers, else as texts.
+
+    Args:
+        column: Of any type that Arrow can write as text. Blank texts are missing, and so is NaN.
+        fractions: Whether a column with fractions stays float64.
+
+    Raises:
+        pa.ArrowException: The type cannot be written as text (lists, for example).
     """
-
-    values: AnyArray
-    codes: AnyArray | None
-    missing: BoolArray
-
-    @property
-    def is_text(self) -> bool:
-        return self.codes is not None
-
-    def keep(self, mask: BoolArray) -> Column:
-        if self.codes is None:
-            return replace(self, values=self.values[mask], missing=self.missing[mask])
-        return replace(self, codes=self.codes[mask], missing=self.missing[mask])
-
-    def texts(self) -> AnyArray:
-        """All values as an object array of str."""
-        values = self.values if self.is_text else self.values.astype(str).astype(object)
-        return values if self.codes is None else values[self.codes]
+    if pa.types.is_floating(column.type):
+        column = column.cast(pa.float64())
+        column = pc.if_else(pc.is_nan(column), None, column)
+        if _all(_is_whole(column)):
+            return column.cast(pa.int64())
+        return column if fractions else column.cast(TEXT)
+    if pa.types.is_integer(column.type):
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid:  # beyond 64 bits
+            return column.cast(TEXT)
+    texts = pc.utf8_trim_whitespace(column.cast(TEXT))
+    return pc.if_else(pc.equal(texts, ""), _NULL, texts)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows read from a file.
+def from_texts(texts: pa.Array, *, fractions: bool = False) -> pa.Array:
+    """As `to_plain`, but texts that are all numbers (or `NA`, `null`, …) become numbers."""
+    trimmed = pc.utf8_trim_whitespace(texts)
+    words = pc.if_else(pc.is_in(trimmed, _NULL_WORDS), _NULL, trimmed)
+    for kind in (pa.int64(), pa.float64()) if words.null_count < len(words) else ():
+        try:
+            numbers = to_plain(words.cast(kind), fractions=fractions)
+        except pa.ArrowInvalid:
+            continue
+        if numbers.type != TEXT:
+            return numbers
+    return to_plain(texts)
 
-    Attributes:
-        source: The file, which can look its rows up again.
-        columns: The columns of ids, labels and split names that were asked for.
-        matrix: The columns of numbers: float32 `[num_rows, num_numbers]`.
-        origin: int64 `[num_rows]`: each row's number in the file; None: 0, 1, ….
-    """
 
-    source: RowSource
-    columns: tuple[Column, ...]
-    matrix: Float32Array
-    origin: Int64Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.matrix)
-
-    def drop(
-        self, mask: BoolArray, bad: BadRows, reason: Callable[[Record], str], hint: str = ""
-    ) -> Rows:
-        """The rows outside `mask`; those inside are bad, for this reason."""
-        if not mask.any():
-            return self
-        rows = np.flatnonzero(mask) if self.origin is None else self.origin[mask]
-        bad.add(self.source, rows, reason, hint)
-        origin = np.arange(len(self)) if self.origin is None else self.origin
-        return replace(
-            self,
-            columns=tuple(column.keep(~mask) for column in self.columns),
-            matrix=self.matrix[~mask],
-            origin=origin[~mask],
+def to_int64(column: pa.Array) -> pa.Array:
+    """A column of `to_plain` as int64: texts that are no whole numbers of 64 bits become null."""
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        value = _parse(column, pa.float64())
+        is_decimal = pc.and_kleene(
+            pc.match_substring_regex(column, _DECIMAL), pc.less(pc.abs(value), 2.0**63)
         )
+        is_written_whole = pc.or_kleene(is_decimal, pc.match_substring_regex(column, _HEXADECIMAL))
+        whole = pc.if_else(is_written_whole, pc.utf8_ltrim(column, "+"), _NULL).cast(pa.int64())
+        return pc.coalesce(whole, pc.if_else(_is_whole(value), value, None).cast(pa.int64()))
 
 
-def finite_rows(matrix: AnyArray) -> BoolArray:
+def _is_whole(values: pa.Array) -> pa.Array:
+    """Which float64 values are whole numbers that float64 holds exactly."""
+    return pc.and_(pc.less(pc.abs(values), _EXACT_FLOATS), pc.equal(values, pc.round(values)))
+
+
+def _all(flags: pa.Array) -> bool:
+    """Whether all flags that are not null are true."""
+    return bool(pc.all(flags, min_count=0).as_py())
+
+
+def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts as floating-point numbers; null where a text is no number."""
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        trimmed = pc.utf8_trim_whitespace(texts)
+        is_number = pc.match_substring_regex(trimmed, _NUMBER)
+        return pc.if_else(is_number, trimmed, _NULL).cast(kind)
+
+
+def to_matrix(columns: Sequence[pa.Array], num_rows: int, width: int | None) -> Float32Array:
+    """Columns of numbers side by side: float32 `[num_rows, num_columns]`, NaN if not a number.
+
+    Args:
+        columns: Numbers, or texts, which are read as numbers. A single column of lists holds the
+            matrix's rows.
+        num_rows: Length of every column.
+        width: Length of the lists; None: as the first one.
+    """
+    if len(columns) == 1 and _is_list(columns[0].type):
+        return _matrix_of_lists(columns[0], width)
+    matrix = np.empty((num_rows, len(columns)), np.float32)
+    for place, column in enumerate(columns):
+        matrix[:, place] = _float32(column)
+    return matrix
+
+
+def _float32(column: pa.Array) -> Float32Array:
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        column = _parse(column.cast(TEXT), pa.float32())
+    values: AnyArray = column.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
+        return values.astype(np.float32, copy=False)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _matrix_of_lists(column: pa.Array, width: int | None) -> Float32Array:
+    """Lists of another length, and nulls, become rows of NaN."""
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+    if width is None:
+        width = int(next(iter(lengths[lengths >= 0]), 0))
+    matrix = np.full((len(lengths), width), np.nan, np.float32)
+    fits = lengths == width
+    matrix[fits] = _float32(pc.list_flatten(column.filter(fits))).reshape(-1, width)
+    return matrix
+
+
+def is_repeated(column: pa.Array) -> BoolArray:
+    """Which values are there already, further up."""
+    codes = column.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    return np.asarray(pd.Series(codes).duplicated(), bool)
+
+
+def is_finite(matrix: AnyArray) -> BoolArray:
     """Which rows of `[num_rows, n]` have finite numbers only; looks at a few MB at a time."""
     finite = np.empty(len(matrix), bool)
     step = max(1, (1 << 22) // max(1, matrix.shape[1]))
     for start in range(0, len(matrix), step):
         finite[start : start + step] = np.isfinite(matrix[start : start + step]).all(axis=1)
     return finite
-
-
-def column_of_array(array: AnyArray) -> Column:
-    """A one-dimensional array of numbers or texts as a column; NaN is a missing value.
-
-    Where a whole number does not fit in int64, all become texts.
-    """
-    if array.dtype.kind in "US":
-        import pandas as pd
-
-        texts = array if array.dtype.kind == "U" else np.char.decode(array, "utf-8", "replace")
-        codes, values = pd.factorize(texts.astype(object))
-        return Column(np.asarray(values, object), codes, np.zeros(len(array), bool))
-    if array.dtype.kind == "f":
-        return _column_of_floats(array.astype(np.float64))
-    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
-        return column_of_array(array.astype(str))
-    return Column(array.astype(np.int64), None, np.zeros(len(array), bool))
-
-
-def _column_of_floats(values: AnyArray) -> Column:
-    """Whole numbers become integers."""
-    missing = np.isnan(values)
-    filled = np.where(missing, 0.0, values)
-    if ((np.abs(filled) < _EXACT_FLOATS) & (filled == np.round(filled))).all():
-        return Column(filled.astype(np.int64), None, missing)
-    return Column(values, None, missing)
-
-
-def is_plain(array: Any, *, fractions: bool) -> bool:
-    """Whether an Arrow column is one of whole numbers or texts (or, if so wished, of fractions)."""
-    import pyarrow.types as pt
-
-    kind = array.type
-    if pt.is_floating(kind):
-        return fractions or column_of_arrow(array).values.dtype == np.int64
-    return bool(pt.is_integer(kind) or pt.is_string(kind) or pt.is_large_string(kind))
-
-
-def column_of_arrow(array: Any) -> Column:
-    """An Arrow column of integers, floats or strings; empty strings are missing values.
-
-    Where a whole number does not fit in int64, all become texts.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_floating(array.type):
-        return _column_of_floats(array.to_numpy().astype(np.float64))
-    missing = array.is_null().to_numpy()
-    if pa.types.is_integer(array.type) and _fits_int64(array):
-        return Column(pc.fill_null(array, 0).to_numpy().astype(np.int64), None, missing)
-    if pa.types.is_integer(array.type):
-        array = array.cast(pa.string())
-    texts = pc.fill_null(array, "").dictionary_encode().unify_dictionaries()
-    if not texts.num_chunks:
-        return Column(np.empty(0, object), np.empty(0, np.int32), missing)
-    values = pc.utf8_trim_whitespace(texts.chunk(0).dictionary).to_numpy(zero_copy_only=False)
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in texts.chunks])
-    return Column(values, codes, (values == "")[codes])
-
-
-def _fits_int64(array: Any) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if array.type != pa.uint64():
-        return True
-    return (pc.max(array).as_py() or 0) <= np.iinfo(np.int64).max
-
-
-def matrix_of_arrow(arrays: list[Any], num_rows: int) -> Float32Array:
-    """Arrow columns side by side: float32 `[num_rows, num_columns]`, NaN where not a number.
-
-    Texts are read as numbers; a single column of lists is taken as the matrix's rows.
-    """
-    import pyarrow as pa
-
-    if len(arrays) == 1 and _is_list(arrays[0].type):
-        return _matrix_of_lists(arrays[0])
-    matrix = np.empty((num_rows, len(arrays)), np.float32)
-    for index, array in enumerate(arrays):
-        if pa.types.is_boolean(array.type):
-            array = array.cast(pa.int8())
-        matrix[:, index] = _numbers(array)
-    return matrix
-
-
-def _numbers(array: Any) -> AnyArray:
-    import pandas as pd
-    import pyarrow as pa
-
-    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        values: AnyArray = array.to_numpy()
-    else:
-        texts = array.cast(pa.string()).to_pandas().astype(object)
-        values = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
-    with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
-        return values.astype(np.float32)
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as pt
-
-    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
-
-
-def _matrix_of_lists(array: Any) -> Float32Array:
-    """Lists that are shorter or longer than the first one, or null, become rows of NaN."""
-    import pyarrow.compute as pc
-
-    lengths = pc.fill_null(pc.list_value_length(array), -1).to_numpy()
-    width = max(0, int(lengths[0])) if len(lengths) else 0
-    matrix = np.full((len(lengths), width), np.nan, np.float32)
-    fits = lengths == width
-    kept = array.filter(fits) if not fits.all() else array
-    flat = pc.list_flatten(kept)
-    matrix[fits] = _numbers(flat).reshape(-1, width)
-    return matrix

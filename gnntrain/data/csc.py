@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.cores import available_cores
-from gnntrain.data.graph import Float32Array, Int64Array, IntArray
+from gnntrain.data.graph import Edges, Float32Array, Int64Array, IntArray
 from gnntrain.jit import jit
 
 Float64Array = npt.NDArray[np.float64]
@@ -42,8 +42,8 @@ class EdgeList:
         src: int32 or int64 `[num_given_edges]`.
         dst: int32 or int64 `[num_given_edges]`.
         weight: `[num_given_edges]`, or None.
-        mirror: Each given edge stands for both directions.
-        mirror_loops: A self loop counts once a direction too, hence twice.
+        mirror: Each given edge stands for both directions; a self loop, too, so that it counts
+            twice.
         merge: Edges between the same two nodes become one, with the sum of their weights.
         fill_loops: Nodes without a self loop get one of weight 1.
     """
@@ -52,7 +52,6 @@ class EdgeList:
     dst: IntArray
     weight: npt.NDArray[Any] | None = None
     mirror: bool = False
-    mirror_loops: bool = False
     merge: bool = False
     fill_loops: bool = False
 
@@ -88,7 +87,7 @@ def count_columns(edges: EdgeList, num_nodes: int) -> Int64Array:
     """In-edges of each node before any are merged or filled in, int64 `[num_nodes]`."""
     counts = np.zeros(num_nodes, dtype=np.int64)
     for src, dst, _ in edges.chunks():
-        _count(src, dst, edges.mirror, edges.mirror_loops, counts)
+        _count(src, dst, edges.mirror, counts)
     return counts
 
 
@@ -129,6 +128,45 @@ def column_blocks(
             yield pending.popleft().result()
 
 
+def in_edges(
+    src: IntArray,
+    dst: IntArray,
+    weight: npt.NDArray[Any] | None = None,
+    *,
+    num_src: int,
+    num_dst: int,
+    has_norm: bool,
+) -> Edges:
+    """The edges of one type in memory, from an edge list.
+
+    Args:
+        src: `[num_edges]`, in `0 … num_src - 1`.
+        dst: `[num_edges]`, in `0 … num_dst - 1`.
+        weight: `[num_edges]`, or None.
+        num_src: Number of source nodes.
+        num_dst: Number of destination nodes.
+        has_norm: Compute `Edges.gcn_norm`.
+    """
+    blocks = list(column_blocks(EdgeList(src, dst, weight), max(num_src, num_dst)))
+    counts = np.concatenate([block.counts for block in blocks])[:num_dst]
+    inflow = np.concatenate([block.inflow for block in blocks])[:num_dst]
+    weights = [block.weight for block in blocks if block.weight is not None]
+    return Edges(
+        indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+        indices=np.concatenate([block.indices for block in blocks]),
+        weight=np.concatenate(weights) if weights else None,
+        gcn_norm=gcn_norm(inflow) if has_norm else None,
+    )
+
+
+def gcn_norm(inflow: Float64Array) -> Float32Array:
+    """See `Edges.gcn_norm`; `inflow` is `ColumnBlock.inflow`."""
+    total = 1.0 + inflow
+    norm = np.zeros(len(total), dtype=np.float32)
+    np.divide(1.0, np.sqrt(np.maximum(total, 0.0)), out=norm, where=total > 0, casting="same_kind")
+    return norm
+
+
 def _row_bits(num_nodes: int) -> int:
     return (num_nodes - 1).bit_length()
 
@@ -148,7 +186,7 @@ def _build_block(edges: EdgeList, num_nodes: int, counts: Int64Array, first: int
     has_loop = np.zeros(num_columns, dtype=np.bool_)
     end = 0
     for src, dst, given in edges.chunks():
-        how = (first, row_bits, edges.mirror, edges.mirror_loops)
+        how = (first, row_bits, edges.mirror)
         end = _collect(src, dst, given, *how, end, keys, weight, has_loop)
     if edges.fill_loops:
         bare = np.flatnonzero(~has_loop)
@@ -179,12 +217,10 @@ def _sorted(keys: Int64Array, weight: Float32Array) -> tuple[Int64Array, Float32
 
 
 @jit
-def _count(
-    src: IntArray, dst: IntArray, mirror: bool, mirror_loops: bool, counts: Int64Array
-) -> None:
+def _count(src: IntArray, dst: IntArray, mirror: bool, counts: Int64Array) -> None:
     for edge in range(len(src)):
         counts[dst[edge]] += 1
-        if mirror and (mirror_loops or src[edge] != dst[edge]):
+        if mirror:
             counts[src[edge]] += 1
 
 
@@ -196,7 +232,6 @@ def _collect(
     first: int,
     row_bits: int,
     mirror: bool,
-    mirror_loops: bool,
     end: int,
     keys: Int64Array,
     weight: Float32Array,
@@ -214,7 +249,7 @@ def _collect(
             end += 1
             if one == other:
                 has_loop[one - first] = True
-        if mirror and (mirror_loops or one != other) and 0 <= one - first < num_columns:
+        if mirror and 0 <= one - first < num_columns:
             keys[end] = ((one - first) << row_bits) | other
             if weighted:
                 weight[end] = given[edge]

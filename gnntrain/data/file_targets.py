@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from gnntrain.data.array_files import ARRAY_SUFFIXES, ArraySource, load_arrays, pick
+from gnntrain.data.array_files import ArrayTable, load_arrays, pick
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import BoolArray, Rows, column_of_array
+from gnntrain.data.columns import TEXT, BoolArray
+from gnntrain.data.file_columns import is_array_file, label_columns, split_columns
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
 from gnntrain.data.node_index import NodeIndex, utf8
-from gnntrain.data.node_rows import NodeRows, read_labels, read_splits
+from gnntrain.data.tables import Columns, Rows
 from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
 
@@ -58,11 +60,11 @@ class Targets:
     num_classes: int
     task: Task
     labelled: BoolArray
-    rows: NodeRows
+    rows: Rows
     class_names: AnyArray | None = None
 
 
-def no_targets(rows: NodeRows, index: NodeIndex) -> Targets:
+def no_targets(rows: Rows, index: NodeIndex) -> Targets:
     """Of a graph that nothing is to be learnt from: no node has a label."""
     labels = np.full(index.num_nodes, -1, np.int32)
     return Targets(labels, 1, "multiclass", labels >= 0, rows)
@@ -74,7 +76,7 @@ def no_splits() -> dict[str, Int64Array]:
 
 
 def read_targets(
-    path: Path | None, features: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows
+    path: Path | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
 ) -> Targets:
     """Labels from the labels file, or else from a column of the features file.
 
@@ -88,28 +90,28 @@ def read_targets(
     if path is None:
         rows = replace(features, nodes=np.arange(index.num_nodes))
     else:
-        rows = read_labels(path, config, bad).located(index, bad)
-    if "label" in rows.places:
+        rows = index.locate(label_columns(path, config, bad).read(), bad)
+    if "label" in rows.columns:
         return _classes(rows, index, config, bad, must_have_label=path is not None)
     return _flags(rows, index, config, bad)
 
 
 def _classes(
-    rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
+    rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
 ) -> Targets:
-    import pandas as pd
-
-    if must_have_label and not isinstance(rows.rows.source, ArraySource):
-        rows = rows.drop(rows.column("label").missing, bad, lambda _: "the label is missing")
+    if must_have_label and not isinstance(rows.source.table, ArrayTable):
+        rows = rows.drop_missing("label", bad, "the label is missing")
     rows = rows.drop_by_field(
-        _no_class(rows), bad, "label", "label {} is not a whole number from 0 on, or −1 for none"
+        _is_no_class(rows.columns["label"]),
+        bad,
+        "label",
+        "label {} is not a whole number from 0 on, or −1 for none",
     )
-    column = rows.column("label")
-    values = column.texts() if column.is_text else column.values
-    has_label = ~column.missing if column.is_text else ~column.missing & (values != -1)
-    codes, classes = pd.factorize(values[has_label], sort=True)
+    has_label = _has_label(rows.columns["label"])
+    found = rows.columns["label"].filter(has_label).dictionary_encode()
+    classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     labels = np.full(index.num_nodes, -1, np.int32)
-    labels[rows.nodes[has_label]] = codes
+    labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
         bad.settle()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
@@ -126,22 +128,26 @@ def _names(classes: AnyArray) -> AnyArray | None:
     return classes.astype(np.int64)
 
 
-def _no_class(rows: NodeRows) -> BoolArray:
-    column = rows.column("label")
-    if column.is_text:
-        return np.zeros(len(rows.rows), bool)
-    values = column.values
-    wrong: BoolArray = (values < -1) | (values != np.floor(values)) | np.isinf(values)
-    return wrong & ~column.missing
+def _has_label(column: pa.Array) -> BoolArray:
+    if column.type == TEXT:
+        return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+    return np.asarray(column.fill_null(-1).to_numpy() != -1)
 
 
-def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
+def _is_no_class(column: pa.Array) -> BoolArray:
+    if column.type == TEXT:
+        return np.zeros(len(column), bool)
+    values = column.fill_null(-1).to_numpy()
+    return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
+
+
+def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> Task:
     few = {0: "no label", 1: "only one label"}
     number = few.get(num_classes, f"{num_classes} different labels")
-    found = f"{rows.rows.source.path} has {number}"
+    found = f"{rows.path} has {number}"
     if config.task == "multilabel":
         raise UserError(
-            f"dataset.task=multilabel: {rows.rows.source.path} has one column of labels.",
+            f"dataset.task=multilabel: {rows.path} has one column of labels.",
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     if num_classes < 2:
@@ -153,8 +159,8 @@ def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
     return "binary" if num_classes == 2 else "multiclass"
 
 
-def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
-    path, num_classes = rows.rows.source.path, len(rows.numbers)
+def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
+    path, num_classes = rows.path, len(rows.source.numbers)
     if num_classes == 0:
         raise UserError(f"{path} has no column of labels.", "Set dataset.label_column.")
     if config.task not in ("auto", "multilabel"):
@@ -162,22 +168,22 @@ def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) 
             f"dataset.task={config.task}: {path} has {num_classes} columns of labels.",
             "Say which one is meant with dataset.label_column.",
         )
-    wrong = np.asarray(~np.isin(rows.rows.matrix, (0, 1)).all(axis=1))
+    wrong = np.asarray(~np.isin(rows.matrix, (0, 1)).all(axis=1))
     hint = "If only one column holds the labels, set dataset.label_column."
     rows = rows.drop(wrong, bad, lambda record: _no_flag(record, rows), hint)
     labels = np.zeros((index.num_nodes, num_classes), np.uint8)
-    labels[rows.nodes] = rows.rows.matrix
+    labels[rows.nodes] = rows.matrix
     labelled = np.zeros(index.num_nodes, bool)
     labelled[rows.nodes] = True
-    names = list(rows.numbers.values())
+    names = list(rows.source.names_of_numbers.values())
     # Columns without a header are called by their places, which say nothing.
     is_named = len(set(names)) == num_classes and not all(name.isdecimal() for name in names)
     class_names = utf8(np.array(names, object)) if is_named else None
     return Targets(labels, num_classes, "multilabel", labelled, rows, class_names)
 
 
-def _no_flag(record: Record, rows: NodeRows) -> str:
-    for place, name in rows.numbers.items():
+def _no_flag(record: Record, rows: Rows) -> str:
+    for place, name in rows.source.names_of_numbers.items():
         try:
             is_flag = float(record[place]) in (0, 1)
         except ValueError:
@@ -206,24 +212,24 @@ def split_nodes(
     Raises:
         UserError: The file cannot be read.
     """
-    if path is None and "split" not in targets.rows.places:
+    if path is None and "split" not in targets.rows.columns:
         return random_split(np.flatnonzero(targets.labelled), 0)
     split_of = np.full(index.num_nodes, -1, np.int8)
     if path is None:
         _assign_named(targets.rows, targets, split_of, bad)
-    elif path.suffix.lower() in ARRAY_SUFFIXES:
+    elif is_array_file(path):
         _assign_arrays(path, targets, index, split_of, bad)
     else:
-        rows = read_splits(path, config, bad)
-        rows = rows.drop(rows.column("split").missing, bad, lambda _: "the split is missing")
-        _assign_named(rows.located(index, bad), targets, split_of, bad)
+        rows = split_columns(path, config, bad).read()
+        rows = rows.drop_missing("split", bad, "the split is missing")
+        _assign_named(index.locate(rows, bad), targets, split_of, bad)
     return {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
 
 
-def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
+def _assign_named(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
     """Put each row's node into the split of its name; a row without a name says nothing."""
     codes = _codes_of_names(rows)
-    named = ~rows.column("split").missing
+    named = ~rows.is_missing("split")
     wrong = named & (codes < 0)
     rows = rows.drop_by_field(wrong, bad, "split", "split {} is none of train, val, test")
     codes, named = codes[~wrong], named[~wrong]
@@ -232,12 +238,10 @@ def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: Bad
     split_of[rows.nodes] = np.where(named, codes, -1)[~unlabelled]
 
 
-def _codes_of_names(rows: NodeRows) -> AnyArray:
-    column = rows.column("split")
-    if column.codes is None:
-        return np.full(len(column.values), -1)
-    words = [_SPLIT_WORDS.get(str(word).lower(), -1) for word in column.values]
-    codes: AnyArray = np.array([*words, -1])[column.codes]
+def _codes_of_names(rows: Rows) -> AnyArray:
+    words = rows.columns["split"].cast(TEXT).dictionary_encode()
+    known = [_SPLIT_WORDS.get(word.lower(), -1) for word in words.dictionary.to_pylist()]
+    codes: AnyArray = np.array([*known, -1])[words.indices.fill_null(len(known)).to_numpy()]
     return codes
 
 
@@ -266,9 +270,7 @@ def _reason(what: str) -> Callable[[Record], str]:
     return lambda record: f"node {record[0]!r} {what}"
 
 
-def _rows_of_split(
-    path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows
-) -> NodeRows:
+def _rows_of_split(path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows) -> Rows:
     if array.ndim != 1:
         raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
     if array.dtype == np.bool_:
@@ -277,9 +279,6 @@ def _rows_of_split(
                 f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
             )
         nodes = np.flatnonzero(array)
-        source = ArraySource(path, (np.arange(index.num_nodes),))
-        empty = np.empty((len(nodes), 0), np.float32)
-        return NodeRows(Rows(source, (), empty, nodes), {}, {}, nodes)
-    source = ArraySource(path, (array,))
-    rows = Rows(source, (column_of_array(array),), np.empty((len(array), 0), np.float32))
-    return NodeRows(rows, {"id": 0}, {}).located(index, bad)
+        source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
+        return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
+    return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}, ()).read(), bad)

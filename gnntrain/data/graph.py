@@ -1,14 +1,22 @@
-"""What a data-set builder hands over, and how it is prepared on its way into a store."""
+"""A graph to train on, and the edge lists that graphs are made of.
+
+`Graph` holds nodes and edges by type, as in-neighbour lists. Its form on disk is the store
+(`gnntrain.data.store`); `gnntrain.data.pyg_graph` gives it PyG's interfaces `FeatureStore` and
+`GraphStore`. `GraphData` is what a data set's builder returns, and `PrepareOptions` says how a
+store is made of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
+
+from gnntrain.metrics import LabelKind
 
 JSON = JsonValue
 AnyArray = npt.NDArray[Any]
@@ -16,20 +24,184 @@ IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-Task = Literal["multiclass", "binary", "multilabel"]
+Task = LabelKind
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
-_BY_CLASS = ("accuracy", "f1_micro", "f1_macro")
-METRICS_OF_TASK: Mapping[Task, tuple[str, ...]] = {
-    "multiclass": _BY_CLASS,
-    "binary": (*_BY_CLASS, "roc_auc", "average_precision"),
-    "multilabel": (*_BY_CLASS, "roc_auc", "average_precision"),
-}
-"""Metrics that a task can be judged by."""
-
-TASKS: tuple[str, ...] = get_args(Task)
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
 SPLITS = ("train", "val", "test")
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+"""Type of the source nodes, relation, type of the destination nodes."""
+
+NODE: NodeType = "node"
+EDGE: EdgeType = (NODE, "to", NODE)
+"""The types of a homogeneous graph."""
+
+_Entry = TypeVar("_Entry")
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The nodes of one type.
+
+    Attributes:
+        features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits.
+        feature_dtype: Which of the three.
+        labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
+            `[num_nodes, num_classes]`; None where nothing is to be learnt of these nodes.
+        splits: Node ids of "train", "val" and "test", int64, ascending, each once.
+        ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
+    """
+
+    features: AnyArray
+    feature_dtype: FeatureDtype = "float32"
+    labels: AnyArray | None = None
+    splits: Mapping[str, Int64Array] = field(default_factory=dict)
+    ids: AnyArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges of one type, by destination node (CSC).
+
+    Attributes:
+        indptr: int64 `[num_dst + 1]`: the in-neighbours of node v are
+            `indices[indptr[v]:indptr[v + 1]]`.
+        indices: int32, or int64 for more than 2³¹ source nodes, `[num_edges]`: source nodes,
+            ascending for each destination.
+        weight: float32 `[num_edges]`, in the order of `indices`, or None.
+        gcn_norm: float32 `[num_dst]`: 1/√(1 + total weight of in-edges that are not self loops);
+            0 where negative weights leave nothing to divide by. None for edges between two types.
+    """
+
+    indptr: Int64Array
+    indices: IntArray
+    weight: Float32Array | None = None
+    gcn_norm: Float32Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A graph to train on: nodes and edges by type.
+
+    A homogeneous graph has one entry in each of the two mappings. The properties below address
+    that entry, and raise ValueError where a graph has several types.
+
+    Attributes:
+        nodes: The nodes of each type.
+        edges: The edges of each type; their ends are types in `nodes`.
+        dataset: Name of the data set.
+        task: Kind of labels.
+        metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
+        num_classes: Number of classes, or of labels where a node has several.
+        class_names: The classes (or labels) in the user's words; None: 0, 1, ….
+        ogb_name: Name of the OGB evaluator to use, or None.
+    """
+
+    nodes: Mapping[NodeType, Nodes]
+    edges: Mapping[EdgeType, Edges]
+    dataset: str
+    task: Task
+    metric: str
+    num_classes: int
+    class_names: list[str] | list[int] | None = None
+    ogb_name: str | None = None
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{name}: {len(nodes)}" for name, nodes in self.nodes.items())
+        edges = ", ".join(f"{'/'.join(name)}: {len(edges)}" for name, edges in self.edges.items())
+        return f"{type(self).__name__}({self.dataset!r}, nodes={{{nodes}}}, edges={{{edges}}})"
+
+    @property
+    def only_nodes(self) -> Nodes:
+        """The nodes of the only type."""
+        return _only(self.nodes, "node types")
+
+    @property
+    def only_edges(self) -> Edges:
+        """The edges of the only type."""
+        return _only(self.edges, "edge types")
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.only_nodes)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.only_edges)
+
+    @property
+    def num_features(self) -> int:
+        return int(self.features.shape[1])
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers a model predicts for a node: 1 for a binary task, else one a class."""
+        return 1 if self.task == "binary" else self.num_classes
+
+    @property
+    def indptr(self) -> Int64Array:
+        """See `Edges.indptr`."""
+        return self.only_edges.indptr
+
+    @property
+    def indices(self) -> IntArray:
+        """See `Edges.indices`."""
+        return self.only_edges.indices
+
+    @property
+    def edge_weight(self) -> Float32Array | None:
+        """See `Edges.weight`."""
+        return self.only_edges.weight
+
+    @property
+    def gcn_norm(self) -> Float32Array:
+        """See `Edges.gcn_norm`."""
+        norm = self.only_edges.gcn_norm
+        if norm is None:
+            raise ValueError("the edges have no gcn_norm")
+        return norm
+
+    @property
+    def features(self) -> AnyArray:
+        """See `Nodes.features`."""
+        return self.only_nodes.features
+
+    @property
+    def feature_dtype(self) -> FeatureDtype:
+        """See `Nodes.feature_dtype`."""
+        return self.only_nodes.feature_dtype
+
+    @property
+    def labels(self) -> AnyArray:
+        """See `Nodes.labels`."""
+        labels = self.only_nodes.labels
+        if labels is None:
+            raise ValueError("the nodes have no labels")
+        return labels
+
+    @property
+    def node_ids(self) -> AnyArray | None:
+        """See `Nodes.ids`."""
+        return self.only_nodes.ids
+
+    def split(self, name: str) -> Int64Array:
+        """Node ids of "train", "val" or "test", see `Nodes.splits`."""
+        return self.only_nodes.splits[name]
+
+
+def _only(entries: Mapping[Any, _Entry], what: str) -> _Entry:
+    if len(entries) != 1:
+        raise ValueError(f"the graph has {len(entries)} {what}: choose one by its name")
+    (entry,) = entries.values()
+    return entry
 
 
 @runtime_checkable
@@ -63,8 +235,8 @@ class GraphData:
         task: Kind of labels.
         splits: Node ids of exactly "train", "val" and "test".
         features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
-        symmetric: `src`/`dst` give each undirected edge once; the store holds both directions
-            (a self loop once).
+        symmetric: `src`/`dst` give each undirected edge once; the store holds both directions. A
+            self loop is stored twice, as OGB's `add_inverse_edge` and PyG's `to_undirected` do.
         edge_weight: float32 `[num_given_edges]`, or None.
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         class_names: The classes in the user's words (where a node has several labels: the labels),

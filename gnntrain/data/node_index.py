@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from gnntrain.data.columns import Column
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.columns import TEXT, is_repeated, to_int64, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.tables import Rows
+from gnntrain.errors import UserError
+
+UNKNOWN_NODE = "node {} is not in the features file"
 
 
 class NodeIndex:
@@ -15,68 +24,88 @@ class NodeIndex:
     007 are one node), else as texts.
 
     Args:
-        ids: The nodes' ids in order, none missing, none twice; None: they are 0, 1, ….
+        ids: The nodes' ids in order (see `to_plain`), none missing, none twice; None: they are
+            0, 1, ….
         num_nodes: Number of nodes.
     """
 
-    def __init__(self, ids: Column | None, num_nodes: int) -> None:
-        import pandas as pd
-
+    def __init__(self, ids: pa.Array | None, num_nodes: int) -> None:
         self.num_nodes = num_nodes
-        self._is_text = ids is not None and ids.is_text
-        own = None if ids is None else ids.texts() if ids.is_text else ids.values
-        if own is not None and not self._is_text and (own == np.arange(num_nodes)).all():
-            own = None
-        self._own = own
-        self._index = pd.RangeIndex(num_nodes) if own is None else pd.Index(own)
+        is_text = ids is not None and ids.type == TEXT
+        if ids is not None and not is_text and (ids.to_numpy() == np.arange(num_nodes)).all():
+            ids = None
+        self._ids = ids
+        self._is_text = is_text
+
+    @property
+    def num_hashed(self) -> int:
+        """Number of ids that each call of `find` hashes first: many at once are faster."""
+        return 0 if self._ids is None else self.num_nodes
 
     def node_ids(self) -> AnyArray | None:
         """The ids as a store keeps them: int64 or UTF-8 bytes; None if they are 0, 1, …."""
-        if self._own is None or not self._is_text:
-            return self._own
-        return utf8(self._own)
+        if self._ids is None:
+            return None
+        ids: AnyArray = self._ids.to_numpy(zero_copy_only=False)
+        return utf8(ids) if self._is_text else ids
 
     def shown(self) -> str:
         """The first ids, for messages."""
-        first = range(self.num_nodes)[:3] if self._own is None else self._own[:3]
+        first = range(self.num_nodes)[:3] if self._ids is None else self._ids[:3].to_pylist()
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
 
-    def find(self, column: Column) -> Int64Array:
-        """Node numbers of ids, −1 for those that are missing or unknown."""
-        distinct = self._find_values(column.values)
-        found = distinct if column.codes is None else distinct[column.codes]
-        found[column.missing] = -1
-        return found
+    @property
+    def hint(self) -> str:
+        """What to say of a node that is not there."""
+        return f"The features file defines the nodes ({self.shown()}); no other file may add any."
+
+    def find(self, ids: pa.Array) -> Int64Array:
+        """Node numbers of ids of any type, −1 for those that are missing or unknown."""
+        ids = self._comparable(ids)
+        if self._ids is None:
+            is_known = pc.and_(pc.greater_equal(ids, 0), pc.less(ids, self.num_nodes))
+            found = pc.if_else(is_known, ids, None)
+        else:
+            found = pc.index_in(ids, self._ids, skip_nulls=True)
+        return np.asarray(found.fill_null(-1).to_numpy(), np.int64)
+
+    def locate(self, rows: Rows, bad: BadRows) -> Rows:
+        """The rows that speak of a known node, each of another, with their `nodes`.
+
+        Raises:
+            UserError: The rows have no ids and are not one a node.
+        """
+        if "id" in rows.columns:
+            rows = rows.drop_missing("id", bad, "the node id is missing")
+            rows = replace(rows, nodes=self.find(rows.columns["id"]))
+            rows = rows.drop_by_field(rows.nodes < 0, bad, "id", UNKNOWN_NODE, self.hint)
+            return drop_repeated(rows, pa.array(rows.nodes), bad)
+        if rows.end != self.num_nodes:
+            raise UserError(
+                f"{rows.path} has {rows.end} rows and no node ids, but there are "
+                f"{self.num_nodes} nodes.",
+                "Give it one row a node, or node ids (dataset.id_column).",
+            )
+        return replace(rows, nodes=rows.rows)
 
     def knows(self, text: str) -> bool:
         """Whether an id, as written in a file, is a node's."""
-        return bool(self._find_values(np.array([text.strip()], object))[0] >= 0)
+        node = self._comparable(pa.array([text], TEXT))[0]
+        if self._ids is None or not node.is_valid:
+            return bool(node.is_valid and 0 <= node.as_py() < self.num_nodes)
+        return bool(pc.index(self._ids, node).as_py() >= 0)
 
-    def _find_values(self, values: AnyArray) -> Int64Array:
-        if self._is_text:
-            texts = values if values.dtype == object else values.astype(str).astype(object)
-            return self._numbers(texts)
-        if values.dtype.kind != "O":
-            return self._numbers(values)
-        whole, usable = _whole_numbers(values)
-        return np.where(usable, self._numbers(whole), -1)
+    def _comparable(self, ids: pa.Array) -> pa.Array:
+        ids = to_plain(ids)
+        return ids.cast(TEXT) if self._is_text else to_int64(ids)
 
-    def _numbers(self, values: AnyArray) -> Int64Array:
-        return np.array(self._index.get_indexer(values), np.int64)
+
+def drop_repeated(rows: Rows, ids: pa.Array, bad: BadRows, hint: str = "") -> Rows:
+    """The rows whose id was not there further up."""
+    return rows.drop_by_field(is_repeated(ids), bad, "id", "node {} is there already", hint)
 
 
 def utf8(texts: AnyArray) -> AnyArray:
     """Texts as a store keeps them: bytes of one length, as long as the longest needs."""
     encoded: AnyArray = np.char.encode(texts.astype(str), "utf-8")
     return encoded
-
-
-def _whole_numbers(texts: AnyArray) -> tuple[Int64Array, AnyArray]:
-    """Texts as int64, and which of them are whole numbers at all."""
-    import pandas as pd
-
-    written = pd.Series(texts, dtype=object)
-    numbers = pd.to_numeric(written, errors="coerce").to_numpy(np.float64)
-    plain = written.str.fullmatch(r"[+-]?\d+").to_numpy(bool)
-    usable = plain & (np.abs(numbers) < 2.0**63)  # false for NaN
-    return written.where(usable, "0").to_numpy().astype(np.int64), usable

@@ -1,18 +1,20 @@
 """The Open Graph Benchmark's node data sets (Hu et al., 2020).
 
-OGB's own class gives names, numbers, download address and splits. Three things are done here
-instead, with the same result: its questions on the terminal are not asked; the raw tables are
-streamed rather than held several times over; and nothing is pickled, so that no `torch.load` is
-needed (OGB 1.3.6 calls it in a way that PyTorch 2.6 refuses) and no file of an earlier run is
-trusted.
+OGB's package gives their table (names, numbers of classes, download addresses), its downloader and
+its evaluators. The raw files are read here, for three reasons:
+
+- OGB's reader needs several times the graph in memory: it holds each table as 64-bit numbers, then
+  as a converted copy, edges in both directions with 16 bytes each (2.0 GB for ogbn-products, whose
+  stored edges take 0.5 GB).
+- It takes a table with missing rows or numbers, and gives another graph without a word.
+- It pickles what it read, and opens the pickle with a `torch.load` that PyTorch 2.6 refuses.
+
+A test compares the graphs with those of OGB's own class.
 """
 
 from __future__ import annotations
 
-import importlib
 import shutil
-import sys
-import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
@@ -30,47 +33,25 @@ from gnntrain.data.graph import (
     Task,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
-from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
+from gnntrain.data.ogb import ogb_nodeproppred
+from gnntrain.data.raw_files import RawLayout, default_root, find_or_download
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
 
-OGB_NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-proteins")
+# Raised when the same raw files of a data set with inverse edges give another graph.
+# 2: self loops are doubled.
+_READING = 2
 
 _SPLIT_FILES = {"train": "train.csv.gz", "val": "valid.csv.gz", "test": "test.csv.gz"}
 _METRICS = {"acc": "accuracy", "rocauc": "roc_auc"}
 _CHUNK = 1 << 24
 
 
-def ogb_nodeproppred() -> Any:
-    """The module `ogb.nodeproppred`: data sets and evaluators, without OGB's version check."""
-    import_without_version_check()
-    return importlib.import_module("ogb.nodeproppred")
-
-
-def import_without_version_check() -> None:
-    """Import `ogb`, but not with the thread that asks PyPI for a newer version.
-
-    That thread would keep a process without network from ending.
-    """
-    if "ogb" in sys.modules:
-        return
-    absent = object()
-    before: Any = sys.modules.get("outdated", absent)
-    refused: Any = None  # Python's way to make an import fail
-    sys.modules["outdated"] = refused
-    try:
-        importlib.import_module("ogb")
-    finally:
-        del sys.modules["outdated"]
-        if before is not absent:
-            sys.modules["outdated"] = before
-
-
 class OGBBuilder:
-    """Builds one of `OGB_NAMES`."""
+    """Builds a data set of `PUBLISHED` that is OGB's."""
 
     def __init__(self, config: BuiltinConfig) -> None:
         check_split_number(config.name, config.split, 1)
@@ -79,7 +60,9 @@ class OGBBuilder:
 
     def identity(self) -> dict[str, JSON]:
         """What makes the graph; the folder counts only as named, so that raw files may go."""
-        return {"dataset": self.dataset, "split": 0, "root": self.given_root}
+        identity: dict[str, JSON] = {"dataset": self.dataset, "split": 0, "root": self.given_root}
+        doubled = PUBLISHED[self.dataset].edges_once  # OGB's table says so too, after seconds
+        return identity | {"reading": _READING} if doubled else identity
 
     def build(self) -> GraphData:
         """Read the raw files, downloaded if need be.
@@ -107,6 +90,11 @@ class OGBBuilder:
         table = Path(ogb_nodeproppred().__file__).with_name("master.csv")
         column = pd.read_csv(table, index_col=0, keep_default_na=False)[self.dataset]
         return {str(key): str(value) for key, value in column.items()}
+
+    @property
+    def is_doubled(self) -> bool:
+        """Whether the files hold one direction of each edge, and OGB adds the other."""
+        return self._meta["add_inverse_edge"] == "True"
 
     def _layout(self) -> RawLayout:
         own = self.dataset.replace("-", "_")
@@ -163,28 +151,14 @@ class OGBBuilder:
             task=task,
             splits=self._splits(folder),
             features=features,
-            symmetric=self._meta["add_inverse_edge"] == "True",
+            symmetric=self.is_doubled,
             metric=_METRICS[self._meta["eval metric"]],
             ogb_name=self.dataset,
         )
 
     def _splits(self, folder: Path) -> dict[str, Int64Array]:
-        """Splits by OGB's class, over links to the few files that it may read."""
-        part = f"split/{self._meta['split']}"
-        with tempfile.TemporaryDirectory() as view, quiet():
-            (Path(view) / part).mkdir(parents=True)
-            for name in _SPLIT_FILES.values():
-                (Path(view) / part / name).symlink_to((folder / part / name).resolve())
-            (Path(view) / f"RELEASE_v{self._meta['version']}.txt").touch()
-            base = ogb_nodeproppred().NodePropPredDataset
-            split_reader = type(base.__name__, (base,), {"pre_process": lambda _self: None})
-            splits = split_reader(self.dataset, meta_dict={**self._meta, "dir_path": view})
-            found = splits.get_idx_split()
-        return {
-            "train": found["train"].astype(np.int64),
-            "val": found["valid"].astype(np.int64),
-            "test": found["test"].astype(np.int64),
-        }
+        part = folder / "split" / self._meta["split"]
+        return {split: _read_ids(part / name) for split, name in _SPLIT_FILES.items()}
 
 
 _Parts = tuple[int, AnyArray, AnyArray, AnyArray | FeatureRows | None, AnyArray]
@@ -216,6 +190,11 @@ def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
     else:
         features = _mean_edge_features(raw / "edge-feat.csv.gz", edges, num_nodes)
     return num_nodes, edges[:, 0], edges[:, 1], features, labels
+
+
+def _read_ids(path: Path) -> Int64Array:
+    """The only column of a headerless csv.gz."""
+    return np.concatenate([column for (column,) in _table_blocks(path, np.dtype(np.int64))])
 
 
 def _single_number(path: Path) -> int:
@@ -272,8 +251,9 @@ def _table_blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[AnyArray]]:
 def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray:
     """Mean over each node's in-edges of the edges' features: `[num_nodes, num_edge_features]`.
 
-    Edges are given once and hold both ways. This is how OGB's own examples make node features
-    for ogbn-proteins, which has none. One block of rows is in memory at a time.
+    Each edge is given once and holds both ways; a self loop counts twice. OGB's own examples make
+    node features for ogbn-proteins in this way; it has none. One block of rows is in memory at a
+    time.
     """
     sums: AnyArray | None = None
     num_in_edges = np.zeros(num_nodes)
@@ -283,12 +263,11 @@ def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray
         src, dst = edges[done:stop, 0], edges[done:stop, 1]
         if len(src) < len(block[0]):
             raise ValueError(f"{path.name} has more rows than there are edges")
-        once = src != dst  # a self loop is one in-edge, not two
         sums = np.zeros((num_nodes, len(block))) if sums is None else sums
-        for ends, values in ((dst, slice(None)), (src[once], once)):
+        for ends in (dst, src):
             num_in_edges += np.bincount(ends, minlength=num_nodes)
             for index, column in enumerate(block):
-                sums[:, index] += np.bincount(ends, column[values], minlength=num_nodes)
+                sums[:, index] += np.bincount(ends, column, minlength=num_nodes)
         done = stop
     if sums is None or done < len(edges):
         raise ValueError(f"{path.name} has {done} rows instead of {len(edges)}")

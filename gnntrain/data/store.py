@@ -1,35 +1,37 @@
-"""The graph store: a directory of memory-mapped arrays, described and sealed by `meta.json`."""
+"""The form of a graph on disk: a directory of memory-mapped arrays, described by `meta.json`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, IntArray, Task
+from gnntrain.data.graph import SPLITS, AnyArray, Edges, FeatureDtype, Graph, Nodes
 from gnntrain.data.store_files import checksums, is_sealed, map_array, stamps_of, write_seal
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 
-__all__ = ["GraphStore", "StoreError"]
+__all__ = ["StoreError", "StoredGraph"]
 
 
-class GraphStore:
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class StoredGraph(Graph):
     """A graph on disk, cheap to open: every array is a read-only view of mapped pages.
+
+    Pickled, it is its path: the other process maps the same files.
 
     Attributes:
         path: The store's directory.
         meta: The content of its `meta.json`.
     """
 
-    def __init__(self, path: Path, meta: StoreMeta, arrays: Mapping[str, AnyArray]) -> None:
-        self.path = path
-        self.meta = meta
-        self._arrays = arrays
+    path: Path
+    meta: StoreMeta
 
     @classmethod
-    def open(cls, path: Path, *, check: bool = True) -> GraphStore:
+    def open(cls, path: Path, *, check: bool = True) -> StoredGraph:
         """Map the store at `path`, without reading its arrays.
 
         Args:
@@ -43,132 +45,67 @@ class GraphStore:
         path = Path(path).absolute()
         meta = read_meta(path)
         arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
-        store = cls(path, meta, arrays)
         if check and not is_sealed(path, meta):
-            store.verify()
-        return store
+            _verify(path, meta)
+        return cls(
+            nodes={meta.node_types[0].name: _nodes(meta, arrays)},
+            edges={meta.edge_types[0].name: _edges(arrays)},
+            dataset=meta.dataset,
+            task=meta.task,
+            metric=meta.metric,
+            num_classes=meta.num_classes,
+            class_names=_class_names(arrays),
+            ogb_name=meta.ogb_name,
+            path=path,
+            meta=meta,
+        )
 
     def verify(self) -> None:
         """Compare every byte with the checksums; raises `StoreError` at a difference."""
-        before = stamps_of(self.path, self.meta)
-        arrays = self.meta.arrays.values()
-        found = checksums([self.path / array.file for array in arrays])
-        for array, checksum in zip(arrays, found, strict=True):
-            if checksum != array.checksum:
-                raise StoreError(
-                    self.path,
-                    f"{array.file} has checksum {checksum}, expected {array.checksum}",
-                )
-        write_seal(self.path, self.meta, before)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path,)
-
-    def __repr__(self) -> str:
-        return (
-            f"GraphStore({self.dataset!r}, num_nodes={self.num_nodes}, "
-            f"num_edges={self.num_edges}, num_features={self.num_features}, "
-            f"path={str(self.path)!r})"
-        )
-
-    @property
-    def dataset(self) -> str:
-        return self.meta.dataset
-
-    @property
-    def task(self) -> Task:
-        return self.meta.task
-
-    @property
-    def metric(self) -> str:
-        return self.meta.metric
-
-    @property
-    def ogb_name(self) -> str | None:
-        return self.meta.ogb_name
-
-    @property
-    def num_nodes(self) -> int:
-        return self.meta.node_types[0].num_nodes
-
-    @property
-    def num_features(self) -> int:
-        return self.meta.node_types[0].num_features
-
-    @property
-    def num_edges(self) -> int:
-        return self.meta.edge_types[0].num_edges
-
-    @property
-    def num_classes(self) -> int:
-        return self.meta.num_classes
-
-    @property
-    def num_outputs(self) -> int:
-        """Numbers a model predicts for a node: 1 for a binary task, else one a class."""
-        return 1 if self.task == "binary" else self.num_classes
+        _verify(self.path, self.meta)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all arrays together."""
         return sum(array.bytes for array in self.meta.arrays.values())
 
-    @property
-    def indptr(self) -> Int64Array:
-        """int64 `[num_nodes + 1]`: node v's in-neighbours are `indices[indptr[v]:indptr[v+1]]`."""
-        return self._arrays["indptr"]
-
-    @property
-    def indices(self) -> IntArray:
-        """int32, or int64 for more than 2³¹ nodes, `[num_edges]`: ascending in each column."""
-        return self._arrays["indices"]
-
-    @property
-    def edge_weight(self) -> Float32Array | None:
-        """float32 `[num_edges]`, in the order of `indices`, or None."""
-        return self._arrays.get("edge_weight")
-
-    @property
-    def features(self) -> AnyArray:
-        """`[num_nodes, num_features]` float32, float16, or uint16 that holds bfloat16's bits."""
-        return self._arrays["features"]
-
-    @property
-    def feature_dtype(self) -> str:
-        """ "float32", "float16" or "bfloat16"."""
-        return self.meta.arrays["features"].dtype
-
-    @property
-    def labels(self) -> AnyArray:
-        """int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8 `[num_nodes, num_classes]`."""
-        return self._arrays["labels"]
-
-    @property
-    def gcn_norm(self) -> Float32Array:
-        """float32 `[num_nodes]`: 1/√(1 + total weight of in-edges that are not self loops).
-
-        0 where negative weights leave nothing to divide by.
-        """
-        return self._arrays["gcn_norm"]
-
-    @property
-    def node_ids(self) -> AnyArray | None:
-        """The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None."""
-        return self._arrays.get("node_ids")
-
-    @property
-    def class_names(self) -> list[str] | list[int] | None:
-        """The classes (where a node has several: the labels) in the user's words; None: 0, 1, …."""
-        names = self._arrays.get("class_names")
-        if names is None:
-            return None
-        texts = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
-        return cast(list[str] | list[int], texts.tolist())
-
-    def split(self, name: str) -> Int64Array:
-        """Node ids of "train", "val" or "test", int64, ascending, each once."""
-        return self._arrays[f"split_{name}"]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path,)
 
 
-def _reopen(path: Path) -> GraphStore:
-    return GraphStore.open(path, check=False)
+def _reopen(path: Path) -> StoredGraph:
+    return StoredGraph.open(path, check=False)
+
+
+def _verify(path: Path, meta: StoreMeta) -> None:
+    before = stamps_of(path, meta)
+    arrays = meta.arrays.values()
+    found = checksums([path / array.file for array in arrays])
+    for array, checksum in zip(arrays, found, strict=True):
+        if checksum != array.checksum:
+            raise StoreError(
+                path, f"{array.file} has checksum {checksum}, expected {array.checksum}"
+            )
+    write_seal(path, meta, before)
+
+
+def _nodes(meta: StoreMeta, arrays: Mapping[str, AnyArray]) -> Nodes:
+    return Nodes(
+        features=arrays["features"],
+        feature_dtype=cast(FeatureDtype, meta.arrays["features"].dtype),
+        labels=arrays["labels"],
+        splits={name: arrays[f"split_{name}"] for name in SPLITS},
+        ids=arrays.get("node_ids"),
+    )
+
+
+def _edges(arrays: Mapping[str, AnyArray]) -> Edges:
+    return Edges(arrays["indptr"], arrays["indices"], arrays.get("edge_weight"), arrays["gcn_norm"])
+
+
+def _class_names(arrays: Mapping[str, AnyArray]) -> list[str] | list[int] | None:
+    names = arrays.get("class_names")
+    if names is None:
+        return None
+    texts = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
+    return cast(list[str] | list[int], texts.tolist())

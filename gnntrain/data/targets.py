@@ -7,12 +7,6 @@ import numpy as np
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, IntArray, Task
 from gnntrain.errors import UserError
 
-METRIC_OF_TASK: dict[Task, str] = {
-    "multiclass": "accuracy",
-    "binary": "roc_auc",
-    "multilabel": "f1_micro",
-}
-
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 
 

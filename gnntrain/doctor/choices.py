@@ -6,9 +6,9 @@ from importlib.util import find_spec
 
 import psutil
 
-from gnntrain.assembly import num_loader_threads
 from gnntrain.config import Config
-from gnntrain.reporting.text import format_bytes
+from gnntrain.loading.build import num_loader_threads
+from gnntrain.reporting.text import counted, format_bytes
 from gnntrain.reporting.text_report import Check
 from gnntrain.run import launch_plan
 
@@ -24,10 +24,10 @@ def chosen_by_auto(config: Config) -> list[Check]:
     kind = "GPU" if plan.use_gpus else "CPU"
     threads = num_loader_threads(config.sampler, plan.threads, on_gpu=plan.use_gpus)
     chosen = [
-        ("ranks", _counted(plan.world_size, f"{kind} rank")),
-        ("threads", f"{_counted(plan.threads, 'compute thread')} a rank"),
+        ("ranks", counted(plan.world_size, f"{kind} rank")),
+        ("threads", f"{counted(plan.threads, 'compute thread')} a rank"),
         ("sampler", _sampler(config, on_gpu=plan.use_gpus)),
-        ("loader", f"{_counted(threads, 'background thread')} a rank"),
+        ("loader", f"{counted(threads, 'background thread')} a rank"),
     ]
     if plan.use_gpus and config.sampler.name != "full":
         chosen.append(("graph", _GRAPH))
@@ -48,7 +48,3 @@ def _sampler(config: Config, *, on_gpu: bool) -> str:
         triton = on_gpu and find_spec("triton") is not None
         backend = "triton, or numba where the edges have no room" if triton else "numba"
     return f"neighbor {list(sampler.fan_outs)} ({backend})"
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -6,11 +6,10 @@ from importlib.util import find_spec
 
 import torch
 
-from gnntrain.config.reading import plugin_names
-from gnntrain.config.schema import MODEL_CLASSES
-from gnntrain.groups import conf_dir
+from gnntrain.config.models import ModelConfig, model_names
 from gnntrain.listing.kinds import Listing
 from gnntrain.models import build_model
+from gnntrain.plugins import MODELS, plugin_names
 
 _SHAPE = (100, 47)
 
@@ -18,16 +17,14 @@ _SHAPE = (100, 47)
 def models() -> Listing:
     """Built-in models, with their sizes for one shape of graph, and those of other packages."""
     rows = []
-    for name, kind in MODEL_CLASSES.items():
-        config = kind.model_validate({"name": name})
-        text = (conf_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
-        meaning = text.splitlines()[0].lstrip("# ").rstrip(".")
+    for name in model_names():
+        config = ModelConfig(name=name)
         with torch.device("meta"):
             model = build_model(config, *_SHAPE)
         number = sum(parameter.numel() for parameter in model.parameters())
-        rows.append([name, meaning, f"{number:,}"])
+        rows.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
     rows += [[name, "of an installed package: model=plugin model.name=" + name, "-"]
-             for name in plugin_names()]  # fmt: skip
+             for name in plugin_names(MODELS)]  # fmt: skip
     note = (
         f"Parameters with the default keys, {_SHAPE[0]} features and {_SHAPE[1]} classes "
         "(ogbn-products)."

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
 
@@ -52,7 +52,7 @@ def presampled(
     return torch.zeros(num_nodes, dtype=torch.int64) if counts is None else counts
 
 
-def out_degrees(store: GraphStore) -> Tensor:
+def out_degrees(store: Graph) -> Tensor:
     """Out-edges of every node, int64 `[num_nodes]`."""
     counts = np.zeros(store.num_nodes, np.int64)
     for start in range(0, store.num_edges, _EDGES_AT_ONCE):

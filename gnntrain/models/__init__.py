@@ -1,4 +1,4 @@
-"""The models, computed on blocks."""
+"""The models, computed on blocks. `model=gat` is the class `GAT` in `gat.py`."""
 
 from gnntrain.models.base import GNN
 from gnntrain.models.gat import GAT
@@ -6,8 +6,8 @@ from gnntrain.models.gatv2 import GATv2
 from gnntrain.models.gcn import GCN
 from gnntrain.models.gin import GIN
 from gnntrain.models.mlp import MLP
-from gnntrain.models.plugin import PlainModel, installed_plugins
-from gnntrain.models.registry import MODELS, build_model
+from gnntrain.models.plugin import PlainModel
+from gnntrain.models.registry import build_model
 from gnntrain.models.sage import SAGE
 
 __all__ = [
@@ -16,10 +16,8 @@ __all__ = [
     "GIN",
     "GNN",
     "MLP",
-    "MODELS",
     "SAGE",
     "GATv2",
     "PlainModel",
     "build_model",
-    "installed_plugins",
 ]

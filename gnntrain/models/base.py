@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -85,8 +85,13 @@ class GNN(nn.Module):
             are then all `hidden_channels` wide, and a linear map `lin` to the outputs.
 
     Attributes:
+        config_defaults: Shared options whose default in a configuration is the model's own.
+        uses_graph: Whether edges matter at all; also read where configurations are checked.
         jk_channels: Width of the state of `jk_update`; 0: it keeps none.
     """
+
+    config_defaults: ClassVar[Scaffold] = {}
+    uses_graph: ClassVar[bool] = True
 
     def __init__(
         self,

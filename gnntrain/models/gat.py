@@ -1,8 +1,8 @@
-"""The graph attention network (Veličković et al., 2018)."""
+"""Graph attention network (Veličković et al., 2018)."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, by_head, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
@@ -76,22 +77,24 @@ class GAT(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        heads: Of the hidden layers; must divide `hidden_channels`.
-        output_heads: Of the layer that gives the outputs.
-        attention_dropout: Probability with which a weight α is dropped in training.
-        negative_slope: Of the leaky ReLU in the scores.
+        heads: Attention heads of a hidden layer; must divide hidden_channels.
+        output_heads: Attention heads of the last layer, averaged.
+        attention_dropout: Share of attention weights dropped in training.
+        negative_slope: Slope of the attention's leaky ReLU below zero.
         **scaffold: See `GNN`.
     """
+
+    config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
         *,
-        heads: int = 8,
-        output_heads: int = 1,
-        attention_dropout: float = 0.0,
-        negative_slope: float = 0.2,
+        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 8,
+        output_heads: OneOrMore = 1,
+        attention_dropout: Share = 0.0,
+        negative_slope: NonNegative = 0.2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
         def make_conv(before: int, after: int, is_output: bool) -> BlockGATConv:

@@ -1,14 +1,15 @@
-"""GATv2, attention whose ranking depends on the destination (Brody et al., 2022)."""
+"""GATv2 (Brody et al., 2022): attention that depends on both ends of an edge."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, ClassVar, Unpack
 
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
@@ -49,22 +50,24 @@ class GATv2(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        heads: Of the hidden layers; must divide `hidden_channels`.
-        output_heads: Of the layer that gives the outputs.
-        attention_dropout: Probability with which a weight α is dropped in training.
-        negative_slope: Of the leaky ReLU in the scores.
+        heads: Attention heads of a hidden layer; must divide hidden_channels.
+        output_heads: Attention heads of the last layer, averaged.
+        attention_dropout: Share of attention weights dropped in training.
+        negative_slope: Slope of the attention's leaky ReLU below zero.
         **scaffold: See `GNN`.
     """
+
+    config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
         *,
-        heads: int = 8,
-        output_heads: int = 1,
-        attention_dropout: float = 0.0,
-        negative_slope: float = 0.2,
+        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 8,
+        output_heads: OneOrMore = 1,
+        attention_dropout: Share = 0.0,
+        negative_slope: NonNegative = 0.2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
         def make_conv(before: int, after: int, is_output: bool) -> BlockGATv2Conv:

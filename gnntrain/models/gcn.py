@@ -1,4 +1,4 @@
-"""The graph convolutional network (Kipf and Welling, 2017)."""
+"""Graph convolutional network (Kipf & Welling, 2017), normalised by whole-graph degrees."""
 
 from __future__ import annotations
 

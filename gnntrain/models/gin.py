@@ -1,13 +1,14 @@
-"""The graph isomorphism network (Xu et al., 2019)."""
+"""Graph isomorphism network (Xu et al., 2019)."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.config.types import OneOrMore
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
 from gnntrain.models.conv import BlockConv
@@ -46,10 +47,12 @@ class GIN(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        train_eps: Learn ε (from 0) rather than keep it 0.
+        train_eps: Learn ε, the weight of a node's own value; otherwise it is 0.
         mlp_layers: Linear layers of each convolution's MLP.
         **scaffold: See `GNN`.
     """
+
+    config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class GIN(GNN):
         out_channels: int,
         *,
         train_eps: bool = False,
-        mlp_layers: int = 2,
+        mlp_layers: OneOrMore = 2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
         norm, norm_kwargs = _INNER_NORMS[scaffold.get("norm", "none")]

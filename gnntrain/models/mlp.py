@@ -1,4 +1,4 @@
-"""A multi-layer perceptron on the nodes' own features: what the graph is worth, by comparison."""
+"""Multi-layer perceptron: it sees no edges. What the graph must beat."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
-from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.sampling.block import Block
 
 
 class Linear(BlockConv, nn.Linear):
     """W x_v + b: no edge is looked at."""
-
-    needs = BlockNeeds(edges=False)
 
     def propagate_block(
         self,
@@ -37,6 +35,8 @@ class MLP(GNN):
         out_channels: Width of the outputs.
         **scaffold: See `GNN`.
     """
+
+    uses_graph = False
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
         def make_conv(before: int, after: int, _is_output: bool) -> Linear:

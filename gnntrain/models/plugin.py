@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from torch import Tensor, nn
 
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
-
-ENTRY_POINT_GROUP = "gnntrain.models"
+from gnntrain.plugins import MODELS, find_plugin, load_plugin
 
 
 class PlainModel(nn.Module):
@@ -32,11 +30,6 @@ class PlainModel(nn.Module):
         return rows
 
 
-def installed_plugins() -> tuple[str, ...]:
-    """Names of the models that installed packages offer."""
-    return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)}))
-
-
 def build_plugin(
     name: str, in_channels: int, out_channels: int, options: Mapping[str, Any]
 ) -> GNN | PlainModel:
@@ -47,23 +40,17 @@ def build_plugin(
     model.
 
     Args:
-        name: Of the entry point; one of `installed_plugins()`.
+        name: Of the entry point.
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
         options: Handed on by keyword.
 
     Raises:
-        UserError: It cannot be imported, does not take the options, or returns something else.
+        UserError: No package offers it, it cannot be imported, does not take the options, or
+            returns something else.
     """
-    (point, *_) = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    try:
-        make = point.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"model {name!r} ({point.value}) cannot be imported: {error}",
-            f"install or mend the package that declares the entry point {name!r} "
-            f"in the group {ENTRY_POINT_GROUP!r}",
-        ) from error
+    point = find_plugin(MODELS, name)
+    make = load_plugin(MODELS, name)
     try:
         inspect.signature(make).bind(in_channels, out_channels, **options)
     except TypeError as error:

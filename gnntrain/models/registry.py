@@ -1,29 +1,17 @@
-"""Which model a name stands for."""
+"""Which model a name stands for: a file of this folder, or an entry point of another package."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
+from importlib import import_module
 from typing import Protocol
 
+from gnntrain.config.models import model_class_name, model_names
+from gnntrain.config.problems import did_you_mean
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
-from gnntrain.models.gat import GAT
-from gnntrain.models.gatv2 import GATv2
-from gnntrain.models.gcn import GCN
-from gnntrain.models.gin import GIN
-from gnntrain.models.mlp import MLP
-from gnntrain.models.plugin import PlainModel, build_plugin, installed_plugins
-from gnntrain.models.sage import SAGE
-
-MODELS: dict[str, Callable[..., GNN]] = {
-    "sage": SAGE,
-    "gcn": GCN,
-    "gat": GAT,
-    "gatv2": GATv2,
-    "gin": GIN,
-    "mlp": MLP,
-}
+from gnntrain.models.plugin import PlainModel, build_plugin
+from gnntrain.plugins import MODELS, plugin_names
 
 
 class ModelOptions(Protocol):
@@ -31,6 +19,14 @@ class ModelOptions(Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+def model_class(name: str) -> Callable[..., GNN]:
+    """The class of a built-in model: `GATv2`, which `gatv2.py` defines."""
+    found: Callable[..., GNN] = getattr(
+        import_module(f"gnntrain.models.{name}"), model_class_name(name)
+    )
+    return found
 
 
 def build_model(config: ModelOptions, in_channels: int, out_channels: int) -> GNN | PlainModel:
@@ -45,16 +41,16 @@ def build_model(config: ModelOptions, in_channels: int, out_channels: int) -> GN
     Raises:
         UserError: No such model, or its options do not fit together.
     """
-    if config.name in MODELS:
+    if config.name in model_names():
         options = {key: value for key, value in vars(config).items() if key != "name"}
-        return MODELS[config.name](in_channels, out_channels, **options)
-    plugins = installed_plugins()
+        return model_class(config.name)(in_channels, out_channels, **options)
+    plugins = plugin_names(MODELS)
     if config.name not in plugins:
-        raise _unknown(config.name, (*MODELS, *plugins))
+        raise _unknown(config.name, (*model_names(), *plugins))
     return build_plugin(config.name, in_channels, out_channels, getattr(config, "options", {}))
 
 
-def _unknown(name: str, choices: tuple[str, ...]) -> UserError:
-    nearest = get_close_matches(name, choices, n=1)
-    guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return UserError(f"no model is called {name!r}", f"{guess}there are {', '.join(choices)}")
+def _unknown(name: str, names: tuple[str, ...]) -> UserError:
+    told = f"there are {', '.join(names)}"
+    guess = did_you_mean(name, names)
+    return UserError(f"no model is called {name!r}", told if guess is None else f"{guess} {told}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
+from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, narrows
@@ -65,9 +65,9 @@ class SAGE(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        aggregator: "mean", "max" or "sum".
-        root_weight: Whether there is a lin_r.
-        normalize: Scale every convolution's rows to Euclidean length 1.
+        aggregator: How the neighbours' values become one.
+        root_weight: Let a node see its own value too, through its own weights (lin_r).
+        normalize: Scale each layer's output to Euclidean length 1.
         **scaffold: See `GNN`.
     """
 
@@ -76,7 +76,7 @@ class SAGE(GNN):
         in_channels: int,
         out_channels: int,
         *,
-        aggregator: Reduce = "mean",
+        aggregator: Literal["mean", "max", "sum"] = "mean",
         root_weight: bool = True,
         normalize: bool = False,
         **scaffold: Unpack[Scaffold],

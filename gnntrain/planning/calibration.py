@@ -10,7 +10,7 @@ from typing import Any
 
 from gnntrain.assembly import Parts
 from gnntrain.config import Config, from_dict
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.models import GNN, PlainModel
@@ -47,7 +47,7 @@ class Job:
     answer: Path
 
 
-def calibrate(config: Config, store: GraphStore, plan: LaunchPlan) -> list[RankMeasure]:
+def calibrate(config: Config, store: StoredGraph, plan: LaunchPlan) -> list[RankMeasure]:
     """What every rank measured, in rank order. Nothing is left behind.
 
     Raises:
@@ -68,7 +68,7 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
     import gnntrain.worker  # noqa: F401  # what a run's rank has in memory
 
     config = from_dict(job.config, saved=True)
-    store = GraphStore.open(job.store, check=False)
+    store = StoredGraph.open(job.store, check=False)
     with tempfile.TemporaryDirectory() as folder, OwnPeak() as peak:
         parts = Parts(config, store, context, Path(folder))
         loader = parts.loader()
@@ -78,8 +78,7 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             parts.model,
             watched,
             evaluator,
-            task=store.task,
-            metric=store.metric,
+            task=parts.task,
             config=config.trainer.model_copy(update=_UNBOUNDED),
             context=context,
         ).fit()
@@ -96,14 +95,14 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             store_bytes=_bytes_read(store, parts.model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
-            placement=parts.placement_in_words,
+            placement=parts.loaders.why_placed,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:
         job.answer.write_text(json.dumps(everyone))
 
 
-def _bytes_read(store: GraphStore, model: GNN | PlainModel) -> int:
+def _bytes_read(store: StoredGraph, model: GNN | PlainModel) -> int:
     """Bytes of the store's arrays that training and evaluation read."""
     needs = needs_of(model)
     unread = {"node_ids"}

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from gnntrain.assembly import Parts
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
 from gnntrain.planning.resident import OwnPeak, resident
 from gnntrain.sampling.block import Block
-from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.buffers import Buffers
 from gnntrain.training.evaluation import (
     ROW_COST,
     SPLITS,
@@ -29,7 +29,6 @@ from gnntrain.training.evaluation import (
     SplitMetrics,
 )
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.metrics import compute_metrics
 
 _MOST_CHUNKS = 12
 _SECONDS = 1.5  # of a layer, or of a split
@@ -103,7 +102,7 @@ class PartialEvaluator:
         ranges = list(evaluator.chunks(model))
         stored = LazyFeatures(stored_rows(self._store))
         num_rows = [b - a for a, b in ranges]
-        if not model.needs.edges:
+        if not model.uses_graph:
             taken = self._scaled(ranges, num_rows, lambda a, b: model(stored.read(a, b), ()))
             return [taken], (0,)
         seconds, widths = [], []
@@ -112,7 +111,7 @@ class PartialEvaluator:
         for i in range(model.num_layers):
             began = resident().own
             self._peak.begin()
-            layer = _Layer(model, i, self._store, stored, self._parts.context)
+            layer = _Layer(model, i, self._store, stored, self._parts.context, evaluator.buffers)
             taken = 0.0
             if model.conv(i).has_transform:
                 taken = self._scaled(ranges, num_rows, layer.transform)
@@ -169,18 +168,16 @@ class PartialEvaluator:
         """Seconds for the metrics; also loads what they need, as a run does once."""
         if not self._parts.context.is_main:
             return 0.0
-        store, total = self._store, 0.0
+        task, total = self._parts.task, 0.0
         for split in SPLITS:
-            nodes = store.split(split)
-            some = nodes[:_MOST_JUDGED]
-            logits = torch.randn(len(some), store.num_outputs)
-            labels = torch.from_numpy(store.labels[some])
-            arguments = (logits, labels, store.task, store.metric, store.ogb_name)
-            compute_metrics(*arguments)
+            seeds = task.seeds(split)
+            some = seeds[:_MOST_JUDGED]
+            outputs, targets = torch.randn(len(some), task.num_outputs), task.targets(some)
+            task.metrics(outputs, targets)
             began = time.perf_counter()
-            compute_metrics(*arguments)
+            task.metrics(outputs, targets)
             taken = time.perf_counter() - began
-            total += taken * len(nodes) / max(1, len(some))
+            total += taken * len(seeds) / max(1, len(some))
         return total
 
 
@@ -203,13 +200,13 @@ class _Layer:
         self,
         model: GNN,
         i: int,
-        store: GraphStore,
+        store: Graph,
         stored: LazyFeatures,
         context: DistributedContext,
+        buffers: Buffers,
     ) -> None:
         self._model, self._i = model, i
         self._num_nodes = store.num_nodes
-        buffers = SharedBuffers(context, store.path, 0)
         self._evaluator = _FoldedEvaluator(store, context, buffers, all_ranks=False)
         self.stand_in_bytes = 0
         self.width = 0

@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from gnntrain.config import Config
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.planning.measured import RankMeasure
 from gnntrain.planning.memory import GPUMemory, HostMemory, Matrix, checkpoint_bytes
 from gnntrain.reporting.run_lookup import RUNS
@@ -23,7 +23,7 @@ _TIGHT = 0.85
 
 def judge(
     config: Config,
-    store: GraphStore,
+    store: Graph,
     ranks: Sequence[RankMeasure],
     host: HostMemory,
     gpu: GPUMemory,
@@ -92,7 +92,7 @@ def _smaller_steps(
     return "End other programs, or lower model.hidden_channels and sampler.fan_outs."
 
 
-def _page_cache(store: GraphStore, host: HostMemory) -> Iterator[Check]:
+def _page_cache(store: Graph, host: HostMemory) -> Iterator[Check]:
     left = psutil.virtual_memory().total - host.needed
     text = f"{format_bytes(host.store)} of the store are read, {format_bytes(max(0, left))} left"
     if host.store <= left:

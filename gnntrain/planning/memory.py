@@ -11,7 +11,7 @@ from typing import Literal
 import psutil
 
 from gnntrain.config import Config, LayeredConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.planning.measured import BatchSize, RankMeasure
 
 Place = Literal["memory", "shared memory", "disk"]
@@ -81,7 +81,7 @@ class GPUMemory:
 
 
 def layer_matrices(
-    config: Config, store: GraphStore, widths: Sequence[int], world_size: int
+    config: Config, store: Graph, widths: Sequence[int], world_size: int
 ) -> list[list[Matrix]]:
     """Which matrices exact evaluation holds at once, layer by layer, then while metrics are
     computed; none where it is sampled.
@@ -123,7 +123,7 @@ def _place(num_bytes: int, limit: int, world_size: int) -> Place:
 
 def host_memory(
     config: Config,
-    store: GraphStore,
+    store: Graph,
     ranks: Sequence[RankMeasure],
     moments: Sequence[Sequence[Matrix]],
 ) -> HostMemory:
@@ -175,13 +175,13 @@ def _sum(moment: Sequence[Matrix], place: str) -> int:
     return sum(matrix.num_bytes for matrix in moment if matrix.place == place)
 
 
-def _judged_bytes(store: GraphStore) -> int:
+def _judged_bytes(store: Graph) -> int:
     """What the metrics of the largest split take beside the layers."""
     most = max(len(store.split(name)) for name in ("train", "val", "test"))
     return most * (2 * _FLOAT * store.num_outputs + _JUDGED_BYTES)
 
 
-def _share_seen(config: Config, store: GraphStore, ranks: Sequence[RankMeasure]) -> float:
+def _share_seen(config: Config, store: Graph, ranks: Sequence[RankMeasure]) -> float:
     """The share of the store that one rank's mini-batches read in all epochs, about."""
     batches = ranks[0].batches
     share = sum(batch.num_nodes for batch in batches) / len(batches) / store.num_nodes
@@ -192,7 +192,7 @@ def _share_seen(config: Config, store: GraphStore, ranks: Sequence[RankMeasure])
 
 
 def gpu_memory(
-    config: Config, store: GraphStore, rank: RankMeasure, moments: Sequence[Sequence[Matrix]]
+    config: Config, store: Graph, rank: RankMeasure, moments: Sequence[Sequence[Matrix]]
 ) -> GPUMemory:
     """GPU memory of a rank, by formula; where torch has measured a step, its figure counts."""
     model = config.model
@@ -204,7 +204,7 @@ def gpu_memory(
     return GPUMemory(state, batch, evaluation, _CUDA_CONTEXT + max(peak, state + evaluation))
 
 
-def _batch_bytes(size: BatchSize, store: GraphStore, hidden: int) -> int:
+def _batch_bytes(size: BatchSize, store: Graph, hidden: int) -> int:
     features = _FLOAT * size.num_nodes * store.num_features
     edges = sum(2 * 8 * number for number in size.num_edges)  # both directions of each block
     # A layer keeps what it aggregated, its output, and the gradients of both.

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from gnntrain.config import Config
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.planning.calibration import calibrate
 from gnntrain.planning.fitting import judge
@@ -179,7 +179,7 @@ def _epochs(config: Config, steps_per_epoch: int) -> tuple[int, int]:
     return num_epochs, -(-num_epochs // trainer.eval_every)
 
 
-def _batch(store: GraphStore, rank: RankMeasure, launched: LaunchPlan) -> Batch:
+def _batch(store: StoredGraph, rank: RankMeasure, launched: LaunchPlan) -> Batch:
     sizes: Sequence[BatchSize] = rank.batches
     others = (launched.world_size - 1) / launched.world_size
     layers = zip(*(reversed(size.num_edges) for size in sizes), strict=True)

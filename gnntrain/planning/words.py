@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnntrain.planning.plan import Plan
-from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
+from gnntrain.reporting.text import counted, format_bytes, format_seconds, shown_path
 
 Pairs = list[tuple[str, str]]
 
@@ -13,7 +13,7 @@ def sections(plan: Plan) -> list[tuple[str, Pairs]]:
     return [
         ("run", _run(plan)),
         (f"a batch of one rank (mean of {plan.batch.num_drawn} that were drawn)", _batch(plan)),
-        (f"time (from {_counted(plan.times.num_timed, 'step')} and a part of evaluation)",
+        (f"time (from {counted(plan.times.num_timed, 'step')} and a part of evaluation)",
          _time(plan)),
         ("host memory", _host(plan)),
         ("GPU memory of a rank (estimate by formula, beside the graph)", _gpu(plan)),
@@ -30,7 +30,7 @@ def _run(plan: Plan) -> Pairs:
         ("model", f"{plan.model}, {plan.num_parameters:,} parameters"),
         (
             "ranks",
-            f"{_counted(plan.world_size, f'{kind} rank')}, {_counted(plan.threads, 'thread')} each",
+            f"{counted(plan.world_size, f'{kind} rank')}, {counted(plan.threads, 'thread')} each",
         ),
         *(("", where) for where in plan.placement),
     ]
@@ -52,8 +52,8 @@ def _batch(plan: Plan) -> Pairs:
 def _time(plan: Plan) -> Pairs:
     times = plan.times
     num_steps = round(times.training / times.step)  # fewer than an epoch's with trainer.max_steps
-    training = f"{format_seconds(times.training)} training ({_counted(num_steps, 'step')})"
-    run = f"{_counted(plan.num_epochs, 'epoch')}, {_counted(plan.num_evaluations, 'evaluation')}"
+    training = f"{format_seconds(times.training)} training ({counted(num_steps, 'step')})"
+    run = f"{counted(plan.num_epochs, 'epoch')}, {counted(plan.num_evaluations, 'evaluation')}"
     return [
         ("step", format_seconds(times.step)),
         ("epoch", f"{training} + {format_seconds(times.evaluation)} evaluation"),
@@ -63,7 +63,7 @@ def _time(plan: Plan) -> Pairs:
 
 def _host(plan: Plan) -> Pairs:
     host = plan.host
-    ranks = "" if plan.world_size == 1 else f" ({_counted(plan.world_size, 'rank')} together)"
+    ranks = "" if plan.world_size == 1 else f" ({counted(plan.world_size, 'rank')} together)"
     rows = [
         ("training", f"{format_bytes(host.training)}{ranks}"),
         ("evaluation", f"{format_bytes(host.evaluation)}{ranks}"),
@@ -95,7 +95,3 @@ def _disk(plan: Plan) -> Pairs:
     if plan.host.on_disk:
         rows.append(("scratch", f"{format_bytes(plan.host.on_disk)}, during evaluation"))
     return rows
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

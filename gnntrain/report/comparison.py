@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,12 @@ class Group:
         """The runs that completed; all where none did."""
         return [run for run in self.runs if run.status == "completed"] or self.runs
 
+    @property
+    def cost(self) -> float:
+        """The mean of the runs' costs; infinite where none has a validation metric."""
+        costs = [run.cost for run in self.counted if run.cost < math.inf]
+        return statistics.fmean(costs) if costs else math.inf
+
     def spread(self, split: str) -> Spread:
         """The deciding metric on a split, over the runs that count."""
         return Spread.of([run.score(split) for run in self.counted])
@@ -105,5 +112,4 @@ def shown_value(value: Any) -> str:
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:
     """The run with the best validation metric among those of the first one's data set."""
     alike = [run for run in runs if (run.dataset, run.metric) == (runs[0].dataset, runs[0].metric)]
-    scored = [run for run in alike if run.score("val") == run.score("val")]
-    return max(scored, key=lambda run: run.score("val")) if scored else runs[0]
+    return min(alike, key=lambda run: run.cost)

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
-from gnntrain.data.graph import Task
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph, Task
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
 from gnntrain.models import PlainModel
@@ -26,7 +25,7 @@ SCORED_SPLITS = ("val", "test")
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphSummary:
     """What the graph of a run is.
 
     Attributes:
@@ -80,7 +79,7 @@ class Outcome:
         notes: What was left out and why, in sentences.
     """
 
-    graph: Graph | None = None
+    graph: GraphSummary | None = None
     scores: dict[str, SplitScores] = field(default_factory=dict)
     projection: Projection | None = None
     notes: list[str] = field(default_factory=list)
@@ -118,10 +117,10 @@ def outcome_of(run: ReportedRun) -> Outcome:
     return outcome
 
 
-def graph_of(store: GraphStore) -> Graph:
+def graph_of(store: Graph) -> GraphSummary:
     """The facts of a graph."""
     names = store.class_names
-    return Graph(
+    return GraphSummary(
         num_nodes=store.num_nodes,
         num_edges=store.num_edges,
         num_features=store.num_features,
@@ -148,7 +147,7 @@ def _computed(run: ReportedRun) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | No
 
 
 def _projection(
-    store: GraphStore, logits: npt.NDArray[Any], rows: npt.NDArray[Any] | None
+    store: Graph, logits: npt.NDArray[Any], rows: npt.NDArray[Any] | None
 ) -> Projection | None:
     splits = {name: store.split(name) for name in SPLITS}
     everyone = np.unique(np.concatenate(list(splits.values())))
@@ -170,7 +169,7 @@ def _projection(
     )
 
 
-def _one_class(store: GraphStore, nodes: Ints) -> Ints:
+def _one_class(store: Graph, nodes: Ints) -> Ints:
     """A class for each node to be coloured by, −1 without a label."""
     labels = store.labels[nodes]
     if store.task != "multilabel":

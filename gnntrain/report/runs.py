@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.errors import UserError
+from gnntrain.metrics import get_metric
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs
 from gnntrain.reporting.rundir import RunDirectory
@@ -57,6 +58,14 @@ class ReportedRun:
     def best(self) -> Metrics:
         """Metrics by split at the best epoch."""
         return {name: self.result.best[name] for name in SPLIT_ORDER if self.result.best.get(name)}
+
+    @property
+    def cost(self) -> float:
+        """The validation metric turned such that less is better; infinite where there is none."""
+        value = self.score("val")
+        if self.metric is None or math.isnan(value):
+            return math.inf
+        return get_metric(self.metric).cost(value)
 
     def score(self, split: str) -> float:
         """The deciding metric at the best epoch; NaN where there is none."""

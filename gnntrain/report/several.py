@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,8 +88,11 @@ def _keys(runs: Sequence[ReportedRun], groups: Sequence[Group], best: ReportedRu
     metric = shown_metric(best.metric or "")
     split = "test" if best.best.get("test") else "val"
     own = next(group for group in groups if best in group.runs)
-    ranked = [group for group in groups if group.spread("val").mean is not None]
-    leader = max(ranked, key=lambda group: group.spread("val").mean or 0, default=own)
+    leader = min(
+        (group for group in groups if group.cost < math.inf),
+        key=lambda group: group.cost,
+        default=own,
+    )
     yield Key(f"{split} {metric}", _spread(leader.spread(split)), f"best setting: {leader.label}")
     yield Key("best run", format_fraction(best.score(split)), best.name)
     completed = sum(run.status == "completed" for run in runs)
@@ -131,11 +135,9 @@ def groups_table(groups: Sequence[Group]) -> Table:
         ]
         for group in groups
     ]
-    means = [group.spread("val").mean for group in groups]
-    known = [mean for mean in means if mean is not None]
-    best = (
-        means.index(max(known)) if known and len({g.runs[0].metric for g in groups}) == 1 else None
-    )
+    costs = [group.cost for group in groups]
+    is_one_metric = len({group.runs[0].metric for group in groups}) == 1
+    best = costs.index(min(costs)) if is_one_metric and min(costs) < math.inf else None
     heads = ["setting", "runs", "metric", "val", "test", "an epoch"]
     caption = (
         "Mean ± sample standard deviation over seeds and splits, of the runs that completed, each "

@@ -20,7 +20,7 @@ from gnntrain.report.content import (
     Table,
 )
 from gnntrain.report.courses import PHASES, background_seconds, typical_phases
-from gnntrain.report.outcome import Graph, Outcome, Projection
+from gnntrain.report.outcome import GraphSummary, Outcome, Projection
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.scores import SplitScores, top_mistakes
 from gnntrain.report.style import PHASES as PHASE_COLORS
@@ -90,7 +90,7 @@ def _names_key(override: str, key: str) -> bool:
     return typed == key or f"{typed}.name" == key
 
 
-def _lead(run: ReportedRun, graph: Graph | None) -> str:
+def _lead(run: ReportedRun, graph: GraphSummary | None) -> str:
     parameters = run.summary.get("num_parameters")
     model = f"{run.model} with {parameters:,} parameters" if parameters else run.model
     size = f" ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)" if graph else ""
@@ -128,7 +128,7 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
         yield "No epoch was evaluated, so there is no metric."
 
 
-def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
+def _keys(run: ReportedRun, graph: GraphSummary | None) -> Iterator[Key]:
     summary, metric = run.summary, shown_metric(run.metric or "")
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)
@@ -231,7 +231,9 @@ def _phase_table(run: ReportedRun) -> Table:
     return Table("Phases", "Medians over the epochs.", heads, rows, colors=colors)
 
 
-def _class_section(run: ReportedRun, graph: Graph, scores: Mapping[str, SplitScores]) -> Section:
+def _class_section(
+    run: ReportedRun, graph: GraphSummary, scores: Mapping[str, SplitScores]
+) -> Section:
     blocks: list[Block] = []
     names = graph.class_names
     for split, scored in scores.items():
@@ -299,7 +301,7 @@ def _projection_section(projection: Projection, names: Sequence[str]) -> Section
     return Section("Embeddings", [figure])
 
 
-def _graph_section(graph: Graph) -> Section:
+def _graph_section(graph: GraphSummary) -> Section:
     degrees = graph.degrees
     rows = [
         ["nodes", f"{graph.num_nodes:,}"],

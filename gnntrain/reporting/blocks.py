@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from gnntrain.reporting.progress import format_speed
 from gnntrain.reporting.text import (
     Symbols,
+    counted,
     format_bytes,
     format_fraction,
     format_loss,
@@ -34,9 +35,9 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
         f"{info.num_classes:,} classes",
     ]
     training = [
-        _counted(info.epochs, "epoch"),
-        f"{_counted(info.steps_per_epoch, 'step')} an epoch",
-        f"{_counted(info.global_batch_size, 'seed')} a step",
+        counted(info.epochs, "epoch"),
+        f"{counted(info.steps_per_epoch, 'step')} an epoch",
+        f"{counted(info.global_batch_size, 'seed')} a step",
         f"seed {info.seed}",
     ]
     return [
@@ -56,7 +57,7 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
 def end_sentence(summary: Summary, info: RunInfo | None) -> str:
     """How far the run came, after its status."""
     asked = info.epochs if info is not None else summary.epochs
-    words = f"after {summary.epochs} of {_counted(asked, 'epoch')}"
+    words = f"after {summary.epochs} of {counted(asked, 'epoch')}"
     if summary.best_epoch is not None:
         words += f", the best was epoch {summary.best_epoch}"
     if summary.error is not None:
@@ -119,7 +120,3 @@ def _course(
     ends = f"{to_text(known[0])} {symbols.arrow} {to_text(known[-1])}"
     line = sparkline(known, max(1, min(_SPARKLINE, width - len(ends) - 2)), symbols)
     return f"{line}  {ends}"
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gnntrain.metrics import get_metric
 from gnntrain.reporting.text import (
     Symbols,
     format_bytes,
@@ -80,7 +81,8 @@ class Progress:
         self.values.append(value)
         if value is None or math.isnan(value):
             return False
-        if self.best is not None and value <= self.best.value:
+        metric = get_metric(self._info.metric)
+        if self.best is not None and not metric.is_better(value, than=self.best.value):
             return False
         self.best = Best(value, record.epoch)
         return True

@@ -13,9 +13,10 @@ from typing import Self, TextIO
 from rich.text import Text
 
 from gnntrain import __version__
+from gnntrain.metrics import get_metric
 from gnntrain.reporting.progress import Progress, format_eta
 from gnntrain.reporting.terminal import INDENT, Terminal
-from gnntrain.reporting.text import format_fraction, format_seconds, shown_metric
+from gnntrain.reporting.text import counted, format_fraction, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     GAP,
     STATUS,
@@ -123,7 +124,7 @@ class SweepConsole:
         for trial in info.best:
             self._is_best(trial)
         dot = f" {self._symbols.dot} "
-        words = [_counted(info.num_trials, "trial"), info.kind, f"{info.jobs} at a time"]
+        words = [counted(info.num_trials, "trial"), info.kind, f"{info.jobs} at a time"]
         if info.num_ended:
             words.insert(1, f"{info.num_ended} of them have ended before")
         self._print(Text(f"gnntrain {__version__}", style="bold"))
@@ -194,7 +195,7 @@ class SweepConsole:
         num_trials = self._info.num_trials if self._info is not None else len(standings.trials)
         num_ended = sum(trial.has_ended for trial in standings.trials)
         word = Text().append(status, style=_STYLES.get(status, "bold"))
-        line = f" after {num_ended} of {_counted(num_trials, 'trial')}"
+        line = f" after {num_ended} of {counted(num_trials, 'trial')}"
         self._print()
         self._terminal.print_words(word.append(line + (f": {', '.join(counts)}" if counts else "")))
         self._print()
@@ -220,7 +221,8 @@ class SweepConsole:
     def _is_best(self, trial: Trial) -> bool:
         if trial.status != "completed" or trial.val is None:
             return False
-        if self._best is not None and trial.val <= self._best[0]:
+        metric = get_metric(trial.metric or "")
+        if self._best is not None and not metric.is_better(trial.val, than=self._best[0]):
             return False
         self._best = (trial.val, trial.number)
         return True
@@ -357,7 +359,3 @@ class SweepConsole:
 
 def _labels(first: str) -> Sequence[str]:
     return [first, *[""] * 1000]
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

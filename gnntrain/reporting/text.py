@@ -139,11 +139,13 @@ def sparkline(values: Sequence[float | None], width: int, symbols: Symbols) -> s
     known = [value for value in groups if value is not None]
     if not known:
         return ""
-    low, high = min(known), max(known)
     steps = len(symbols.bars) - 1
-    scale = steps / (high - low) if high > low else 0.0
+    halved = [None if value is None else value / 2 for value in groups]  # a range may overflow
+    low = min(known) / 2
+    span = max(known) / 2 - low or 1.0
     return "".join(
-        " " if value is None else symbols.bars[round((value - low) * scale)] for value in groups
+        " " if value is None else symbols.bars[round((value - low) / span * steps)]
+        for value in halved
     )
 
 
@@ -180,3 +182,8 @@ def shown_path(path: str | Path) -> str:
     with contextlib.suppress(ValueError, OSError):
         return str(absolute.relative_to(Path.cwd()))
     return str(absolute)
+
+
+def counted(number: int, word: str) -> str:
+    """A number with its noun, in the plural but for 1: `1 epoch`, `2,000 epochs`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

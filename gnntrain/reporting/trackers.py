@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.reporting.logfiles import Logger, append_whole
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import EpochRecord, RunInfo, Summary, json_safe
 
 _IDS = "trackers.json"
@@ -120,7 +120,7 @@ class WandbLogger(Logger):
     def on_start(self, info: RunInfo) -> None:
         """Starts the run, or goes on with the one that this run began."""
         config = {**self.config, "run_info": dataclasses.asdict(info)}
-        kept = _kept_id(self.run, "wandb")
+        kept = kept_id(self.run, "wandb")
         self._run = self._wandb.init(
             **self._options,
             **({} if kept is None else {"id": kept, "resume": "allow"}),
@@ -128,7 +128,7 @@ class WandbLogger(Logger):
             dir=str(self.run.path),
             config=json_safe(config),
         )
-        _keep_id(self.run, "wandb", self._run.id)
+        keep_id(self.run, "wandb", self._run.id)
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Logs the record at its epoch."""
@@ -169,7 +169,7 @@ class MlflowLogger(Logger):
         """Starts the run and keeps the configuration, or goes on with the one it began."""
         if self._tracking_uri is not None:
             self._mlflow.set_tracking_uri(self._tracking_uri)
-        kept = _kept_id(self.run, "mlflow")
+        kept = kept_id(self.run, "mlflow")
         if kept is not None:
             self._mlflow.start_run(run_id=kept)
             self._started = True
@@ -177,7 +177,7 @@ class MlflowLogger(Logger):
         self._mlflow.set_experiment(self._experiment)
         started = self._mlflow.start_run(run_name=self.run.name)
         self._started = True
-        _keep_id(self.run, "mlflow", started.info.run_id)
+        keep_id(self.run, "mlflow", started.info.run_id)
         parameters = [*_dotted({**self.config, "run_info": dataclasses.asdict(info)})]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # more at once are refused
             self._mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
@@ -193,17 +193,15 @@ class MlflowLogger(Logger):
             self._mlflow.end_run(status=_MLFLOW_STATUS[summary.status])
 
 
-def _kept_id(run: RunDirectory, service: str) -> str | None:
+def kept_id(run: RunDirectory, service: str) -> str | None:
     """The id under which a service knows the run; ``None`` where it does not yet."""
     return _kept_ids(run).get(service)
 
 
-def _keep_id(run: RunDirectory, service: str, run_id: str) -> None:
-    path = run.path / _IDS
-    draft = path.with_suffix(".draft")
+def keep_id(run: RunDirectory, service: str, run_id: str) -> None:
+    """Keep the id under which a service knows the run."""
     ids = _kept_ids(run) | {service: run_id}
-    draft.write_text(json.dumps(ids, indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_atomically(run.path / _IDS, json.dumps(ids, indent=2) + "\n")
 
 
 def _kept_ids(run: RunDirectory) -> dict[str, str]:

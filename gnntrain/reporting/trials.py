@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from gnntrain.metrics import get_metric
 
 # Keys that repeat a training rather than change it: over them stand mean and deviation.
 REPEATED = ("trainer.seed", "dataset.split")
@@ -92,6 +95,12 @@ class Group:
         """Of the test metric."""
         return Spread.of([trial.test for trial in self.trials if trial.test is not None])
 
+    @property
+    def cost(self) -> float:
+        """The mean of the trials' costs, see `Metric.cost`; infinite where none has a value."""
+        costs = [_cost(trial) for trial in self.trials if trial.val is not None]
+        return statistics.fmean(costs) if costs else math.inf
+
 
 @dataclass(frozen=True)
 class SweepResults:
@@ -113,12 +122,12 @@ class SweepResults:
     def of(cls, trials: Sequence[Trial]) -> SweepResults:
         """The order of the trials as they stand."""
         completed = [trial for trial in trials if trial.status == "completed"]
-        ranked = tuple(sorted(completed, key=_by_val))
+        ranked = tuple(sorted(completed, key=_cost))
         members: dict[tuple[str, ...], list[Trial]] = {}
         for trial in ranked:
             members.setdefault(_own_values(trial), []).append(trial)
         groups = [Group(varied, tuple(several)) for varied, several in members.items()]
-        groups.sort(key=lambda group: (group.val is None, -(group.val.mean if group.val else 0)))
+        groups.sort(key=lambda group: group.cost)
         varied = {key for trial in completed for key in trial.values}
         has_several = any(len(group.trials) > 1 for group in groups)
         repeated = tuple(key for key in REPEATED if key in varied) if has_several else ()
@@ -141,8 +150,11 @@ class SweepResults:
         return sum(trial.status == status for trial in self.trials)
 
 
-def _by_val(trial: Trial) -> tuple[bool, float]:
-    return trial.val is None, -(trial.val or 0.0)
+def _cost(trial: Trial) -> float:
+    """The validation metric turned such that less is better; infinite where there is none."""
+    if trial.val is None or trial.metric is None:
+        return math.inf
+    return get_metric(trial.metric).cost(trial.val)
 
 
 def _own_values(trial: Trial) -> tuple[str, ...]:

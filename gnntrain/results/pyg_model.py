@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
-from gnntrain.config import (
-    GATConfig,
-    GCNConfig,
-    GINConfig,
-    MLPConfig,
-    PluginConfig,
-    SAGEConfig,
-)
+from gnntrain.config import LayeredConfig, ModelConfig, PluginConfig
 from gnntrain.config.problems import shown
-from gnntrain.config.schema import AnyModelConfig, LayeredConfig
 from gnntrain.errors import UserError
 from gnntrain.models import GNN
-from gnntrain.models.plugin import ENTRY_POINT_GROUP
+from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.run_store import ModelSignature
 
 _NORMS: dict[str, dict[str, Any]] = {
@@ -126,7 +117,7 @@ def _filled(arguments: list[str]) -> list[str]:
     return [f"    {line.rstrip()}" for line in lines]
 
 
-def pyg_model(config: AnyModelConfig, model: nn.Module, signature: ModelSignature) -> PyGModel:
+def pyg_model(config: ModelConfig, model: nn.Module, signature: ModelSignature) -> PyGModel:
     """How PyG makes the same model.
 
     Raises:
@@ -134,23 +125,26 @@ def pyg_model(config: AnyModelConfig, model: nn.Module, signature: ModelSignatur
     """
     if isinstance(config, PluginConfig):
         return _plugin(config, model, signature)
-    if isinstance(config, MLPConfig):
-        return _mlp(config, signature)
-    match config:
-        case SAGEConfig():
+    assert isinstance(config, LayeredConfig)
+    match config.name:
+        case "mlp":
+            return _mlp(config, signature)
+        case "sage":
             made = _sage(config)
-        case GCNConfig():
+        case "gcn":
             made = _gcn(signature)
-        case GATConfig():
+        case "gat" | "gatv2":
             made = _gat(config, signature)
-        case GINConfig():
+        case "gin":
             made = _gin(config, signature)
+        case _:
+            raise UserError(f"PyG has no model {config.name}.", "`gnntrain predict` uses it.")
     made.arguments = _scaffold(config, signature) | made.arguments
     made.residual = config.residual
     return made
 
 
-def pyg_weights(config: AnyModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def pyg_weights(config: ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights by the names they have there."""
     renamed = {"mlp": ("convs.", "lins.")}.get(config.name)
     if isinstance(config, PluginConfig):
@@ -183,7 +177,7 @@ def _widths(config: LayeredConfig, signature: ModelSignature) -> list[tuple[int,
     return list(pairwise([signature.num_features, *hidden, last]))
 
 
-def _sage(config: SAGEConfig) -> PyGModel:
+def _sage(config: Any) -> PyGModel:
     options = {"root_weight": config.root_weight, "normalize": config.normalize}
     return PyGModel("GraphSAGE", {"aggr": config.aggregator, **options})
 
@@ -193,7 +187,7 @@ def _gcn(signature: ModelSignature) -> PyGModel:
     return PyGModel("GCN", {}, takes=takes)
 
 
-def _gat(config: GATConfig, signature: ModelSignature) -> PyGModel:
+def _gat(config: Any, signature: ModelSignature) -> PyGModel:
     v2 = {"v2": True} if config.name == "gatv2" else {}
     options = {"heads": config.heads, "negative_slope": config.negative_slope}
     made = PyGModel("GAT", {**v2, **options})
@@ -213,7 +207,7 @@ def _gat(config: GATConfig, signature: ModelSignature) -> PyGModel:
     return made
 
 
-def _gin(config: GINConfig, signature: ModelSignature) -> PyGModel:
+def _gin(config: Any, signature: ModelSignature) -> PyGModel:
     made = PyGModel("GIN", {"train_eps": config.train_eps})
     if config.mlp_layers != 2:
         made.imports += ["GINConv", "MLP"]
@@ -228,7 +222,7 @@ def _gin(config: GINConfig, signature: ModelSignature) -> PyGModel:
     return made
 
 
-def _mlp(config: MLPConfig, signature: ModelSignature) -> PyGModel:
+def _mlp(config: LayeredConfig, signature: ModelSignature) -> PyGModel:
     for key, value, plain in (("residual", config.residual, False), ("jk", config.jk, "none")):
         if value != plain:
             raise UserError(
@@ -247,6 +241,6 @@ def _plugin(config: PluginConfig, model: nn.Module, signature: ModelSignature) -
             f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
             "`gnntrain predict` uses it as it is.",
         )
-    (point, *_) = entry_points(group=ENTRY_POINT_GROUP, name=config.name)
+    point = find_plugin(MODELS, config.name)
     first = (signature.num_features, signature.num_outputs)
     return PyGModel(point.attr, dict(config.options), module=point.module, first=first)

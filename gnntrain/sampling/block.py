@@ -31,7 +31,7 @@ class Block:
         dst_offset: Source number of destination 0.
         weight: float32 `[num_edges]`, the graph's edge weights; None: all 1.
         degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
-        norm: float32 `[num_src]`, `GraphStore.gcn_norm` of the sources.
+        norm: float32 `[num_src]`, `Graph.gcn_norm` of the sources.
         edge_ids: int32 or int64 `[num_edges]`, the positions of the edges in the adjacency that
             they were taken from; None: not asked for.
         max_in_edges: The most in-edges that a destination has here, if known (the fan-out): a GPU
@@ -95,12 +95,10 @@ class BlockNeeds:
     """What a model wants of a mini-batch.
 
     Attributes:
-        edges: Blocks at all: whether edges matter.
         norm, weight, degree: In its blocks beside the edges, see `Block`.
         rows: The features named only (`loading.batch.MiniBatch.rows`): it reads them itself.
     """
 
-    edges: bool = True
     norm: bool = False
     weight: bool = False
     degree: bool = False

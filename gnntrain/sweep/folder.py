@@ -19,6 +19,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from gnntrain.config import RunConfig
 from gnntrain.errors import UserError
+from gnntrain.reporting.rundir import write_atomically
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import Group, Spread, SweepResults, Trial
 
@@ -146,9 +147,7 @@ class SweepFolder:
         self._write(name, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
 
     def _write(self, name: str, text: str) -> None:
-        draft = self.path / f".{name}.part"
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(self.path / name)
+        write_atomically(self.path / name, text)
 
 
 def run_name(number: int, num_trials: int, varied: Sequence[str]) -> str:

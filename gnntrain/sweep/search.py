@@ -1,12 +1,16 @@
 """A search for the best validation metric by Optuna.
 
-The study is in memory, where asking it after every epoch costs nothing; what has ended is copied
-to `optuna.db`, with which the search goes on, and which Optuna's own tools read.
+The study is in memory, where asking it after every epoch costs nothing. It minimises costs
+(`Metric.cost`), since the direction of the metric is known only once a trial has begun. Trials that
+have ended are copied, with the metric's own values and direction, to `optuna.db`, from which the
+search goes on, and which Optuna's own tools read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +24,13 @@ from optuna.distributions import (
 )
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.trial import TrialState
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
 from gnntrain.app import compose_config
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig
 from gnntrain.failures import sentence
+from gnntrain.metrics import get_metric
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
@@ -37,10 +43,11 @@ _STATES = {
     "failed": TrialState.FAIL,
 }
 _NUMBER = "gnntrain_trial"
+_STUDY = "gnntrain"
 
 
 class Search:
-    """Trials whose values Optuna draws; the validation metric is to grow.
+    """Trials whose values Optuna draws, to better the validation metric.
 
     Which values a trial gets depends on the seed, its number and the trials that have ended: a
     search that was interrupted goes on as if it had not been, one trial at a time.
@@ -73,14 +80,9 @@ class Search:
         self._fixed = list(fixed)
         self._config_dirs = config_dirs
         self._folder = folder
-        self._study = optuna.create_study(direction="maximize", pruner=_pruner(config))
-        self._kept = optuna.create_study(
-            storage=f"sqlite:///{folder.path / 'optuna.db'}",
-            study_name="gnntrain",
-            direction="maximize",
-            load_if_exists=True,
-        )
-        self._study.add_trials(self._kept.get_trials(deepcopy=False))
+        self._study = optuna.create_study(direction="minimize", pruner=_pruner(config))
+        self._kept = _Kept(folder.path / "optuna.db")
+        self._study.add_trials(self._kept.costs())
         self._asked: dict[int, optuna.Trial] = {}
         self._begun = [trial for trial in self.trials if not trial.has_ended]
 
@@ -106,9 +108,9 @@ class Search:
         Not in the first tenth of the epochs, which tell little, nor in the last one.
         """
         asked = self._asked[trial.number]
-        if value is None or value != value:
+        if value is None or math.isnan(value) or trial.metric is None:
             return False
-        asked.report(value, epoch)
+        asked.report(get_metric(trial.metric).cost(value), epoch)
         return epochs / 10 < epoch < epochs and asked.should_prune()
 
     def note_end(self, trial: Trial) -> None:
@@ -117,15 +119,15 @@ class Search:
         state = _STATES.get(trial.status)
         if state is None:
             return  # interrupted: it is asked for again
-        if state == TrialState.COMPLETE and trial.val is None:
-            state = TrialState.FAIL
         asked.set_user_attr(_NUMBER, trial.number)
         asked.set_user_attr("run_dir", trial.run_dir)
-        if state == TrialState.COMPLETE:
-            self._study.tell(asked, trial.val, state)
-        else:
+        if state != TrialState.COMPLETE:
             self._study.tell(asked, state=state)
-        self._kept.add_trial(self._study.trials[asked.number])
+        elif trial.val is None or trial.metric is None:
+            self._study.tell(asked, state=TrialState.FAIL)
+        else:
+            self._study.tell(asked, get_metric(trial.metric).cost(trial.val), state)
+        self._kept.add(self._study.trials[asked.number], trial.metric)
 
     def _draw(self) -> Trial:
         number = len(self.trials)
@@ -147,12 +149,14 @@ class Search:
         values = {key: self._value(key, text) for key, text in trial.values.items()}
         self._study.enqueue_trial(values)
         asked = self._study.ask(self._distributions)
-        records = reached(RunDirectory(Path(trial.run_dir)), trial.metric or "").records
-        for record in records:
-            value = record.metric("val", trial.metric or "")
-            if value is not None and value == value:
-                asked.report(value, record.epoch)
         self._asked[trial.number] = asked
+        if trial.metric is None:
+            return
+        metric = get_metric(trial.metric)
+        for record in reached(RunDirectory(Path(trial.run_dir)), metric.name).records:
+            value = record.metric("val", metric.name)
+            if value is not None and not math.isnan(value):
+                asked.report(metric.cost(value), record.epoch)
 
     def _text(self, key: str, value: object) -> str:
         dimension = self._space[key]
@@ -166,6 +170,59 @@ class Search:
         if isinstance(dimension, Choices):
             return text
         return int(text) if dimension.is_integer else float(text)
+
+
+class _Kept:
+    """The study in `optuna.db`: trials that have ended, with the metric's values and direction.
+
+    It is created with the first trial whose metric is known; trials that failed before wait.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting: list[FrozenTrial] = []
+        self._study: optuna.Study | None = None
+        if path.exists():
+            with contextlib.suppress(KeyError):  # interrupted before it was created
+                self._study = optuna.load_study(study_name=_STUDY, storage=self._storage)
+
+    @property
+    def _storage(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    def costs(self) -> list[FrozenTrial]:
+        """The trials with costs as their values."""
+        trials = [] if self._study is None else self._study.get_trials(deepcopy=False)
+        return [self._turned(trial) for trial in trials]
+
+    def add(self, trial: FrozenTrial, metric: str | None) -> None:
+        """Keep a trial, whose values are costs."""
+        self._waiting.append(trial)
+        if self._study is None and metric is not None:
+            higher = get_metric(metric).higher_is_better
+            self._study = optuna.create_study(
+                storage=self._storage,
+                study_name=_STUDY,
+                direction="maximize" if higher else "minimize",
+                load_if_exists=True,
+            )
+        if self._study is not None:
+            self._study.add_trials([self._turned(one) for one in self._waiting])
+            self._waiting.clear()
+
+    def _turned(self, trial: FrozenTrial) -> FrozenTrial:
+        """From values to costs, or back."""
+        assert self._study is not None
+        if self._study.direction == StudyDirection.MINIMIZE:
+            return trial
+        return optuna.trial.create_trial(
+            state=trial.state,
+            value=None if trial.value is None else -trial.value,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs=trial.user_attrs,
+            intermediate_values={step: -v for step, v in trial.intermediate_values.items()},
+        )
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import GraphStore
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
@@ -21,12 +21,12 @@ from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.block import Block
+from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.buffers import Buffers
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.metrics import Metrics, compute_metrics
 
 if TYPE_CHECKING:
-    from gnntrain.loading.device import DeviceGraph
+    from gnntrain.loading.graph import GraphTensors
 
 _INT32_MAX = 2**31 - 1
 
@@ -34,7 +34,7 @@ Rows = Tensor | LazyFeatures
 """The rows of all nodes, wherever they lie."""
 
 SPLITS = ("train", "val", "test")
-SplitMetrics = dict[str, Metrics]
+SplitMetrics = dict[str, dict[str, float]]
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
 ROW_COST = 16
@@ -78,6 +78,7 @@ class LayerwiseEvaluator:
         store: The graph.
         context: This rank.
         buffers: Gives the matrices, wherever they lie.
+        task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
         all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
         features: The rows of all nodes, wherever they lie; None: the store's pages.
         graph: The edges on the device; None: the store's.
@@ -85,20 +86,22 @@ class LayerwiseEvaluator:
 
     def __init__(
         self,
-        store: GraphStore,
+        store: Graph,
         context: DistributedContext,
         buffers: Buffers,
         *,
+        task: Task | None = None,
         all_ranks: bool = True,
         features: LazyFeatures | None = None,
-        graph: DeviceGraph | None = None,
+        graph: GraphTensors | None = None,
     ) -> None:
         self._store = store
+        self._task = task or NodeClassification(store)
         self._stored = LazyFeatures(stored_rows(store))
         self._features = self._stored if features is None else features
         self._graph = graph
         self._context = context
-        self._buffers = buffers
+        self.buffers = buffers
         self._norm_on_device: Tensor | None = None
         self._numbers: Tensor | None = None
         size, rank = context.world_size if all_ranks else 1, context.rank
@@ -112,14 +115,14 @@ class LayerwiseEvaluator:
         metrics: SplitMetrics = {}
         if self._context.is_main:
             for split in SPLITS:
-                nodes = self._store.split(split)
-                labels = torch.from_numpy(self._store.labels[nodes])
-                answers = logits[as_tensor(nodes).to(logits.device)]
-                metrics[split] = _metrics(self._store, answers, labels.to(answers.device))
+                seeds = self._task.seeds(split)
+                outputs = logits[as_tensor(seeds).to(logits.device)]
+                targets = self._task.targets(seeds).to(outputs.device)
+                metrics[split] = self._task.metrics(outputs, targets)
         del logits
         # Between evaluations the memory is the training's.
         self._numbers = None
-        self._buffers.release()
+        self.buffers.release()
         return self._context.broadcast(metrics)
 
     def logits(self, model: GNN) -> Tensor:
@@ -145,10 +148,10 @@ class LayerwiseEvaluator:
         Ends early once the run was asked to stop: that is told where all ranks meet.
         """
         widest = max(self._stored.num_features, model.hidden_channels, model.out_channels, 1)
-        limits = self._buffers.chunk_limits(widest)
-        board = self._context.board
+        limits = self.buffers.chunk_limits(widest)
+        control = self._context.control
         cuts = chunks(self._store.indptr, *self._rows, *limits)
-        return takewhile(lambda _: not board.stop_asked, cuts)
+        return takewhile(lambda _: not control.stop_requested, cuts)
 
     def transform(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
         """What the nodes `a … b − 1` send in layer `i`, whose input is `source`."""
@@ -177,9 +180,9 @@ class LayerwiseEvaluator:
         """As `infer`, wherever the answers lie."""
         was_training = model.training
         model.eval()
-        self._buffers.begin(self._needed(model, embed))
+        self.buffers.begin(self._needed(model, embed))
         try:
-            return self._by_layer(model, embed) if model.needs.edges else self._by_row(model, embed)
+            return self._by_layer(model, embed) if model.uses_graph else self._by_row(model, embed)
         finally:
             model.train(was_training)
 
@@ -228,7 +231,7 @@ class LayerwiseEvaluator:
             self._sync(target)
             source = target
             del given
-            self._buffers.release("z")
+            self.buffers.release("z")
         if isinstance(embeddings, Tensor) and model.jk != "none":
             self._sync(embeddings)
         return Inferred(target, embeddings)
@@ -314,10 +317,10 @@ class LayerwiseEvaluator:
     def _sync(self, matrix: Tensor) -> None:
         """Wait until `matrix` has every rank's rows."""
         self._context.meet()
-        self._buffers.sync(matrix, self._ranges)
+        self.buffers.sync(matrix, self._ranges)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
-        return self._buffers.matrix(name, self._store.num_nodes, num_columns)
+        return self.buffers.matrix(name, self._store.num_nodes, num_columns)
 
 
 class SampledEvaluator:
@@ -326,16 +329,17 @@ class SampledEvaluator:
     With fan-outs of −1 it is exact, if slow.
 
     Args:
+        task: How outputs are judged.
         loaders: By split. They share each batch out over the ranks that take part.
     """
 
     def __init__(
         self,
-        store: GraphStore,
+        task: Task,
         loaders: Mapping[str, Loader],
         context: DistributedContext,
     ) -> None:
-        self._store = store
+        self._task = task
         self.loaders = loaders
         self._context = context
 
@@ -352,26 +356,26 @@ class SampledEvaluator:
             model.train(was_training)
 
     @torch.no_grad()
-    def _split(self, module: OnBatch, loader: Loader) -> Metrics:
+    def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
         """The split's metrics on rank 0, none elsewhere."""
-        logits: list[Tensor] = []
-        labels: list[Tensor] = []
+        outputs: list[Tensor] = []
+        targets: list[Tensor] = []
         # A rank that does not take part has its plan, but draws nothing.
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
         for batch in () if idle else loader:
-            if self._context.board.stop_asked:
+            if self._context.control.stop_requested:
                 break
             if batch.num_counted:
-                logits.append(module(batch.to(self._context.device)).float().cpu())
-                labels.append(batch.y.cpu())
+                outputs.append(module(batch.to(self._context.device)).float().cpu())
+                targets.append(batch.y.cpu())
         self._context.meet()
-        parts = self._context.gather_to_main(list(zip(logits, labels, strict=True)))
+        parts = self._context.gather_to_main(list(zip(outputs, targets, strict=True)))
         batches = [batch for part in parts for batch in part]
         if not batches:
             return {}
-        return _metrics(
-            self._store, torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
+        return self._task.metrics(
+            torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
         )
 
 
@@ -437,7 +441,3 @@ def _put_embeddings(model: GNN, i: int, h: Tensor, state: Tensor, out: Tensor) -
         out[:, i * h.shape[1] : (i + 1) * h.shape[1]] = h
     else:
         out.copy_(state)  # whole after the last layer
-
-
-def _metrics(store: GraphStore, logits: Tensor, labels: Tensor) -> Metrics:
-    return compute_metrics(logits, labels, store.task, store.metric, store.ogb_name)

@@ -64,17 +64,26 @@ class _ByMetric(lr_scheduler.ReduceLROnPlateau):
 
 
 def build_schedule(
-    optimizer: optim.Optimizer, config: TrainerConfig, *, steps_per_epoch: int, num_steps: int
+    optimizer: optim.Optimizer,
+    config: TrainerConfig,
+    *,
+    steps_per_epoch: int,
+    num_steps: int,
+    higher_is_better: bool = True,
 ) -> Schedule:
     """The schedule `trainer.scheduler` names.
 
     Args:
         steps_per_epoch: Steps in an epoch; `warmup_epochs` and `scheduler_step` count epochs.
         num_steps: Steps of the whole run, over which `cosine` and `linear` fall to zero.
+        higher_is_better: Direction of the validation metric, which `plateau` follows.
     """
     if config.scheduler == "plateau":
         return _ByMetric(
-            optimizer, mode="max", factor=config.scheduler_gamma, patience=config.scheduler_step
+            optimizer,
+            mode="max" if higher_is_better else "min",
+            factor=config.scheduler_gamma,
+            patience=config.scheduler_step,
         )
     warmup = round(config.warmup_epochs * steps_per_epoch)
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from gnntrain.metrics import get_metric
+
 Status = Literal["completed", "pruned", "interrupted", "failed"]
 Metrics = Mapping[str, Mapping[str, float]]
 """Metrics by split and by name, fractions: ``{"val": {"accuracy": 0.8}}``."""
@@ -242,7 +244,10 @@ class FitResult:
         if not record.metrics:
             return False
         value, best = record.metric("val", metric), self.best.get("val", {}).get(metric)
-        is_better = best is None or math.isnan(best) or (value is not None and value > best)
+        if best is None or math.isnan(best):
+            is_better = True
+        else:
+            is_better = value is not None and get_metric(metric).is_better(value, than=best)
         if not is_better:
             return False
         self.best_epoch, self.best = record.epoch, record.metrics

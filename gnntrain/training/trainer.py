@@ -7,19 +7,20 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.data.build import Task
-from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.loader import BlockLoader, Loader
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases, combined
+from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
 from gnntrain.training.cuda_graph import CUDAGraphStep, Record
@@ -29,11 +30,8 @@ from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
 from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
+from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update
-from gnntrain.training.wishes import Wishes
-
-if TYPE_CHECKING:
-    from gnntrain.loading.device import DeviceNeighborLoader, SeedBatch
 
 _log = logging.getLogger("gnntrain")
 
@@ -48,15 +46,15 @@ class Trainer:
         model: On the context's device already, with equal weights on all ranks.
         loader: This rank's mini-batches.
         evaluator: Called every `config.eval_every` epochs and after the last.
-        task: What is predicted.
-        metric: The validation metric that decides which epoch is the best.
+        task: Loss and metrics; its deciding metric, on the validation split, says which epoch is
+            the best.
         config: The `trainer` keys.
         callbacks: Told what happens; on rank 0 only.
         checkpoints: Directory for `last.pt` and `best.pt`; None writes none.
         saving: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
         record: How a step is recorded with `config.cuda_graph`, see `CUDAGraphStep`; the loader is
-            then a `DeviceNeighborLoader`.
+            then a `BlockLoader` whose sampler can pad.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class Trainer:
         evaluator: Evaluator,
         *,
         task: Task,
-        metric: str,
         config: TrainerConfig,
         context: DistributedContext | None = None,
         callbacks: Sequence[Callback] = (),
@@ -79,14 +76,14 @@ class Trainer:
         self._model = model
         self._loader = loader
         self._evaluator = evaluator
-        self._metric = metric
+        self._metric = task.metric.name
         self._config = config
         self._context = context or DistributedContext()
         self._callbacks = callbacks if self._context.is_main else ()
         self._writer = CheckpointWriter(checkpoints) if checkpoints is not None else None
         self._clock = CheckpointClock(saving or CheckpointConfig(), self._context)
         self._guard = DivergenceGuard(loader, config.lr)
-        self._wishes = Wishes(self._context, self._callbacks)
+        self._stop_signal = StopSignal(self._context, self._callbacks)
         self._identity = identity or {}
         self._broken_off: EpochTotals | None = None
         self._phases = Phases(self._context.device)
@@ -106,9 +103,9 @@ class Trainer:
         )
         self._recorded: CUDAGraphStep | None = None
         if config.cuda_graph:
-            make = cast("DeviceNeighborLoader", loader).made
+            batches = PaddedBatches(cast(BlockLoader, loader))
             self._recorded = CUDAGraphStep(
-                make, self._update, self._update.optimizer, self._context.device, record
+                batches, self._update, self._update.optimizer, self._context.device, record
             )
 
     def load_state(self, state: State, path: Path | str = "") -> None:
@@ -182,7 +179,7 @@ class Trainer:
         evaluated = time.perf_counter()
         metrics = self._evaluated(epoch, totals)
         eval_seconds = time.perf_counter() - evaluated
-        facts = self._context.gather((resident_bytes(), self._context.board.stop_asked))
+        facts = self._context.gather((resident_bytes(), self._context.control.stop_requested))
         record = EpochRecord(
             epoch=epoch,
             step=self._step,
@@ -215,7 +212,7 @@ class Trainer:
         self.result.is_pruned = self._context.broadcast(is_pruned)
 
     def _enter(self, phase: Phase, step: int) -> None:
-        self._context.board.enter(self._context.rank, phase, step)
+        self._context.control.enter(phase, step)
 
     def _train(self, epoch: int) -> EpochTotals:
         self._update.begin_epoch()
@@ -243,7 +240,7 @@ class Trainer:
         """The epoch's batches; for a recorded step, what it makes them of."""
         if self._recorded is None:
             return iter(self._loader)
-        return cast("DeviceNeighborLoader", self._loader).seed_batches()
+        return iter(self._recorded.batches)
 
     def _new_times(self) -> dict[str, float]:
         return combined(self._phases.drain(), self._loader.phases.drain())
@@ -255,16 +252,18 @@ class Trainer:
             self._guard.refuse_loss(epoch, totals)
         if self._callbacks and (is_due or self._recorded is None):
             self._report_step(epoch, totals, with_loss=is_due)
-        asked = self._wishes.after(self._step)
-        if self._clock.is_due(self._step) or asked:
-            self._guard.refuse_loss(epoch, totals)
-            self._checkpoint(totals, improved=False, at_once=bool(asked))
-        if asked:
-            self._wishes.answer(asked, self._step)
+        self._stop_signal.after_step(self._step, lambda: self._save(epoch, totals, at_once=True))
+        if self._clock.is_due(self._step):
+            self._save(epoch, totals)
+
+    def _save(self, epoch: int, totals: EpochTotals, *, at_once: bool = False) -> None:
+        """Save inside an epoch. Collective."""
+        self._guard.refuse_loss(epoch, totals)
+        self._checkpoint(totals, improved=False, at_once=at_once)
 
     def _train_step(self, batch: MiniBatch | SeedBatch, totals: EpochTotals) -> None:
         self._enter(Phase.TRAINING, self._step + 1)
-        self._wishes.settle(self._step + 1)
+        self._stop_signal.before_exchange(self._step + 1)
         totals.lr = self._update.lr
         totals.num_steps += 1
         self._step += 1
@@ -318,7 +317,7 @@ class Trainer:
                 return self._evaluate(epoch)
         except Interrupted:
             # Where all ranks have met, the epoch's training is saved, and its evaluation is due.
-            if self._context.world_size == 1 or not self._context.board.abandoned:
+            if self._context.world_size == 1 or not self._context.control.is_abandoned:
                 self._checkpoint(totals, improved=False, at_once=True)
             raise
 

@@ -10,15 +10,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import TrainerConfig
-from gnntrain.data.build import Task
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases
+from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import State
 from gnntrain.training.compiling import compiled
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.losses import build_loss
 from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
 from gnntrain.training.snapshot import EpochTotals
 
@@ -30,7 +29,7 @@ class Update:
 
     Args:
         model: On the context's device already, with equal weights on all ranks.
-        task: What is predicted; decides the loss.
+        task: Gives the loss, and the direction of the metric that a schedule may follow.
         config: The `trainer` keys.
         steps_per_epoch: Steps in an epoch.
         num_steps: Steps of the whole run, over which schedules fall.
@@ -56,10 +55,14 @@ class Update:
         self._config = config
         self._context = context
         self._phases = phases
-        self._loss = build_loss(task, config.label_smoothing)
+        self._task = task
         self.optimizer = build_optimizer(model.parameters(), config)
         self.schedule = build_schedule(
-            self.optimizer, config, steps_per_epoch=steps_per_epoch, num_steps=num_steps
+            self.optimizer,
+            config,
+            steps_per_epoch=steps_per_epoch,
+            num_steps=num_steps,
+            higher_is_better=task.metric.higher_is_better,
         )
         self._dtype = _AUTOCAST.get(config.precision)
         self._device = context.device.type
@@ -96,11 +99,11 @@ class Update:
         self.optimizer.zero_grad(set_to_none=True)
         with self._phases("forward"):
             with torch.autocast(self._device, self._dtype, enabled=self._dtype is not None):
-                logits = self._module(batch)
-            loss_sum = self._loss(logits, batch.y) * (batch.num_counted > 0)
+                outputs = self._module(batch)
+            loss_sum = self._task.loss(outputs, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        with self._phases.split("backward", "all_reduce"), self._context.exchanging():
+        with self._phases.split("backward", "all_reduce"), self._context.in_collective():
             torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         with self._phases("optimizer"):
             if not self._take_step():

@@ -3,6 +3,8 @@
     python -m scripts.bench
     python -m scripts.bench --graphs reddit --stages step --precision fp32 bf16 \
         --peer-python graphbolt=/path/to/its/python --json bench.json
+    git worktree add /tmp/before COMMIT
+    python -m scripts.bench --stages step --peers --before /tmp/before   # did a change cost time?
 
 Every contestant runs in a process of its own and sleeps while it is another's turn; in every round
 each has one, on the same graph, so that a disturbance of the machine hits them alike. Ratios are
@@ -24,11 +26,12 @@ from rich.console import Console
 
 from gnntrain.app import compose_config
 from gnntrain.cores import available_cores
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from scripts.bench.cases import (
     BATCH_SIZE,
+    BEFORE,
     GRAPHS,
     HIDDEN,
     OURS,
@@ -99,6 +102,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="PEER=PATH",
         help="the Python of pyg or graphbolt, where it has an environment of its own",
     )
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="an older gnntrain, to take part as a peer"
+    )
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args(arguments)
     try:
@@ -117,13 +123,13 @@ def python_of(text: str) -> tuple[str, Path]:
     return peer, Path(path).absolute()  # not resolved: a virtual environment's is a link
 
 
-def opened(graph: Graph) -> GraphStore:
+def opened(graph: Graph) -> StoredGraph:
     """The graph's store, built first where it is not there yet."""
     config = compose_config([f"dataset={graph.dataset}", *graph.overrides]).config
     return prepare_store(config.dataset).store
 
 
-def spec_of(graph: Graph, stage: str, store: GraphStore) -> Spec:
+def spec_of(graph: Graph, stage: str, store: StoredGraph) -> Spec:
     return Spec(
         stage=stage,
         dataset=graph.dataset,
@@ -141,18 +147,20 @@ def spec_of(graph: Graph, stage: str, store: GraphStore) -> Spec:
 
 
 def entries_of(stage: str, options: argparse.Namespace) -> Iterator[Entry]:
-    """Ours first, then the peers that have a way to do the stage."""
+    """Ours first, with its older self, then the peers that have a way to do the stage."""
     peers = [peer for peer in options.peers if stage in PEER_STAGES[peer]]
     for threads in options.threads:
         for precision in options.precision if stage == "step" else ["fp32"]:
             yield Entry(OURS, precision, threads)
+            if options.before is not None:
+                yield Entry(BEFORE, precision, threads)
         for precision in options.peer_precision if stage == "step" else ["fp32"]:
             yield from (Entry(peer, precision, threads) for peer in peers)
 
 
 def rules_of(stage: str, options: argparse.Namespace) -> Rules:
     batches = options.batches or STAGES[stage]
-    return Rules(options.rounds, batches, options.seconds, options.pythons)
+    return Rules(options.rounds, batches, options.seconds, options.pythons, options.before)
 
 
 def measured_floors(spec: Spec, options: argparse.Namespace, say: Say) -> dict[str, dict[str, Any]]:

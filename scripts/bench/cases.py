@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OURS = "gnntrain"
+BEFORE = "before"
+"""Another checkout of gnntrain, with `--before`."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Contestant:
         script: Name in `scripts/bench/peers/`.
         spec: What it is asked to do.
         python: The interpreter of its environment.
+        root: The checkout whose code it runs.
         quiet: Keep its standard error, of which the last line says why it failed.
 
     Attributes:
@@ -45,6 +46,7 @@ class Contestant:
         spec: Spec,
         python: Path = Path(sys.executable),
         *,
+        root: Path = _ROOT,
         quiet: bool = False,
     ) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
@@ -55,8 +57,13 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self._errors if quiet else None,
             text=True,
-            cwd=_ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            cwd=root,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(root.absolute()),
+                "OMP_NUM_THREADS": threads,
+                "MKL_NUM_THREADS": threads,
+            },
         )
         try:
             self.hello = self._answer()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.cases import OURS, PEERS, Entry
+from scripts.bench.cases import BEFORE, OURS, PEERS, Entry
 from scripts.bench.peers.turns import Spec
 from scripts.bench.process import Absent, Contestant
 
@@ -70,12 +70,14 @@ class Rules:
         batches: Most batches a turn.
         seconds: How long a turn may take, roughly, if that leaves a batch.
         pythons: Interpreters of peers that have an environment of their own.
+        before: Another checkout of gnntrain; None: there is none to compare with.
     """
 
     rounds: int
     batches: int
     seconds: float
     pythons: Mapping[str, Path]
+    before: Path | None = None
 
 
 def ratios(results: Sequence[Result]) -> dict[tuple[Entry, Entry], Spread]:
@@ -150,6 +152,9 @@ def _start(base: Spec, entry: Entry, rules: Rules, say: Say) -> Contestant:
     spec = replace(base, variant=entry.name, threads=entry.threads, precision=entry.precision)
     if entry.name == OURS:
         return Contestant("ours", spec)
+    if entry.name == BEFORE:
+        assert rules.before is not None
+        return Contestant("ours", replace(spec, variant=OURS), root=rules.before)
     script = PEERS[entry.name]
     python = rules.pythons.get(script, Path(sys.executable))
     rates: dict[int, float] = {}

@@ -21,13 +21,16 @@ def test_ours_is_measured_and_whoever_is_absent_is_named_with_the_reason(
     no_python.chmod(0o755)
     size = ["--rounds", "2", "--batches", "2", "--seconds", "0.1", "--threads", "1"]
     peer = ["--peers", "graphbolt", "--peer-python", f"graphbolt={no_python}"]
+    older = ["--before", str(Path(__file__).parents[2])]
     output = ["--json", str(tmp_path / "bench.json")]
-    main(["--graphs", "small", "--stages", "step", *size, *peer, *output])
+    main(["--graphs", "small", "--stages", "step", *size, *peer, *older, *output])
 
     report = json.loads((tmp_path / "bench.json").read_text())
     (sitting,) = report["sittings"]
-    ours, absent = sitting["contestants"]
-    assert ours["name"] == "gnntrain"
+    ours, before, absent = sitting["contestants"]
+    assert (ours["name"], before["name"]) == ("gnntrain", "before")
+    assert before["edges_per_batch"] == ours["edges_per_batch"]
+    assert ours["faster_than"][0]["name"] == "before"
     assert len(ours["rates"]) == 2
     assert min(ours["rates"]) > 0
     # 1,024 seeds draw 10 each, and with what they find 5 each.

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from gnntrain.data.build import GraphData, PrepareOptions
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 
 Columns = list[list[tuple[int, float]]]
 
@@ -90,9 +90,7 @@ def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
     """In-neighbours and weights of every node, sorted by id, duplicates in input order."""
     weight = np.ones(len(data.src)) if data.edge_weight is None else data.edge_weight
     edges = list(zip(data.src.tolist(), data.dst.tolist(), weight.tolist(), strict=True))
-    if data.symmetric:
-        edges = [e for s, d, w in edges for e in ([(s, d, w)] + [(d, s, w)] * (s != d))]
-    elif options.to_undirected:
+    if data.symmetric or options.to_undirected:
         edges = [e for s, d, w in edges for e in ((s, d, w), (d, s, w))]
     if options.to_undirected:
         total: dict[tuple[int, int], float] = {}
@@ -110,7 +108,7 @@ def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
     return [sorted(column, key=lambda edge: edge[0]) for column in columns]
 
 
-def stored_columns(store: GraphStore) -> Columns:
+def stored_columns(store: StoredGraph) -> Columns:
     """The same, as read from a store."""
     weight = np.ones(store.num_edges) if store.edge_weight is None else store.edge_weight
     edges = list(zip(store.indices.tolist(), weight.tolist(), strict=True))

@@ -22,7 +22,7 @@ from gnntrain.data.build import (
     write_store,
 )
 from gnntrain.data.csc import EdgeList, column_blocks, column_ranges, index_dtype
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.data.oracles import (
     Rows,
@@ -37,7 +37,7 @@ PLAIN = PrepareOptions()
 OPTIONS = st.builds(PrepareOptions, to_undirected=st.booleans(), add_self_loops=st.booleans())
 
 
-def built(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> GraphStore:
+def built(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> StoredGraph:
     return write_store(path / "store", data, options, {"dataset": data.dataset})
 
 

@@ -1,72 +1,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gnntrain.data.dataset_warnings import dataset_warnings
 from tests.graphs import random_graph, stored
 
-SPLITS = {"train": np.arange(6), "val": np.arange(6, 9), "test": np.arange(9, 12)}
 
-
-def doubts(path: Path, labels: list[int] | list[list[int]], **changes: Any) -> list[str]:
-    values = np.array(labels)
-    num_classes = values.shape[1] if values.ndim == 2 else int(values.max()) + 1
-    options = {"splits": SPLITS, "num_classes": num_classes, **changes}
-    return dataset_warnings(stored(path / "store", random_graph(12, 30, labels=values, **options)))
-
-
-def test_a_graph_like_any_other_is_not_doubted(tmp_path: Path) -> None:
-    assert doubts(tmp_path, [0, 1, 2] * 4) == []
-
-
-def test_classes_without_a_training_node_are_counted_with_the_nodes_that_have_them(
-    tmp_path: Path,
-) -> None:
-    (doubt,) = doubts(tmp_path, [0, 1, 0, 1, 0, 1, *(2, 2, 0), *(2, 3, 1)])
-    assert doubt == (
-        "No training node has 2 of 4 classes, which cannot be learnt: "
-        "class 2 (2 val and 1 test nodes), class 3 (0 val and 1 test nodes)."
-    )
-
-
-def test_classes_are_called_as_the_user_calls_them(tmp_path: Path) -> None:
-    names = np.array([b"cat", b"dog", b"eel"])
-    (doubt,) = doubts(tmp_path, [0, 1] * 5 + [1, 2], class_names=names)
-    assert "class eel (0 val and 1 test nodes)" in doubt
-
-
-def test_labels_that_no_training_node_has_are_told_too(tmp_path: Path) -> None:
-    flags = [[1, 0]] * 6 + [[1, 1], [0, 0], [0, 1]] + [[0, 0]] * 3
-    (doubt,) = doubts(tmp_path, flags, task="multilabel", metric="f1_micro")
-    assert "1 of 2 labels" in doubt
-    assert "label 1 (2 val and 0 test nodes)" in doubt
-
-
-def test_unlabelled_nodes_are_of_no_class(tmp_path: Path) -> None:
-    splits = {"train": np.arange(6), "val": np.arange(6, 8), "test": np.arange(8, 10)}
-    assert doubts(tmp_path, [0, 1] * 5 + [-1, 2], splits=splits) == []
+def test_a_graph_like_any_other_has_no_warning(tmp_path: Path) -> None:
+    assert list(dataset_warnings(stored(tmp_path / "store"))) == []
 
 
 def test_a_graph_without_edges_and_one_without_validation_nodes_are_told(tmp_path: Path) -> None:
     none = np.empty(0, np.int64)
-    splits = {**SPLITS, "val": none}
-    edges, validation = doubts(tmp_path, [0, 1, 2] * 4, src=none, dst=none, splits=splits)
+    splits = {"train": np.arange(6), "val": none, "test": np.arange(9, 12)}
+    graph = random_graph(12, 30, src=none, dst=none, splits=splits)
+    edges, validation = dataset_warnings(stored(tmp_path / "store", graph))
     assert "no edges" in edges
     assert "last epoch counts as the best" in validation
-
-
-def test_a_metric_that_a_split_cannot_give_is_told(tmp_path: Path) -> None:
-    labels = [0, 1, 0, 1, 0, 1, *(0, 0, 0), *(1, 1, 1)]
-    val, test = doubts(tmp_path, labels, task="binary", metric="roc_auc")
-    assert val.startswith("roc_auc is not defined on val")
-    assert "last epoch" in val
-    assert test.startswith("roc_auc is not defined on test")
-    assert doubts(tmp_path, labels, task="binary", metric="accuracy") == []
-
-
-def test_of_several_labels_one_that_can_be_ranked_is_enough(tmp_path: Path) -> None:
-    flags = [[1, 0], [0, 1]] * 3 + [[1, 1], [1, 0], [1, 0]] + [[1, 0], [0, 1], [1, 1]]
-    assert doubts(tmp_path, flags, task="multilabel", metric="roc_auc") == []

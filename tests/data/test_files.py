@@ -22,7 +22,7 @@ from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, PrepareOptions
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 
 AnyArray = npt.NDArray[Any]
@@ -96,7 +96,7 @@ def test_classes_keep_the_names_they_have(tmp_path: Path, labels: str, names: An
     data = build(**write(tmp_path, labels=labels, split=split))
     store = write_store(tmp_path / "store", data, PrepareOptions(), {})
     assert store.class_names == names
-    assert GraphStore.open(store.path).class_names == names
+    assert StoredGraph.open(store.path).class_names == names
 
 
 def test_text_ids_are_kept_as_utf_8(tmp_path: Path) -> None:

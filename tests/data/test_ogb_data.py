@@ -16,11 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnntrain.config import BuiltinConfig
+from gnntrain.config.published import PUBLISHED
 from gnntrain.data import ogb_data
+from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import FeatureRows, GraphData
+from gnntrain.data.graph import JSON, FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.npz_members import StreamedRows, open_member
-from gnntrain.data.ogb_data import ogb_nodeproppred
+from gnntrain.data.ogb import ogb_nodeproppred
+from gnntrain.data.ogb_data import OGBBuilder
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 
@@ -74,6 +77,21 @@ def test_products_gives_each_edge_once(tmp_path: Path) -> None:
     assert data.num_classes == 47
 
 
+def test_stores_from_before_self_loops_were_doubled_are_not_taken() -> None:
+    before: dict[str, JSON] = {"split": 0, "root": None}
+    for name in ("ogbn-products", "ogbn-proteins"):
+        assert builder_for(BuiltinConfig(name=name)).identity() != {"dataset": name, **before}
+    for name in ("ogbn-arxiv", "ogbn-papers100M"):
+        assert builder_for(BuiltinConfig(name=name)).identity() == {"dataset": name, **before}
+
+
+def test_the_doubled_data_sets_are_those_of_ogbs_table() -> None:
+    sets = {name: each for name, each in PUBLISHED.items() if each.class_name is None}
+    assert len(sets) == 4
+    for name, published in sets.items():
+        assert OGBBuilder(BuiltinConfig(name=name)).is_doubled == published.edges_once
+
+
 def _stock(name: str, folder: Path) -> tuple[dict[str, Any], npt.NDArray[Any], dict[str, Any]]:
     """What OGB's own class makes of a copy of the same files."""
     copy = folder.parent / "copy" / name.replace("-", "_")
@@ -99,10 +117,10 @@ def test_the_graph_is_the_one_that_ogbs_own_class_reads(
     write(folder)
     data = build(name, tmp_path)
     graph, labels, splits = _stock(name, folder)
-    edges = edge_list(data)
-    if data.symmetric:
-        edges += [(dst, src) for src, dst in edges]
-    assert sorted(edges) == sorted(map(tuple, graph["edge_index"].T.tolist()))
+    store = write_store(tmp_path / "store", data, PrepareOptions(), {"dataset": name})
+    dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    stored_edges = zip(store.indices.tolist(), dst.tolist(), strict=True)
+    assert sorted(stored_edges) == sorted(map(tuple, graph["edge_index"].T.tolist()))
     if graph["node_feat"] is not None:
         np.testing.assert_array_equal(features_of(data), graph["node_feat"])
     expected = np.where(np.isnan(labels), -1, labels) if labels.dtype.kind == "f" else labels
@@ -116,9 +134,9 @@ def test_proteins_features_are_the_mean_of_each_nodes_in_edges(tmp_path: Path) -
     data = build("ogbn-proteins", tmp_path)
     expected = np.zeros((written.num_nodes, 8))
     for node in range(written.num_nodes):
-        touching = (written.edges == node).any(axis=1)
-        if touching.any():
-            expected[node] = edge_features[touching].mean(axis=0)
+        ends_here = (written.edges == node).sum(axis=1)  # 2 for a self loop, which OGB doubles
+        if ends_here.any():
+            expected[node] = np.average(edge_features, axis=0, weights=ends_here)
     np.testing.assert_allclose(features_of(data), expected, rtol=1e-5)
     assert (data.task, data.metric, data.num_classes) == ("multilabel", "roc_auc", 112)
     assert data.labels.dtype == np.uint8
@@ -264,7 +282,7 @@ def test_without_network_or_room_one_error_says_what_goes_where(
 def test_ogb_does_not_look_for_a_newer_version_of_itself() -> None:
     code = (
         "import sys\n"
-        "from gnntrain.data.ogb_data import import_without_version_check\n"
+        "from gnntrain.data.ogb import import_without_version_check\n"
         "import_without_version_check()\n"
         "print(sys.modules['ogb.version'].check_outdated, 'outdated' in sys.modules)\n"
     )

@@ -18,7 +18,7 @@ from gnntrain.data import store as store_module
 from gnntrain.data import store_files
 from gnntrain.data.arrays import npy_header
 from gnntrain.data.build import PrepareOptions, write_store
-from gnntrain.data.store import GraphStore, StoreError
+from gnntrain.data.store import StoredGraph, StoreError
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import RunError
 from tests.data.oracles import small_graph
@@ -39,7 +39,7 @@ def path(original: Path, tmp_path: Path) -> Path:
     """A copy of the store, opened long enough after it was written for its seal to hold."""
     copy = shutil.copytree(original, tmp_path / "small")
     time.sleep(0.05)
-    GraphStore.open(copy)
+    StoredGraph.open(copy)
     return copy
 
 
@@ -60,7 +60,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def reason(path: Path) -> str:
     """Why the store does not open."""
     with pytest.raises(StoreError) as caught:
-        GraphStore.open(path)
+        StoredGraph.open(path)
     assert isinstance(caught.value, RunError)
     assert str(path) in caught.value.message
     assert caught.value.hint is not None
@@ -89,7 +89,7 @@ def flip_last_byte(file: Path) -> None:
 
 
 def test_a_store_says_what_it_was_made_from(path: Path) -> None:
-    store = GraphStore.open(path)
+    store = StoredGraph.open(path)
     assert (store.dataset, store.task, store.metric) == ("small", "multiclass", "f1_micro")
     assert (store.num_nodes, store.num_features, store.num_classes) == (12, 5, 3)
     assert store.num_outputs == 3
@@ -97,7 +97,7 @@ def test_a_store_says_what_it_was_made_from(path: Path) -> None:
     assert store.ogb_name is None
     assert store.meta.identity == {"dataset": "small", "files": [{"bytes": 7}], "scale": 0.1}
     assert store.meta.options["add_self_loops"] is True
-    assert repr(store).startswith("GraphStore('small', num_nodes=12")
+    assert repr(store).startswith("StoredGraph('small', nodes={node: 12}")
 
 
 def test_meta_lists_one_node_type_and_one_edge_type(path: Path) -> None:
@@ -108,7 +108,7 @@ def test_meta_lists_one_node_type_and_one_edge_type(path: Path) -> None:
 
 
 def test_arrays_are_plain_npy_files_mapped_read_only(path: Path) -> None:
-    store = GraphStore.open(path)
+    store = StoredGraph.open(path)
     arrays = {"features": store.features, "indices": store.indices, "split_val": store.split("val")}
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, np.load(path / f"{name}.npy"))
@@ -118,7 +118,7 @@ def test_arrays_are_plain_npy_files_mapped_read_only(path: Path) -> None:
 
 
 def test_a_pickled_store_is_a_path(path: Path) -> None:
-    store = GraphStore.open(path)
+    store = StoredGraph.open(path)
     content = pickle.dumps(store)
     assert len(content) < 1000
     np.testing.assert_array_equal(pickle.loads(content).indices, store.indices)
@@ -138,7 +138,7 @@ def test_a_store_of_more_than_two_billion_edges_opens(path: Path) -> None:
         meta["arrays"]["indices"].update(shape=[num_edges], bytes=128 + 4 * num_edges)
 
     edit_meta(path, enlarge, sign=True)
-    store = GraphStore.open(path, check=False)
+    store = StoredGraph.open(path, check=False)
     assert store.num_edges == num_edges
     assert store.indices[2**31 + 4] == 7
 
@@ -147,15 +147,15 @@ def test_a_store_of_more_than_two_billion_edges_opens(path: Path) -> None:
 
 
 def test_an_untouched_store_opens_without_reading_its_arrays(path: Path, hashed: list[int]) -> None:
-    GraphStore.open(path)
+    StoredGraph.open(path)
     assert hashed == []
 
 
 def test_a_touched_store_is_verified_once(path: Path, hashed: list[int]) -> None:
     os.utime(path / "features.npy")
     time.sleep(0.05)
-    GraphStore.open(path)
-    GraphStore.open(path)
+    StoredGraph.open(path)
+    StoredGraph.open(path)
     assert hashed == [len(json.loads((path / "meta.json").read_text())["arrays"])]
 
 
@@ -167,8 +167,8 @@ def test_a_store_where_nothing_can_be_noted_still_opens(
 
     (path / ".verified.json").unlink()
     monkeypatch.setattr(Path, "write_text", refuse)
-    GraphStore.open(path)
-    GraphStore.open(path)
+    StoredGraph.open(path)
+    StoredGraph.open(path)
     assert len(hashed) == 2
 
 
@@ -177,14 +177,14 @@ def test_a_file_changed_right_before_the_seal_is_not_trusted_to_stay(
 ) -> None:
     monkeypatch.setattr(store_files, "_CLOCK_STEP_NS", 3600 * 10**9)
     os.utime(path / "features.npy")
-    GraphStore.open(path)
-    GraphStore.open(path)
+    StoredGraph.open(path)
+    StoredGraph.open(path)
     assert len(hashed) == 2
 
 
 def test_workers_may_skip_the_check(path: Path, hashed: list[int]) -> None:
     (path / ".verified.json").unlink()
-    GraphStore.open(path, check=False)
+    StoredGraph.open(path, check=False)
     assert hashed == []
 
 
@@ -225,7 +225,7 @@ def test_a_byte_flipped_through_a_map_is_found(path: Path) -> None:
 
 
 def test_a_full_check_finds_what_opening_was_told_to_trust(path: Path) -> None:
-    store = GraphStore.open(path)
+    store = StoredGraph.open(path)
     store.verify()
     flip_last_byte(path / "gcn_norm.npy")
     with pytest.raises(StoreError, match=r"gcn_norm\.npy has checksum"):

@@ -19,14 +19,15 @@ from hypothesis.strategies import SearchStrategy
 
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import Config, TrainerConfig, from_dict
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import digest_of
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
@@ -48,7 +49,7 @@ def _store_reader(path: Path) -> Read:
                 content["digest"] = digest_of(content)
             content = json.dumps(content).encode("utf-8", "replace")
         (path / "meta.json").write_bytes(content)
-        store = GraphStore.open(path, check=check)
+        store = StoredGraph.open(path, check=check)
         splits = [store.split(name).sum() for name in ("train", "val", "test")]
         return splits, store.indices.sum(), store.num_bytes, store.num_outputs
 
@@ -69,7 +70,7 @@ def _array_reader(path: Path, right: Mapping[str, bytes]) -> Read:
         name, content = drawn
         (path / name).write_bytes(content)
         try:
-            return GraphStore.open(path).num_edges
+            return StoredGraph.open(path).num_edges
         finally:
             (path / name).write_bytes(right[name])
 
@@ -170,7 +171,7 @@ def _own_yaml_reader(folder: Path) -> Read:
 # Checkpoints
 
 
-def _trainer(store: GraphStore, folder: Path | None = None) -> Trainer:
+def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
     class Silent:
         def evaluate(self, _model: Any) -> dict[str, dict[str, float]]:
             return {"train": {}, "val": {"accuracy": 0.5}, "test": {}}
@@ -178,17 +179,16 @@ def _trainer(store: GraphStore, folder: Path | None = None) -> Trainer:
     plan = SeedPlan(store.split("train"), 100)
     return Trainer(
         SAGE(store.num_features, store.num_outputs, hidden_channels=2),
-        FullGraphLoader(store, MappedFeatures(store), plan, num_layers=2),
+        FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2),
         Silent(),
-        task=store.task,
-        metric=store.metric,
+        task=NodeClassification(store),
         config=TrainerConfig(epochs=1),
         checkpoints=folder,
         identity={"config": {"trainer": {"epochs": 1}}, "num_parameters": 1},
     )
 
 
-def _checkpoint_reader(store: GraphStore, folder: Path) -> Read:
+def _checkpoint_reader(store: StoredGraph, folder: Path) -> Read:
     trainer = _trainer(store)
 
     def read(content: bytes | dict[str, Any]) -> object:
@@ -258,7 +258,7 @@ def surfaces() -> list[Surface]:
     line |= {"eval_seconds": 1, "seeds_per_s": 9, "edges_per_s": 9, "memory": 9, "time": {"a": 1}}
     logs = mistaken(line) | damaged(json.dumps(line).encode())
     model = {"name": "sage", "num_layers": 2, "hidden_channels": 8, "dropout": 0.5}
-    checkpoint = _checkpoint_reader(GraphStore.open(folder / "arrays"), run.checkpoints)
+    checkpoint = _checkpoint_reader(StoredGraph.open(folder / "arrays"), run.checkpoints)
     return [
         Surface("store metadata", _store_inputs(store.path), _store_reader(store.path), 14),
         Surface("store arrays", _array_inputs(right), _array_reader(folder / "arrays", right), 10),

@@ -8,26 +8,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     return stored(tmp_path / "store")
 
 
-def loader(store: GraphStore, plan: SeedPlan, threads: int = 0) -> NeighborLoader:
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 2))
+def loader(store: StoredGraph, plan: SeedPlan, threads: int = 0) -> BlockLoader:
     needs = BlockNeeds(norm=True, degree=True)
-    return NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=needs, threads=threads, prefetch=2
-    )
+    return cpu_loader(store, plan, needs=needs, threads=threads, prefetch=2)
 
 
 def counted(batch: MiniBatch) -> list[int]:
@@ -56,7 +53,7 @@ def test_every_seed_is_used_once_an_epoch_in_equally_many_steps_on_every_rank(
         assert sorted(used) == seeds.tolist()
 
 
-def test_a_global_batch_is_the_same_on_any_number_of_ranks(store: GraphStore) -> None:
+def test_a_global_batch_is_the_same_on_any_number_of_ranks(store: StoredGraph) -> None:
     seeds = store.split("train")
 
     def global_batches(world_size: int) -> list[set[int]]:
@@ -70,7 +67,7 @@ def test_a_global_batch_is_the_same_on_any_number_of_ranks(store: GraphStore) ->
     assert global_batches(1) == global_batches(2) == global_batches(4)
 
 
-def test_ranks_share_a_global_batch_without_overlap_and_within_one_seed(store: GraphStore) -> None:
+def test_ranks_share_a_global_batch_without_overlap_and_within_one_seed(store: StoredGraph) -> None:
     seeds = store.split("train")[:11]
     batches = [next(iter(loader(store, SeedPlan(seeds, 4, rank, 4)))) for rank in range(4)]
     assert sorted(node for b in batches for node in counted(b)) == sorted(seeds.tolist())
@@ -78,7 +75,7 @@ def test_ranks_share_a_global_batch_without_overlap_and_within_one_seed(store: G
     assert {batch.global_batch_size for batch in batches} == {11}
 
 
-def test_a_rank_without_a_seed_borrows_one_that_does_not_count(store: GraphStore) -> None:
+def test_a_rank_without_a_seed_borrows_one_that_does_not_count(store: StoredGraph) -> None:
     seeds = store.split("train")[:2]
     batches = [next(iter(loader(store, SeedPlan(seeds, 5, rank, 3)))) for rank in range(3)]
     assert [batch.num_counted for batch in batches] == [1, 1, 0]
@@ -96,7 +93,7 @@ def test_epochs_are_shuffled_differently_and_reproducibly() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_background_threads_give_the_same_batches_in_the_same_order(
-    store: GraphStore, threads: int
+    store: StoredGraph, threads: int
 ) -> None:
     plan = SeedPlan(store.split("train"), 4)
     for own, ahead in zip(loader(store, plan), loader(store, plan, threads), strict=True):
@@ -107,7 +104,7 @@ def test_background_threads_give_the_same_batches_in_the_same_order(
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_loader_goes_on_where_its_state_says(store: GraphStore, threads: int) -> None:
+def test_a_loader_goes_on_where_its_state_says(store: StoredGraph, threads: int) -> None:
     plan = SeedPlan(store.split("train"), 4)
     first = loader(store, plan, threads)
     first.set_epoch(2)
@@ -123,7 +120,7 @@ def test_a_loader_goes_on_where_its_state_says(store: GraphStore, threads: int) 
     assert [batch.n_id.tolist() for batch in rest] == [batch.n_id.tolist() for batch in batches[3:]]
 
 
-def test_an_abandoned_loader_ends_its_threads(store: GraphStore) -> None:
+def test_an_abandoned_loader_ends_its_threads(store: StoredGraph) -> None:
     import threading
 
     iterator = iter(loader(store, SeedPlan(store.split("train"), 1), threads=2))
@@ -132,7 +129,7 @@ def test_an_abandoned_loader_ends_its_threads(store: GraphStore) -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
 
 
-def test_a_batch_holds_the_rows_labels_degrees_and_norms_of_its_nodes(store: GraphStore) -> None:
+def test_a_batch_holds_the_rows_labels_degrees_and_norms_of_its_nodes(store: StoredGraph) -> None:
     batch = next(iter(loader(store, SeedPlan(store.split("train"), 6))))
     nodes = batch.n_id.numpy()
     np.testing.assert_array_equal(batch.x.numpy(), store.features[nodes])
@@ -152,12 +149,8 @@ def test_edge_weights_follow_their_edges(tmp_path: Path) -> None:
     data = random_graph()
     data.edge_weight = np.random.default_rng(1).uniform(1, 2, len(data.src)).astype(np.float32)
     store = stored(tmp_path / "store", data)
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (-1,), edge_ids=True)
     plan = SeedPlan(store.split("train"), 1000, shuffle=False)
-    batches = NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=BlockNeeds(weight=True), threads=0
-    )
-    (batch,) = batches
+    (batch,) = cpu_loader(store, plan, (-1,), needs=BlockNeeds(weight=True), threads=0)
     (block,) = batch.blocks
     dst = np.repeat(batch.n_id[: block.num_dst].numpy(), np.diff(block.indptr.numpy()))
     src = batch.n_id.numpy()[block.indices.numpy()]
@@ -168,7 +161,7 @@ def test_edge_weights_follow_their_edges(tmp_path: Path) -> None:
     assert found == sorted(edge for edge in given_edges if edge[1] in train)
 
 
-def test_a_batch_runs_through_a_plain_pyg_model(store: GraphStore) -> None:
+def test_a_batch_runs_through_a_plain_pyg_model(store: StoredGraph) -> None:
     from torch_geometric.nn import GraphSAGE
 
     batch = next(iter(loader(store, SeedPlan(store.split("train"), 6))))
@@ -184,7 +177,7 @@ def test_a_batch_runs_through_a_plain_pyg_model(store: GraphStore) -> None:
     torch.testing.assert_close(full, trimmed)
 
 
-def test_a_whole_graph_block_maps_the_stores_own_pages(store: GraphStore) -> None:
+def test_a_whole_graph_block_maps_the_stores_own_pages(store: StoredGraph) -> None:
     block = whole_graph_block(store, BlockNeeds(), 5, 20)
     assert block.indices.data_ptr() == store.indices[store.indptr[5] :].ctypes.data
     assert block.dst_offset == 5
@@ -194,12 +187,12 @@ def test_a_whole_graph_block_maps_the_stores_own_pages(store: GraphStore) -> Non
         assert block.indices[block.indptr[i] : block.indptr[i + 1]].tolist() == own.tolist()
 
 
-def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: GraphStore) -> None:
+def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: StoredGraph) -> None:
     seeds = store.split("train")
     batches = []
     for rank in range(4):
         full = FullGraphLoader(
-            store, MappedFeatures(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
+            store, InPlaceFeatures.of(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
         )
         full.set_epoch(1)
         (batch,) = full

@@ -319,7 +319,7 @@ def test_int32_blocks_give_the_same(kind: Kind) -> None:
 def test_the_mlp_looks_at_the_seeds_rows_alone() -> None:
     model, x = build(MLP), torch.randn(9, IN)
     block = Block(torch.tensor([0, 1, 1, 1]), torch.tensor([8]), num_src=9)
-    assert not model.needs.edges
+    assert not model.uses_graph
     with torch.no_grad():
         close(model(x, [block]), model(x[:3]), 0)
         assert model(x, ()).shape == (9, OUT)

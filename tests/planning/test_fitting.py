@@ -10,7 +10,7 @@ import pytest
 
 from gnntrain.app import compose_config
 from gnntrain.config import Config
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.planning import fitting, memory
 from gnntrain.planning.fitting import judge
 from gnntrain.planning.measured import BatchSize, EvaluationCost, RankMeasure
@@ -40,7 +40,7 @@ def measure(**changes: object) -> RankMeasure:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
     folder = tmp_path_factory.mktemp("stores")
     keys = ["dataset.num_nodes=1000", f"dataset.store_dir={folder}"]
     return prepare_store(compose_config(keys).config.dataset).store
@@ -62,7 +62,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 
 def judged(
-    store: GraphStore, *overrides: str, ranks: int = 1, **changes: object
+    store: StoredGraph, *overrides: str, ranks: int = 1, **changes: object
 ) -> dict[str, Check]:
     config = compose_config(["trainer.gpus=0", *overrides]).config
     measures = [measure(**changes)] * ranks
@@ -71,7 +71,7 @@ def judged(
     return {found.name: found for found in judge(config, store, measures, host, GPU, moments)}
 
 
-def test_a_run_that_fits_needs_no_hint(store: GraphStore, machine: SimpleNamespace) -> None:
+def test_a_run_that_fits_needs_no_hint(store: StoredGraph, machine: SimpleNamespace) -> None:
     found = judged(store)
     assert {one.judgement for one in found.values()} == {"ok"}
     assert not any(one.hint for one in found.values())
@@ -79,7 +79,7 @@ def test_a_run_that_fits_needs_no_hint(store: GraphStore, machine: SimpleNamespa
 
 
 def test_steps_that_are_too_large_name_a_batch_size_that_fits(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     machine.available = 200 * MIB  # and the 400 MiB that this process holds already
     memory_found = judged(store)["memory"]
@@ -88,14 +88,14 @@ def test_steps_that_are_too_large_name_a_batch_size_that_fits(
 
 
 def test_a_full_graph_step_that_is_too_large_names_the_sampler(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     machine.available = 200 * MIB
     assert "sampler=neighbor" in judged(store, "sampler=full")["memory"].hint
 
 
 def test_too_many_ranks_name_a_number_that_fits(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     machine.available = 2 * GIB
     found = judged(store, "distributed.num_processes=4", ranks=4, own_peak=710 * MIB,
@@ -105,7 +105,7 @@ def test_too_many_ranks_name_a_number_that_fits(
 
 
 def test_layers_that_are_too_large_name_a_limit_beyond_which_they_go_to_disk(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     wide = ["model.hidden_channels=1000000", "evaluation.memory_limit=100"]
     machine.available = 2 * GIB
@@ -119,7 +119,7 @@ def test_layers_that_are_too_large_name_a_limit_beyond_which_they_go_to_disk(
 
 
 def test_a_disk_that_is_too_small_names_the_run_directory(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     machine.disk = 100
     found = judged(store)["disk"]
@@ -129,7 +129,7 @@ def test_a_disk_that_is_too_small_names_the_run_directory(
 
 
 def test_shared_memory_that_is_too_small_says_how_much_would_do(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     wide = "model.hidden_channels=1000000"
     assert judged(store, wide, ranks=2)["/dev/shm"].judgement == "ok"
@@ -141,7 +141,7 @@ def test_shared_memory_that_is_too_small_says_how_much_would_do(
 
 
 def test_a_store_beyond_the_page_cache_is_noted(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     found = judged(store, store_bytes=17 * GIB)["page cache"]
     assert found.judgement == "note"
@@ -154,7 +154,7 @@ def test_a_gpu_that_is_too_small_names_the_key(
     batch: int,
     evaluation: int,
     key: str,
-    store: GraphStore,
+    store: StoredGraph,
     machine: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_gpu_that_is_too_small_names_the_key(
 
 
 def test_memory_is_the_worst_of_training_and_evaluation(
-    store: GraphStore, machine: SimpleNamespace
+    store: StoredGraph, machine: SimpleNamespace
 ) -> None:
     config = compose_config(["model.hidden_channels=100000"]).config
     moments = layer_matrices(config, store, (0, 8), 1)
@@ -185,14 +185,14 @@ def test_memory_is_the_worst_of_training_and_evaluation(
     assert machine
 
 
-def test_what_torch_measured_on_a_gpu_counts_more_than_the_formula(store: GraphStore) -> None:
+def test_what_torch_measured_on_a_gpu_counts_more_than_the_formula(store: StoredGraph) -> None:
     estimate = gpu_memory(Config(), store, measure(), [])
     measured = gpu_memory(Config(), store, measure(gpu_peak=3 * GIB), [])
     assert estimate.total < GIB
     assert measured.total - estimate.total > 2 * GIB
 
 
-def test_paths_are_looked_at_where_they_will_be(tmp_path: Path, store: GraphStore) -> None:
+def test_paths_are_looked_at_where_they_will_be(tmp_path: Path, store: StoredGraph) -> None:
     found = judged(store, f"run.dir={tmp_path}/not/yet")
     assert found["disk"].judgement == "ok"
     assert list(tmp_path.iterdir()) == []

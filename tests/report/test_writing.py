@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from PIL import Image
 
 from gnntrain.cli import main
-from gnntrain.config import Config, SAGEConfig, SyntheticConfig, TrainerConfig
+from gnntrain.config import Config, ModelConfig, SyntheticConfig, TrainerConfig
 from gnntrain.config.schema import RunConfig
 from gnntrain.errors import UserError
 from gnntrain.report.content import Figure
@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dataset = SyntheticConfig(num_nodes=400, num_classes=3, store_dir=str(folder / "stores"))
     config = Config(
         dataset=dataset,
-        model=SAGEConfig(hidden_channels=16),
+        model=ModelConfig(name="sage", hidden_channels=16),
         trainer=TrainerConfig(epochs=3, gpus=0),
         run=RunConfig(dir=str(folder / "run")),
     )

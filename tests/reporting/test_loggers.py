@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import math
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from gnntrain.errors import UserError
-from gnntrain.reporting import loggers
+from gnntrain.reporting import loggers, trackers
 from gnntrain.reporting.loggers import LOGGERS, build_loggers, check_loggers
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import Callback, EpochRecord, Summary
@@ -227,6 +228,24 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> FakeMlflow:
     module = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", module)
     return module
+
+
+def test_the_ids_of_services_are_on_the_disk_before_they_are_known(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trackers.keep_id(run, "wandb", "first")
+
+    def full(handle: int) -> None:
+        raise OSError(28, f"No space left on device {handle}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            trackers.keep_id(run, "wandb", "second")
+    assert trackers.kept_id(run, "wandb") == "first"
+    assert [path.name for path in run.path.glob("*trackers*")] == ["trackers.json"]
+    trackers.keep_id(run, "mlflow", "third")
+    assert trackers.kept_id(run, "wandb") == "first"
 
 
 def test_mlflow_gets_configuration_epochs_and_end(run: RunDirectory, mlflow: FakeMlflow) -> None:

@@ -4,12 +4,13 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gnntrain.reporting.text import (
     ASCII,
     UNICODE,
+    counted,
     format_bytes,
     format_fraction,
     format_loss,
@@ -155,6 +156,7 @@ def test_a_sparkline_passes_over_what_is_not_a_number() -> None:
     st.lists(st.floats(-1e300, 1e300) | st.just(math.nan) | st.none(), max_size=300),
     st.integers(1, 80),
 )
+@example([0.0, 2.2250738585e-313], 2)  # of a range so narrow that its inverse overflows
 @settings(max_examples=50)
 def test_a_sparkline_never_exceeds_its_width(values: list[float | None], width: int) -> None:
     line = sparkline(values, width, UNICODE)
@@ -169,3 +171,10 @@ def test_a_path_is_shown_as_one_would_type_it(
     assert shown_path(tmp_path / "runs" / "a") == "runs/a"
     assert shown_path("runs/a") == "runs/a"
     assert shown_path("/elsewhere") == "/elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 epochs"), (1, "1 epoch"), (2000, "2,000 epochs")]
+)
+def test_a_number_is_counted_with_its_noun(number: int, text: str) -> None:
+    assert counted(number, "epoch") == text

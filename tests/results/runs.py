@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnntrain.config import Config, from_dict
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models import GNN, build_model
 from gnntrain.reporting.rundir import RunDirectory
@@ -18,7 +18,7 @@ from gnntrain.training.checkpoint import save_checkpoint
 from gnntrain.training.evaluation import LayerwiseEvaluator
 
 
-def run_of(path: Path, store: GraphStore, model: dict[str, Any], **config: Any) -> GNN:
+def run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any) -> GNN:
     """A run directory at `path` about `store`, and its model, whose weights are random."""
     num_layers = model.get("num_layers", 2)
     sampler = {"fan_outs": [5] * num_layers}
@@ -36,7 +36,7 @@ def run_of(path: Path, store: GraphStore, model: dict[str, Any], **config: Any) 
     return made
 
 
-def write_run(path: Path, store: GraphStore, config: Config, model: torch.nn.Module) -> None:
+def write_run(path: Path, store: StoredGraph, config: Config, model: torch.nn.Module) -> None:
     run = RunDirectory.create(
         directory=path, name=None, default_name="x", config=config.to_dict(), seed=0
     )
@@ -45,7 +45,7 @@ def write_run(path: Path, store: GraphStore, config: Config, model: torch.nn.Mod
     save_checkpoint(run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3})
 
 
-def logits_of(store: GraphStore, model: GNN) -> torch.Tensor:
+def logits_of(store: StoredGraph, model: GNN) -> torch.Tensor:
     """The model's exact logits of all nodes."""
     context = DistributedContext()
     scratch = SharedBuffers(context, store.path, 2**30)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.results.export import export
 from tests.graphs import random_graph, stored
@@ -68,7 +68,7 @@ def agree_without_us(folders: list[Path]) -> str:
     return done.stdout + done.stderr
 
 
-def keep_graph(folder: Path, store: GraphStore, logits: torch.Tensor) -> None:
+def keep_graph(folder: Path, store: StoredGraph, logits: torch.Tensor) -> None:
     """The graph as PyG's users have it, beside the export."""
     dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
     arrays: dict[str, Any] = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from gnntrain import plugins
 from gnntrain.config import from_dict
 from gnntrain.errors import UserError
 from gnntrain.loading.features import as_tensor
-from gnntrain.models import PlainModel, build_model, plugin
-from gnntrain.results import pyg_model
+from gnntrain.models import PlainModel, build_model
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from tests.graphs import stored
@@ -31,10 +31,9 @@ def make(num_inputs, num_outputs, width=4):
 def test_it_predicts_and_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_package.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("theirs", "their_package:make", plugin.ENTRY_POINT_GROUP)
+    point = EntryPoint("theirs", "their_package:make", plugins.MODELS)
     found = EntryPoints([point])
-    for module in (plugin, pyg_model):
-        monkeypatch.setattr(module, "entry_points", lambda **wanted: found.select(**wanted))
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: found.select(**wanted))
     store = stored(tmp_path / "store")
     model = {"name": "theirs", "num_layers": 2, "options": {"width": 8}}
     raw = {"model": model, "sampler": {"fan_outs": [3, 3]}, "evaluation": {"batch_size": 7}}

@@ -14,9 +14,9 @@ import torch
 from gnntrain.commands.predict import predicting_config
 from gnntrain.config import FilesConfig, from_dict
 from gnntrain.data.graph import AnyArray
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.results import files
 from gnntrain.results.prediction import predict
 from gnntrain.run import saved_config
@@ -39,7 +39,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     data = random_graph(node_ids=encoded(IDS), class_names=encoded(NAMES))
     return stored(tmp_path / "store", data)
 
@@ -55,7 +55,7 @@ def columns(path: Path) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz", ".npy"])
 def test_classes_have_the_users_words_and_the_probability_of_the_model(
-    tmp_path: Path, store: GraphStore, ending: str
+    tmp_path: Path, store: StoredGraph, ending: str
 ) -> None:
     model = run_of(tmp_path / "run", store, SAGE)
     done = predict(tmp_path / "run", tmp_path / f"out{ending}")
@@ -74,7 +74,7 @@ def test_classes_have_the_users_words_and_the_probability_of_the_model(
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_probabilities_have_a_column_a_class(
-    tmp_path: Path, store: GraphStore, ending: str
+    tmp_path: Path, store: StoredGraph, ending: str
 ) -> None:
     model = run_of(tmp_path / "run", store, SAGE)
     predict(tmp_path / "run", tmp_path / f"out{ending}", what="probabilities", nodes="test")
@@ -116,7 +116,7 @@ def test_several_labels_are_0_or_1_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_embeddings_enter_the_last_layer(
-    tmp_path: Path, store: GraphStore, num_layers: int
+    tmp_path: Path, store: StoredGraph, num_layers: int
 ) -> None:
     model = run_of(tmp_path / "run", store, {"name": "mlp", "num_layers": num_layers})
     predict(tmp_path / "run", tmp_path / "out.npz", what="embeddings", nodes="val")
@@ -127,7 +127,7 @@ def test_embeddings_enter_the_last_layer(
 
 @pytest.mark.parametrize("name", ["ids.txt", "ids.csv", "ids.npy"])
 def test_nodes_are_written_in_the_order_of_a_file(
-    tmp_path: Path, store: GraphStore, name: str
+    tmp_path: Path, store: StoredGraph, name: str
 ) -> None:
     model = run_of(tmp_path / "run", store, SAGE)
     wanted = [31, 7, 0, 31]
@@ -147,7 +147,7 @@ def test_nodes_are_written_in_the_order_of_a_file(
 
 
 def test_what_cannot_be_is_told_before_anything_is_computed(
-    tmp_path: Path, store: GraphStore
+    tmp_path: Path, store: StoredGraph
 ) -> None:
     run_of(tmp_path / "run", store, SAGE)
     (tmp_path / "old.csv").write_text("precious")
@@ -172,7 +172,7 @@ def test_what_cannot_be_is_told_before_anything_is_computed(
 
 @pytest.mark.parametrize("ending", [".csv", ".npz"])
 def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
-    tmp_path: Path, store: GraphStore, ending: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: StoredGraph, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_of(tmp_path / "run", store, SAGE)
     write = files._WRITERS[ending]
@@ -188,7 +188,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
 
 
 def test_no_more_than_a_chunk_is_computed_at_a_time(
-    tmp_path: Path, store: GraphStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_of(tmp_path / "run", store, SAGE)
     sizes = []
@@ -246,10 +246,10 @@ def test_columns_of_labels_are_no_features_of_a_graph_to_predict_for(tmp_path: P
     with_labels = prepare_store(FilesConfig(**given), labelled=False).store
     assert with_labels.num_features == 3
     assert (with_labels.labels == -1).all()
-    assert MappedFeatures(with_labels).num_features == 3
+    assert InPlaceFeatures.of(with_labels).num_features == 3
 
 
-def test_other_features_are_told(tmp_path: Path, store: GraphStore) -> None:
+def test_other_features_are_told(tmp_path: Path, store: StoredGraph) -> None:
     run_of(tmp_path / "run", store, SAGE)
     new = own_graph(tmp_path, "new", labelled=False)
     config = from_dict({"dataset": {"name": "files", **new}})

@@ -118,6 +118,7 @@ def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_p
         train_one(source)
     task = source.next()
     assert task is not None
+    task[0].metric = "accuracy"
     told = [source.is_hopeless(task[0], epoch, 20, 0.0) for epoch in range(1, 21)]
     assert told == [False, False, *[True] * 17, False]
 
@@ -129,6 +130,7 @@ def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
         train_one(source)
     task = source.next()
     assert task is not None
+    task[0].metric = "accuracy"
     assert not source.is_hopeless(task[0], 10, 20, None)
     assert not source.is_hopeless(task[0], 10, 20, math.nan)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
-from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -25,14 +27,12 @@ from tests.training.test_trainer import Listener, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
-from gnntrain.loading.device_features import PlacedFeatures
-from gnntrain.loading.features import stored_rows
-from gnntrain.sampling.gpu import TritonNeighborSampler
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
+from gnntrain.sampling.gpu import GPUSampler
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> GraphStore:
+def store(tmp_path: Path) -> StoredGraph:
     return stored(
         tmp_path / "store", random_graph()
     )  # 30 training nodes: 3 steps of 8 and one of 6
@@ -44,26 +44,23 @@ def run_again(body: Callable[[], None]) -> Callable[[], None]:
 
 
 def trainer(
-    store: GraphStore, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
+    store: StoredGraph, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
 ) -> tuple[Trainer, Listener]:
     torch.manual_seed(0)
     place, listener = torch.device(device), Listener()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
     needs = needs_of(model)
-    graph = DeviceGraph.of(store, needs, place, torch.from_numpy(store.indices).to(place))
-    sampler = TritonNeighborSampler(
-        graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None
-    )
-    features = PlacedFeatures(LazyFeatures(stored_rows(store).to(place)), place)
+    graph = GraphTensors.of(store, needs, place)
+    sampler = GPUSampler(graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None)
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(place)), place)
     plan = SeedPlan(store.split("train"), 8)
-    loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
     made = Trainer(
         model,
         loader,
         Scripted(),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=config,
         context=DistributedContext(device=place),
         callbacks=(listener,),
@@ -85,7 +82,7 @@ def trainer(
     ids=str,
 )
 def test_losses_are_those_of_steps_that_are_not_recorded(
-    store: GraphStore, device: str, keys: dict[str, Any]
+    store: StoredGraph, device: str, keys: dict[str, Any]
 ) -> None:
     eager, eager_told = trainer(store, device, **keys)
     recorded, told = trainer(store, device, cuda_graph=True, **keys)
@@ -105,7 +102,7 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
 @pytest.mark.parametrize("kind", [GCN, GIN, GAT, GATv2])
 def test_every_model_can_be_recorded(
-    store: GraphStore, device: str, kind: Callable[..., GNN]
+    store: StoredGraph, device: str, kind: Callable[..., GNN]
 ) -> None:
     eager, eager_told = trainer(store, device, kind)
     recorded, told = trainer(store, device, kind, cuda_graph=True)
@@ -116,7 +113,7 @@ def test_every_model_can_be_recorded(
 
 
 @on_each_device
-def test_a_loss_that_is_not_finite_is_found_at_its_step(store: GraphStore, device: str) -> None:
+def test_a_loss_that_is_not_finite_is_found_at_its_step(store: StoredGraph, device: str) -> None:
     recorded, _ = trainer(store, device, cuda_graph=True, lr=1e30, log_every=1, epochs=5)
     with pytest.raises(RunError, match=r"step \d of 4 \(seed nodes"):
         recorded.fit()
@@ -124,21 +121,20 @@ def test_a_loss_that_is_not_finite_is_found_at_its_step(store: GraphStore, devic
 
 @on_each_device
 def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
-    store: GraphStore, device: str
+    store: StoredGraph, device: str
 ) -> None:
     made, _ = trainer(store, device, cuda_graph=True)
     made._loader.load_state_dict({"epoch": 0, "step": 3})  # the last one, of 6 seeds
     recorded = made._recorded
     assert recorded is not None
     totals = EpochTotals.start(torch.device(device))
-    loader = cast("DeviceNeighborLoader", made._loader)
     sizes = []
     for epoch in range(3):
-        for step in loader.seed_batches():
+        for step in recorded.batches:
             recorded(step, totals)
             assert recorded._given is not None
             sizes.append(len(recorded._given.seeds))
-        loader.set_epoch(epoch + 1)
+        made._loader.set_epoch(epoch + 1)
     assert sizes == [6] + [8] * 8
     assert recorded._replay is not None
     assert int(totals.step) == len(sizes)

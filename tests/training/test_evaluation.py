@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
-from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
@@ -33,6 +33,7 @@ from gnntrain.training.evaluation import (
 from gnntrain.training.forward import needs_of
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 VARIANTS: list[dict[str, Any]] = [
     {"name": "sage", "aggregator": "mean", "norm": "batch"},
@@ -47,7 +48,7 @@ VARIANTS: list[dict[str, Any]] = [
 VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
 
 
-def make_model(store: GraphStore, variant: dict[str, Any], num_layers: int = 3) -> GNN:
+def make_model(store: StoredGraph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
     torch.manual_seed(0)
     config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
     config.num_layers = num_layers
@@ -76,11 +77,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
+def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
-        store, MappedFeatures(store), plan, num_layers=model.num_layers, needs=needs_of(model)
+        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=needs_of(model)
     )
     (batch,) = loader
     with torch.no_grad():
@@ -88,7 +89,7 @@ def full_forward(store: GraphStore, model: GNN) -> torch.Tensor:
     return logits
 
 
-def layerwise(store: GraphStore, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
+def layerwise(store: StoredGraph, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
     return LayerwiseEvaluator(store, context, SharedBuffers(context, tmp_path, limit), **options)
@@ -134,13 +135,10 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
-    fan_outs = (-1,) * model.num_layers if model.needs.edges else ()
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
+    fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
     plan = SeedPlan(np.arange(store.num_nodes), 9)
     expected = full_forward(store, model)
-    batches = NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=needs_of(model), threads=0
-    )
+    batches = cpu_loader(store, plan, fan_outs, needs=needs_of(model), threads=0)
     for batch in batches:
         with torch.no_grad():
             found = model(batch.x, batch.blocks)
@@ -174,7 +172,7 @@ def test_evaluation_leaves_the_model_in_the_mode_it_was(tmp_path: Path) -> None:
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
-    store = GraphStore.open(folder / "store")
+    store = StoredGraph.open(folder / "store")
     answers: dict[str, Any] = {}
     for name, all_ranks in (("all", True), ("one", False)):
         evaluator = LayerwiseEvaluator(
@@ -192,7 +190,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[GraphStore, list[Any]]:
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, list[Any]]:
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
@@ -202,7 +200,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[GraphStore, l
 
 @pytest.mark.parametrize("who", ["all", "one"])
 def test_ranks_together_give_what_one_gives_and_all_know_it(
-    tmp_path: Path, three_ranks: tuple[GraphStore, list[Any]], who: str
+    tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]], who: str
 ) -> None:
     store, by_rank = three_ranks
     alone = layerwise(store, tmp_path)
@@ -216,19 +214,16 @@ def test_ranks_together_give_what_one_gives_and_all_know_it(
 
 
 def sampled(
-    store: GraphStore,
+    store: StoredGraph,
     model: GNN,
     fan_outs: tuple[int, ...],
     batch_size: int = 4,
     context: DistributedContext | None = None,
 ) -> Any:
     context = context or DistributedContext()
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     loaders = {
-        split: NeighborLoader(
+        split: cpu_loader(
             store,
-            MappedFeatures(store),
-            sampler,
             SeedPlan(
                 store.split(split),
                 batch_size,
@@ -237,12 +232,13 @@ def sampled(
                 shuffle=False,
                 redraw=False,
             ),
+            fan_outs,
             needs=needs_of(model),
             threads=0,
         )
         for split in ("train", "val", "test")
     }
-    return SampledEvaluator(store, loaders, context).evaluate(model)
+    return SampledEvaluator(NodeClassification(store), loaders, context).evaluate(model)
 
 
 def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: Path) -> None:
@@ -251,7 +247,7 @@ def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: P
     assert sampled(store, model, (-1, -1, -1)) == layerwise(store, tmp_path).evaluate(model)
 
 
-def decided_model(store: GraphStore) -> GNN:
+def decided_model(store: StoredGraph) -> GNN:
     """A model whose answers change with its neighbours."""
     model = make_model(store, VARIANTS[2])
     for parameter in model.parameters():
@@ -260,7 +256,7 @@ def decided_model(store: GraphStore) -> GNN:
 
 
 def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_shared_out(
-    tmp_path: Path, three_ranks: tuple[GraphStore, list[Any]]
+    tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]]
 ) -> None:
     store, by_rank = three_ranks
     model = decided_model(store)

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import (
-    DeviceFeatures,
-    PlacedFeatures,
-    StagedFeatures,
-    cached_table,
+from gnntrain.loading.feature_placement import cached_rows
+from gnntrain.loading.features import (
+    CopiedFeatures,
+    FeatureSource,
+    InPlaceFeatures,
+    stored_rows,
 )
-from gnntrain.loading.features import stored_rows
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import LayerwiseEvaluator
@@ -30,38 +30,38 @@ from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, m
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph
+from gnntrain.loading.graph import GraphTensors
 
 PLENTY, NONE = 2**40, 0
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     return stored(
         tmp_path / "store", random_graph(edge_weight=weights), feature_dtype=request.param
     )
 
 
-def place(store: GraphStore, kind: str, device: torch.device) -> DeviceFeatures:
+def place(store: StoredGraph, kind: str, device: torch.device) -> FeatureSource:
     rows = stored_rows(store)
     if kind == "staged":
-        return StagedFeatures(rows, device)
+        return CopiedFeatures(rows, device)
     if kind == "cached":
         on_gpu = device.type == "cuda"
         cold = rows.pin_memory() if on_gpu else rows.clone()
-        return PlacedFeatures(cached_table(cold, torch.tensor([0, 7, 30]), device), device)
-    return PlacedFeatures(LazyFeatures(rows.to(device)), device)
+        return InPlaceFeatures(cached_rows(cold, torch.tensor([0, 7, 30]), device), device)
+    return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
 
 
 def evaluator(
-    store: GraphStore,
+    store: StoredGraph,
     scratch_dir: Path,
     device: str,
     *,
     room: int,
     features: str = "resident",
-    graph: DeviceGraph | None = None,
+    graph: GraphTensors | None = None,
     memory_limit: int = PLENTY,
 ) -> LayerwiseEvaluator:
     context = DistributedContext(device=torch.device(device))
@@ -71,7 +71,7 @@ def evaluator(
         store,
         context,
         DeviceBuffers(context, host, room),
-        features=None if placed.waits else placed.named(),
+        features=placed.select(),
         graph=graph,
     )
 
@@ -87,7 +87,7 @@ BOTH = [(variant, "float32") for variant in VARIANTS] + [(VARIANTS[0], "bfloat16
     ("variant", "store"), BOTH, indirect=["store"], ids=[*VARIANT_NAMES, "in-half"]
 )
 def test_logits_are_the_hosts(
-    store: GraphStore,
+    store: StoredGraph,
     tmp_path: Path,
     device: str,
     variant: dict[str, Any],
@@ -113,13 +113,12 @@ def test_logits_are_the_hosts(
 @on_each_device
 @pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
 def test_edges_on_the_device_are_the_stores(
-    store: GraphStore, tmp_path: Path, device: str, room: int
+    store: StoredGraph, tmp_path: Path, device: str, room: int
 ) -> None:
     model = make_model(store, VARIANTS[3])  # takes weights and norms
     expected = layerwise(store, tmp_path).logits(model)
     place = torch.device(device)
-    indices = torch.from_numpy(store.indices).to(place)
-    graph = DeviceGraph.of(store, needs_of(model), place, indices)
+    graph = GraphTensors.of(store, needs_of(model), place)
     model.to(device)
     found = evaluator(store, tmp_path, device, room=room, graph=graph).logits(model)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
@@ -127,7 +126,7 @@ def test_edges_on_the_device_are_the_stores(
 
 @on_each_device
 def test_metrics_are_the_hosts_and_the_memory_is_given_back(
-    store: GraphStore, tmp_path: Path, device: str
+    store: StoredGraph, tmp_path: Path, device: str
 ) -> None:
     model = make_model(store, VARIANTS[0])
     expected = layerwise(store, tmp_path).evaluate(model)
@@ -136,11 +135,11 @@ def test_metrics_are_the_hosts_and_the_memory_is_given_back(
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
         assert found[split] == pytest.approx(metrics)
-    assert ours._buffers._matrices == {}  # type: ignore[attr-defined]
+    assert ours.buffers._matrices == {}  # type: ignore[attr-defined]
 
 
 def test_layers_beyond_the_memory_limit_go_to_disk(
-    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path | None] = []
 

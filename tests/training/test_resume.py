@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
 from gnntrain.models import SAGE
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.evaluation import LayerwiseEvaluator
@@ -44,7 +45,7 @@ class Interrupting(Listener):
 
 
 def make(
-    store: GraphStore,
+    store: StoredGraph,
     directory: Path,
     *,
     context: DistributedContext | None = None,
@@ -71,8 +72,7 @@ def make(
         model,
         make_loader(store, context, 8 // context.world_size, kind),
         LayerwiseEvaluator(store, context, scratch),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),
         context=context,
         callbacks=() if listener is None else (listener,),
@@ -97,7 +97,7 @@ def assert_same(found: Trainer, wanted: Trainer) -> None:
 
 
 def resumed(
-    store: GraphStore, directory: Path, listener: Listener | None = None, **keys: Any
+    store: StoredGraph, directory: Path, listener: Listener | None = None, **keys: Any
 ) -> Trainer:
     trainer = make(store, directory, listener=listener, **keys)
     state, path, _ = load_last(directory)
@@ -244,7 +244,7 @@ def broken_off(trainer: Trainer, step: int) -> None:
 
 
 def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
+    store = StoredGraph.open(payload["store"])
     whole = make(store, payload["whole"], context=context)
     whole.fit()
     broken_off(make(store, payload["broken"], context=context), STEPS + 3)

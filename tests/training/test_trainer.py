@@ -10,18 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnntrain.config import TrainerConfig
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.loader import FullGraphLoader, Loader, SeedPlan
 from gnntrain.models import SAGE
-from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 
 class Scripted:
@@ -54,18 +55,16 @@ class Listener:
 
 
 def make_loader(
-    store: GraphStore, context: DistributedContext, batch_size: int, kind: str = "neighbor"
+    store: StoredGraph, context: DistributedContext, batch_size: int, kind: str = "neighbor"
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
-    features = MappedFeatures(store)
     if kind == "full":
-        return FullGraphLoader(store, features, plan, num_layers=2)
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 2))
-    return NeighborLoader(store, features, sampler, plan, threads=1)
+        return FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2)
+    return cpu_loader(store, plan, threads=1)
 
 
 def make_trainer(
-    store: GraphStore,
+    store: StoredGraph,
     context: DistributedContext | None = None,
     *,
     batch_size: int = 8,
@@ -83,8 +82,7 @@ def make_trainer(
         model,
         make_loader(store, context, batch_size, kind),
         Scripted(values),
-        task=store.task,
-        metric="accuracy",
+        task=NodeClassification(store),
         config=TrainerConfig(lr=0.05, **keys),
         context=context,
         checkpoints=checkpoints,
@@ -94,7 +92,7 @@ def make_trainer(
 
 def fit(context: DistributedContext, job: dict[str, Any]) -> tuple[list[float], list[Tensor]]:
     """Losses and weights of three epochs."""
-    store = GraphStore.open(job["store"])
+    store = StoredGraph.open(job["store"])
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     torch.manual_seed(0)
     for parameter in model.parameters():
@@ -248,7 +246,7 @@ def test_a_callback_can_end_training_and_the_others_are_still_told(tmp_path: Pat
 
 
 def fit_pruned_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = GraphStore.open(payload["store"])
+    store = StoredGraph.open(payload["store"])
     trainer = make_trainer(store, context, epochs=9, callbacks=(PrunesAfter(2),))
     result = trainer.fit()
     told = (len(result.records), result.is_pruned)

@@ -1,16 +1,35 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sk
+from torch import Tensor
+from torch.nn import functional as F
 
-from gnntrain.training.metrics import compute_metrics
+from gnntrain.tasks import NodeClassification
 
 RNG = np.random.default_rng(0)
+
+
+def task_of(
+    kind: str, metric: str = "accuracy", ogb_name: str | None = None, label_smoothing: float = 0.0
+) -> NodeClassification:
+    """A task over a graph of which only the labels' kind matters."""
+    graph: Any = SimpleNamespace(
+        task=kind, metric=metric, ogb_name=ogb_name, num_classes=3, class_names=None
+    )
+    return NodeClassification(graph, label_smoothing=label_smoothing)
+
+
+def compute_metrics(
+    logits: Tensor, labels: Tensor, kind: str, metric: str, ogb_name: str | None = None
+) -> dict[str, float]:
+    return task_of(kind, metric, ogb_name).metrics(logits, labels)
 
 
 def test_multiclass_metrics_are_scikit_learns() -> None:
@@ -104,7 +123,44 @@ def test_ogb_data_sets_are_judged_by_ogbs_own_evaluator(
     logits = torch.from_numpy(RNG.normal(size=shape).astype(np.float32))
     size = shape[0] if task == "multiclass" else shape
     labels = torch.from_numpy(RNG.integers(0, 2, size))
-    with_ogb = compute_metrics(logits, labels, task, metric, ogb_name=name)  # type: ignore[arg-type]
-    without = compute_metrics(logits, labels, task, metric)  # type: ignore[arg-type]
+    with_ogb = compute_metrics(logits, labels, task, metric, ogb_name=name)
+    without = compute_metrics(logits, labels, task, metric)
     assert asked == [name]
     assert with_ogb[metric] == pytest.approx(without[metric], abs=1e-5)
+
+
+def test_multiclass_is_the_summed_cross_entropy() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    labels = torch.tensor([0, 0], dtype=torch.int32)
+    expected = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))
+    assert float(task_of("multiclass").loss(logits, labels)) == pytest.approx(expected)
+
+
+def test_binary_is_the_summed_logistic_loss_of_one_logit() -> None:
+    logits = torch.tensor([[2.0], [-1.0]])
+    labels = torch.tensor([1, 1], dtype=torch.int32)
+    expected = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))
+    assert float(task_of("binary").loss(logits, labels)) == pytest.approx(expected)
+
+
+def test_multilabel_is_the_mean_over_classes_summed_over_nodes() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(4, 3)
+    labels = torch.randint(0, 2, (4, 3), dtype=torch.uint8)
+    expected = 4 * F.binary_cross_entropy_with_logits(logits, labels.float())
+    torch.testing.assert_close(task_of("multilabel").loss(logits, labels), expected)
+
+
+def test_label_smoothing_mixes_the_target_with_the_uniform_distribution() -> None:
+    logits = torch.tensor([[3.0]])
+    smooth = task_of("binary", label_smoothing=0.2).loss(logits, torch.tensor([1]))
+    plain = task_of("binary").loss
+    mixed = 0.9 * plain(logits, torch.tensor([1])) + 0.1 * plain(logits, torch.tensor([0]))
+    torch.testing.assert_close(smooth, mixed)
+
+
+def test_low_precision_logits_are_summed_in_float32() -> None:
+    logits = torch.zeros(3, 2, dtype=torch.bfloat16)
+    loss = task_of("multiclass").loss(logits, torch.tensor([0, 1, 0]))
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(3 * math.log(2))

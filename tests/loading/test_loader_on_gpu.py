@@ -11,20 +11,20 @@ import torch
 from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import GraphStore
+from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.device_features import PlacedFeatures
-from gnntrain.loading.features import MappedFeatures, stored_rows
-from gnntrain.loading.loader import NeighborLoader, SeedPlan
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
+from gnntrain.loading.padded import PaddedBatches
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
-from gnntrain.sampling.gpu import TritonNeighborSampler
+from gnntrain.sampling.gpu import GPUSampler
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
 
@@ -33,29 +33,26 @@ ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> GraphStore:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     graph = random_graph(edge_weight=weights)
     return stored(tmp_path / "store", graph, feature_dtype=request.param)
 
 
 def loaders(
-    store: GraphStore,
+    store: StoredGraph,
     device: str,
     needs: BlockNeeds = ALL,
     fan_outs: tuple[int, ...] = FAN_OUTS,
     **options: Any,
-) -> tuple[DeviceNeighborLoader, NeighborLoader]:
+) -> tuple[BlockLoader, BlockLoader]:
     plan = SeedPlan(store.split("train"), 7, seed=5)
-    place, indices = torch.device(device), torch.from_numpy(store.indices).to(device)
-    graph = DeviceGraph.of(store, needs, place, indices)
-    weighted: dict[str, Any] = {"edge_ids": needs.weight}
-    ours = TritonNeighborSampler(graph.indptr, graph.indices, fan_outs, **weighted)
-    theirs = CPUNeighborSampler(store.indptr, store.indices, fan_outs, **weighted)
-    features = PlacedFeatures(LazyFeatures(stored_rows(store).to(device)), place)
+    graph = GraphTensors.of(store, needs, torch.device(device))
+    sampler = GPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), torch.device(device))
     return (
-        DeviceNeighborLoader(graph, features, ours, plan, needs=needs, **options),
-        NeighborLoader(store, MappedFeatures(store), theirs, plan, needs=needs, threads=0),
+        BlockLoader(graph, features, sampler, plan, needs=needs, **options),
+        cpu_loader(store, plan, fan_outs, needs=needs, threads=0),
     )
 
 
@@ -79,7 +76,7 @@ def assert_equal(ours: MiniBatch, theirs: MiniBatch) -> None:
 
 
 @on_each_device
-def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: GraphStore, device: str) -> None:
+def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: StoredGraph, device: str) -> None:
     for needs in (ALL, BlockNeeds()):
         pairs = list(zip(*loaders(store, device, needs), strict=True))
         assert len(pairs) == 5
@@ -88,7 +85,7 @@ def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: GraphStore, devic
 
 
 @on_each_device
-def test_a_loader_goes_on_where_its_state_says(store: GraphStore, device: str) -> None:
+def test_a_loader_goes_on_where_its_state_says(store: StoredGraph, device: str) -> None:
     ours, theirs = loaders(store, device)
     for loader in (ours, theirs):
         loader.load_state_dict({"epoch": 3, "step": 2})
@@ -102,7 +99,7 @@ def test_a_loader_goes_on_where_its_state_says(store: GraphStore, device: str) -
 @on_each_device
 @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1}, {"threads": 2, "prefetch": 4}])
 def test_batches_are_the_same_however_they_are_made_ahead(
-    store: GraphStore, device: str, options: dict[str, Any]
+    store: StoredGraph, device: str, options: dict[str, Any]
 ) -> None:
     if device == "cpu" and options["threads"] > 1:
         pytest.skip("Triton's interpreter runs in one thread")
@@ -115,11 +112,14 @@ def test_batches_are_the_same_however_they_are_made_ahead(
 
 
 @on_each_device
-def test_a_step_that_is_made_later_is_the_batch_and_padding(store: GraphStore, device: str) -> None:
+def test_a_step_that_is_made_later_is_the_batch_and_padding(
+    store: StoredGraph, device: str
+) -> None:
     ours, theirs = loaders(store, device, fan_outs=(3, 2))
     shapes = set()
-    for step, expected in zip(ours.seed_batches(), theirs, strict=True):
-        batch = ours.made(step)
+    padded = PaddedBatches(ours)
+    for step, expected in zip(padded, theirs, strict=True):
+        batch = padded.make(step)
         assert batch.is_padded
         assert (batch.num_counted, batch.global_batch_size) == (
             expected.num_counted,
@@ -142,19 +142,17 @@ def test_a_step_that_is_made_later_is_the_batch_and_padding(store: GraphStore, d
 
 
 @on_a_gpu
-def test_edges_are_read_from_pinned_host_memory(store: GraphStore, device: str) -> None:
+def test_edges_are_read_from_pinned_host_memory(store: StoredGraph, device: str) -> None:
     ours, theirs = loaders(store, device)
     pinned = torch.from_numpy(store.indices).pin_memory()
     graph = ours._graph
-    ours._sampler = TritonNeighborSampler(
-        graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device
-    )
+    ours.sampler = GPUSampler(graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device)
     for batch, expected in zip(ours, theirs, strict=True):
         assert_equal(batch, expected)
 
 
 @on_a_gpu
-def test_no_batch_is_overwritten_while_it_is_in_use(store: GraphStore, device: str) -> None:
+def test_no_batch_is_overwritten_while_it_is_in_use(store: StoredGraph, device: str) -> None:
     """What reads a batch is queued behind a long wait; later batches are made meanwhile, and memory
     that is free again is filled with other numbers."""
     ours, theirs = loaders(store, device, prefetch=3)
@@ -172,7 +170,7 @@ def test_no_batch_is_overwritten_while_it_is_in_use(store: GraphStore, device: s
 
 
 @on_each_device
-def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: GraphStore, device: str) -> None:
+def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: StoredGraph, device: str) -> None:
     ours, _ = loaders(store, device)
     batch = next(iter(ours)).to(device)
     x, edge_index, _ = trim_to_layer(

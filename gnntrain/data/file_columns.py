@@ -1,0 +1,308 @@
+"""The files of a user's graph as tables, and which of their columns is what.
+
+**Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
+`node_id`, `node` or `nid`, or the unnamed first one that pandas writes; else the first column,
+if there are others and its first value is not a fraction. Without an id (`id_column=none` says
+so), the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
+file holds an array called `ids`, `id` or `node_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from gnntrain.data.array_files import (
+    ARRAY_SUFFIXES,
+    Arrays,
+    ArrayTable,
+    load_arrays,
+    pick,
+    pick_or_only,
+)
+from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.graph import AnyArray
+from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
+from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, table_suffix
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
+    "id": ("id", "node_id", "node", "nid"),
+    "label": ("label", "labels", "class", "y"),
+    "split": ("split",),
+    "source": ("source", "src", "from"),
+    "target": ("target", "dst", "to"),
+}
+ID_ARRAYS = ("ids", "id", "node_id")
+_FEATURE_ARRAYS = ("features", "feature", "x", "feat")
+_LABEL_ARRAYS = ("labels", "label", "y")
+_EDGE_ARRAYS = ("edge_index", "edges")
+_WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
+
+NO_ID = "none"
+
+
+def is_array_file(path: Path) -> bool:
+    """Whether a file holds arrays, not a table."""
+    return path.suffix.lower() in ARRAY_SUFFIXES
+
+
+def feature_columns(path: Path, config: FilesConfig, bad: BadRows, *, labelled: bool) -> Columns:
+    """The features file: ids, numbers and, where they have no file of their own, labels and splits.
+
+    Args:
+        path: The file.
+        config: How it is read.
+        bad: Takes its bad rows.
+        labelled: Whether there must be labels. Columns of labels and splits are no features either
+            way.
+
+    Raises:
+        UserError: The file cannot be read, has no column of a name that is asked for, or no
+            labels though it should.
+    """
+    if is_array_file(path):
+        if labelled and config.labels is None:
+            raise UserError(
+                f"dataset.labels is not given, and {path} has no columns with names.",
+                "Give a file of labels.",
+            )
+        return _columns_of_arrays(path, _FEATURE_ARRAYS)
+    table = _open_user_table(path, config, bad)
+    places = _find_id(table, config)
+    # A graph to predict for may lack the columns that the run's configuration names.
+    if config.labels is None and (labelled or config.label_column in (None, *table.names)):
+        places |= _find(table, "label", config.label_column)
+    if labelled and config.labels is None and "label" not in places:
+        raise UserError(
+            f"dataset.labels is not given, and {path} has no column called "
+            f"{' or '.join(COLUMN_NAMES['label'])} (it has {_listed(table.names)}).",
+            "Give a file of labels, or the column's name as dataset.label_column.",
+        )
+    is_split_here = config.labels is None and config.split is None
+    if is_split_here and (labelled or config.split_column in (None, *table.names)):
+        places |= _find(table, "split", config.split_column)
+    return Columns(table, places, _others(table, places))
+
+
+def label_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
+    """The labels file: ids, one column of labels (or several of 0 and 1), perhaps splits.
+
+    Raises:
+        UserError: The file cannot be read, or has no column of a name that is asked for.
+    """
+    if is_array_file(path):
+        return _columns_of_arrays(path, _LABEL_ARRAYS)
+    table = _open_user_table(path, config, bad)
+    places = _find_id(table, config)
+    if config.split is None:
+        places |= _find(table, "split", config.split_column)
+    places |= _find(table, "label", config.label_column)
+    others = _others(table, places)
+    if "label" not in places and len(others) == 1:
+        places["label"] = others[0]
+    return Columns(table, places, [] if "label" in places else others)
+
+
+def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
+    """A table of ids and the names of their splits.
+
+    Raises:
+        UserError: The file cannot be read, or has no column of a name that is asked for.
+    """
+    table = _open_user_table(path, config, bad)
+    places = _find_id(table, config)
+    places |= _find(table, "split", config.split_column)
+    if "split" not in places:
+        others = _others(table, places)
+        if not others:
+            raise UserError(f"{path} has only one column.", "It needs two: id and split.")
+        places["split"] = others[0]
+    return Columns(table, places, [])
+
+
+def edge_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
+    """The edges file: sources, targets and perhaps weights, which are its only numbers.
+
+    Raises:
+        UserError: The file cannot be read, or has no column of a name that is asked for.
+    """
+    if is_array_file(path):
+        return _edge_columns_of_arrays(path, load_arrays(path), config.weight_column)
+    table = _open_user_table(path, config, bad)
+    if len(table.names) < 2:
+        raise UserError(f"{path} has only one column.", "It needs two: source and target.")
+    places: dict[Role, int] = {"source": 0, "target": 1}
+    places |= _find(table, "source", config.source_column)
+    places |= _find(table, "target", config.target_column)
+    weight = config.weight_column
+    weights = [] if weight is None else [_place_of(table, "weight_column", weight)]
+    return Columns(table, places, weights)
+
+
+def id_column(path: Path, bad: BadRows) -> Columns:
+    """The column of ids of a list of nodes: one called so, or else the first.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    if is_array_file(path):
+        ids = pick_or_only(path, load_arrays(path), (*ID_ARRAYS, "node", "nodes"))
+        if ids.ndim != 1 or ids.dtype.kind == "b":
+            raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
+        return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
+    table = _open_table(path, "auto", COLUMN_NAMES["id"], bad)
+    return Columns(table, {"id": 0, **_find(table, "id", None)}, [])
+
+
+def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
+    """Open a table; the configuration's names and the usual ones mark a header."""
+    given = (
+        config.source_column,
+        config.target_column,
+        config.weight_column,
+        config.id_column,
+        config.label_column,
+        config.split_column,
+    )
+    names = {name.lower() for name in given if name is not None and not name.isdecimal()}
+    return _open_table(path, config.header, names.union(*COLUMN_NAMES.values()), bad)
+
+
+def _open_table(
+    path: Path, header: Literal["auto"] | bool, known_names: Collection[str], bad: BadRows
+) -> Table:
+    suffix = table_suffix(path)
+    if suffix in TEXT_SUFFIXES:
+        return TextTable(path, header, known_names, bad)
+    if suffix in PARQUET_SUFFIXES:
+        return ParquetTable(path)
+    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *ARRAY_SUFFIXES))
+    raise UserError(
+        f"{path}: the suffix {path.suffix!r} does not say what the file is.",
+        f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
+    )
+
+
+def _find(table: Table, role: Role, wanted: str | None) -> dict[Role, int]:
+    """The column that is wanted, or else the first with a usual name, if any."""
+    if wanted is not None:
+        return {role: _place_of(table, f"{role}_column", wanted)}
+    names = [name.lower() for name in table.names]
+    return next(({role: names.index(usual)} for usual in COLUMN_NAMES[role] if usual in names), {})
+
+
+def _place_of(table: Table, key: str, wanted: str) -> int:
+    """Which column `dataset.<key>=wanted` is.
+
+    Raises:
+        UserError: There is no such column.
+    """
+    if wanted in table.names:
+        return table.names.index(wanted)
+    if wanted.isdecimal() and int(wanted) < len(table.names):
+        return int(wanted)
+    raise UserError(
+        f"dataset.{key}={wanted}: {table.path} has no such column; it has {_listed(table.names)}.",
+        "Give a column's name, or its number from 0.",
+    )
+
+
+def _find_id(table: Table, config: FilesConfig) -> dict[Role, int]:
+    if config.id_column == NO_ID:
+        return {}
+    found = _find(table, "id", config.id_column)
+    if found or len(table.names) == 1:
+        return found
+    first = table.records(np.zeros(1, np.int64))
+    return {"id": 0} if first and not _is_fraction(first[0][1][0]) else {}
+
+
+def _is_fraction(field: str) -> bool:
+    try:
+        int(field)
+    except ValueError:
+        try:
+            float(field)
+        except ValueError:
+            return False
+        return True
+    return False
+
+
+def _others(table: Table, places: Mapping[Role, int]) -> list[int]:
+    taken = set(places.values())
+    return [place for place in range(len(table.names)) if place not in taken]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+
+
+def _columns_of_arrays(path: Path, names: Sequence[str]) -> Columns:
+    """A file of arrays: one of the given names or the only one, and perhaps one of ids."""
+    arrays = load_arrays(path)
+    ids = pick(arrays, ID_ARRAYS)
+    main = pick_or_only(path, {n: a for n, a in arrays.items() if n not in ID_ARRAYS}, names)
+    if main.ndim == 2 and main.shape[1] == 1 and names is _LABEL_ARRAYS:
+        main = main[:, 0]
+    if main.ndim not in (1, 2) or (main.ndim == 1 and names is _FEATURE_ARRAYS):
+        raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
+    if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
+        raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
+    if main.ndim == 2 and main.dtype.kind not in "biuf":
+        raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
+    if ids is not None and ids.shape != (len(main),):
+        raise UserError(f"{path}: {len(main)} rows and ids of shape {list(ids.shape)}.")
+    columns: dict[str, AnyArray] = {}
+    places: dict[Role, int] = {}
+    if ids is not None:
+        columns["id"], places["id"] = ids, 0
+    if main.ndim == 1:
+        columns["label"], places["label"] = main, len(places)
+    table = ArrayTable(path, columns, main if main.ndim == 2 else None)
+    return Columns(table, places, range(len(places), len(table.names)))
+
+
+def _edge_columns_of_arrays(path: Path, arrays: Arrays, weight_name: str | None) -> Columns:
+    source, target = (pick(arrays, COLUMN_NAMES[end]) for end in ("source", "target"))
+    if source is None or target is None:
+        weights = {weight_name, *_WEIGHT_ARRAYS}
+        others = {name: array for name, array in arrays.items() if name not in weights}
+        source, target = _both_ends(path, pick_or_only(path, others, _EDGE_ARRAYS))
+    weight = pick(arrays, _WEIGHT_ARRAYS if weight_name is None else (weight_name,))
+    if weight is None and weight_name is not None:
+        raise UserError(
+            f"dataset.weight_column={weight_name}: {path} has no such array; it has "
+            f"{', '.join(arrays)}."
+        )
+    if source.ndim != 1 or source.shape != target.shape:
+        raise UserError(
+            f"{path}: sources of shape {list(source.shape)}, targets of {list(target.shape)}."
+        )
+    if "b" in (source.dtype.kind, target.dtype.kind):
+        raise UserError(
+            f"{path}: the edges are truth values, not node ids.",
+            "List the edges of an adjacency matrix as pairs of nodes.",
+        )
+    if weight is not None and (weight.size != len(source) or weight.dtype.kind not in "biuf"):
+        raise UserError(f"{path}: the weights are not one number an edge.")
+    columns = {"source": source, "target": target}
+    if weight is not None:
+        columns["weight"] = weight.reshape(-1)
+    return Columns(ArrayTable(path, columns), {"source": 0, "target": 1}, range(2, len(columns)))
+
+
+def _both_ends(path: Path, pairs: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The ends of `[2, num_edges]` or `[num_edges, 2]`; two by two is taken as the former."""
+    if pairs.ndim != 2 or 2 not in pairs.shape:
+        raise UserError(
+            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
+        )
+    return (pairs[0], pairs[1]) if pairs.shape[0] == 2 else (pairs[:, 0], pairs[:, 1])

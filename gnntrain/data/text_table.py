@@ -1,0 +1,276 @@
+"""Delimited text: CSV, TSV and the like, also packed with gzip, bzip2 or zstandard.
+
+**Is the first line a header?** With `header="auto"`, comment lines (`#`, `%`) are passed over;
+then the first line holds column names if
+
+1. one of its fields is a column name the configuration gives, or a usual one (`id`, `source`,
+   `label`, …), or its first field is empty, as pandas writes an index; else not if
+2. one of its fields is a number; else exactly if
+3. the second line has a number where the first has none.
+
+So a list of text ids without a known name at its top has no header; `header=true` says otherwise.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import TEXT, from_texts
+from gnntrain.data.graph import Int64Array
+from gnntrain.data.tables import MAX_COLUMNS, Columns, Rows, Table, readable
+from gnntrain.errors import UserError
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
+_PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
+
+_BLOCK_BYTES = 1 << 24
+_MAX_LINE_BYTES = 1 << 23
+
+
+def table_suffix(path: Path) -> str:
+    """The suffix that says what a file is: `.csv` for `edges.csv.gz`."""
+    packed = path.suffix.lower() in _PACKED_SUFFIXES
+    return (path.with_suffix("") if packed else path).suffix.lower()
+
+
+class TextTable(Table):
+    """Delimited text. Rows are numbered from 0 over all lines that are neither header nor blank.
+
+    Args:
+        path: The file.
+        header: Whether it starts with column names.
+        known_names: Names that mark a first line as a header, in lower case.
+        bad: Takes the rows that have a wrong number of fields.
+
+    Raises:
+        UserError: It cannot be read or is empty.
+    """
+
+    unit = "line"
+
+    def __init__(
+        self,
+        path: Path,
+        header: Literal["auto"] | bool,
+        known_names: Collection[str],
+        bad: BadRows,
+    ) -> None:
+        self.path = path
+        self._bad = bad
+        self._block_ends: list[int] = []
+        # A field within quotation marks that never close is long; Arrow has no limit either.
+        csv.field_size_limit(sys.maxsize)
+        with readable(path):
+            self._inspect(header, known_names)
+
+    def _inspect(self, header: Literal["auto"] | bool, known_names: Collection[str]) -> None:
+        """Find the delimiter, the names of the columns and where the rows begin."""
+        with _open_text(self.path) as file:
+            comments: list[str] = []
+            line = file.readline(_MAX_LINE_BYTES)
+            while line and (not line.strip("\ufeff \t\r\n") or line.startswith(("#", "%"))):
+                comments.append(line)
+                line = file.readline(_MAX_LINE_BYTES)
+            second = file.readline(_MAX_LINE_BYTES)
+        if not line:
+            raise ValueError("it is empty")
+        self._first_line = 1 + len(comments)
+        self._decoded(_to_bytes(line), self._first_line)
+        text = line.removeprefix("\ufeff")
+        self._delimiter = _delimiter(self.path, text)
+        names, second_row = (self._split(given) for given in (text, second))
+        if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
+            raise ValueError(f"its first line has more than {MAX_COLUMNS:,} columns or is endless")
+        names = [name.strip() for name in names]
+        has_header = _is_header(names, second_row, known_names) if header == "auto" else header
+        self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
+        self._first_line += has_header
+        skipped = line if has_header else line[: len(line) - len(text)]
+        self._num_bytes_skipped = len(_to_bytes("".join([*comments, skipped])))
+
+    def _split(self, line: str) -> list[str]:
+        return next(csv.reader([line], delimiter=self._delimiter), [])
+
+    def _decoded(self, raw: bytes, first_line: int) -> str:
+        """Text of some lines.
+
+        Raises:
+            UserError: They are not UTF-8.
+        """
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            *lines, start = raw[: error.start].split(b"\n")
+            raise UserError(
+                f"{self.path} line {first_line + len(lines)} is not UTF-8: "
+                f"byte 0x{raw[error.start]:02x} at position {len(start)}.",
+                "Save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`.",
+            ) from error
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The file behind the header, in blocks of whole rows, with each block's first line."""
+        with _open(self.path) as file:
+            file.read(self._num_bytes_skipped)
+            number, left = self._first_line, b""
+            while read := file.read(_BLOCK_BYTES - len(left)):
+                block = left + read
+                end = _end_of_rows(block)
+                if not end and len(block) == _BLOCK_BYTES:
+                    end = _end_of_lines(block)  # within quotation marks that perhaps never close
+                    if not end:
+                        raise ValueError(f"line {number} has more than {_BLOCK_BYTES >> 20} MiB")
+                if end:
+                    yield number, block[:end]
+                number += _num_lines(block[:end])
+                left = block[end:]
+            if left:
+                yield number, left
+
+    def batches(self, columns: Columns) -> Iterator[Rows]:
+        self._block_ends.clear()
+        start = 0
+        with readable(self.path):
+            for line, block in self._blocks():
+                self._decoded(block, line)
+                table, wrong = self._parse(block, columns)
+                end = start + table.num_rows + len(wrong)
+                self._block_ends.append(end)
+                self._bad.add(self, start + wrong, self._wrong_length)
+                found = {int(name): table[name].combine_chunks() for name in table.column_names}
+                rows = np.delete(np.arange(start, end), wrong)
+                yield self._rows(columns, found, rows, end, None)
+                start = end
+
+    def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
+        """The columns and, left out of them, the rows of a wrong number of fields."""
+        texts = dict.fromkeys(columns.places.values(), TEXT)
+        try:
+            return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float32()) | texts)
+        except pa.ArrowInvalid:  # some number is none: find out later which one
+            return self._parse_as(block, dict.fromkeys(columns.numbers, TEXT) | texts)
+
+    def _parse_as(self, block: bytes, types: dict[int, pa.DataType]) -> tuple[pa.Table, Int64Array]:
+        wrong: list[int] = []
+
+        def leave_out(row: Any) -> str:
+            wrong.append(row.number - 1)
+            return "skip"
+
+        table = arrow_csv.read_csv(
+            pa.BufferReader(block),
+            # Rows are numbered only where one thread reads them.
+            arrow_csv.ReadOptions(
+                column_names=[str(place) for place in range(len(self.names))],
+                block_size=len(block) + 1,
+                use_threads=False,
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
+            ),
+            arrow_csv.ConvertOptions(
+                include_columns=[str(place) for place in types],
+                column_types={str(place): kind for place, kind in types.items()},
+                check_utf8=False,
+            ),
+        )
+        return table, np.array(wrong, np.int64)
+
+    def _wrong_length(self, fields: Record) -> str:
+        found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+        is_open = any("\n" in field for field in fields)
+        why = "; a quotation mark opens here and does not close in this line" if is_open else ""
+        return f"{found} instead of {len(self.names)}{why}"
+
+    def _plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+        return from_texts(column, fractions=fractions)
+
+    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        found: list[tuple[int, Record]] = []
+        wanted, row = rows.tolist(), 0
+        with readable(self.path):
+            for block, end in zip_longest(self._blocks(), self._block_ends):
+                if end is not None and wanted[len(found)] >= end:
+                    row = end
+                    continue
+                for record in self._records_of_block(*block):
+                    if row == wanted[len(found)]:
+                        found.append(record)
+                        if len(found) == len(wanted):
+                            return found
+                    row += 1
+        return found
+
+    def _records_of_block(self, first_line: int, block: bytes) -> Iterator[tuple[int, Record]]:
+        text = io.StringIO(self._decoded(block, first_line), newline="")
+        reader = csv.reader(text, delimiter=self._delimiter)
+        line = first_line
+        for fields in reader:
+            if fields:
+                yield line, fields
+            line = first_line + reader.line_num
+
+
+def _open(path: Path) -> io.BufferedReader:
+    """The file, unpacked on the way."""
+    return io.BufferedReader(pa.input_stream(str(path), compression="detect"))
+
+
+def _open_text(path: Path) -> io.TextIOWrapper:
+    return io.TextIOWrapper(_open(path), "utf-8", errors="surrogateescape", newline="")
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _end_of_rows(block: bytes) -> int:
+    """Where the last whole row ends, behind a newline outside quotation marks; 0 if nowhere."""
+    end = _end_of_lines(block)
+    if block.count(b'"', 0, end) % 2 == 0:
+        return end
+    codes = np.frombuffer(block, np.uint8)
+    newlines, quotes = np.flatnonzero(codes == ord("\n")), np.flatnonzero(codes == ord('"'))
+    outside = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def _end_of_lines(block: bytes) -> int:
+    return (block.rfind(b"\n") + 1) or (block.rfind(b"\r") + 1)
+
+
+def _num_lines(block: bytes) -> int:
+    return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
+
+
+def _delimiter(path: Path, line: str) -> str:
+    if table_suffix(path) == ".tsv":
+        return "\t"
+    choices = (",", "\t", ";") if table_suffix(path) == ".csv" else (",", "\t", ";", " ")
+    return next((choice for choice in choices if choice in line), ",")
+
+
+def _is_header(first: Sequence[str], second: Record, known_names: Collection[str]) -> bool:
+    if first[0] == "" or any(field.lower() in known_names for field in first):
+        return True
+    if any(_is_number(field) for field in first):
+        return False
+    return any(_is_number(field) for field in second)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,57 @@
+"""Models, data sets, metrics and samplers of other packages, found by entry point.
+
+A package offers one in its `pyproject.toml`:
+
+    [project.entry-points."gnntrain.models"]
+    my_sage = "my_package.models:MySAGE"
+
+A name is read from the package's metadata; its code is imported only where the name is chosen.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from gnntrain.errors import UserError
+
+DATASETS = "gnntrain.datasets"
+METRICS = "gnntrain.metrics"
+MODELS = "gnntrain.models"
+SAMPLERS = "gnntrain.samplers"
+
+
+def plugin_names(group: str) -> tuple[str, ...]:
+    """The names that installed packages offer in an entry-point group, sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=group)}))
+
+
+def find_plugin(group: str, name: str) -> EntryPoint:
+    """The entry point of a name; where packages offer the same name, the first one found.
+
+    Raises:
+        UserError: No installed package offers it.
+    """
+    found: list[EntryPoint] = [*entry_points(group=group, name=name)]
+    if not found:
+        raise UserError(
+            f"no installed package offers {name!r} (entry points {group})",
+            f"install the package that declares {name!r} in the entry-point group {group!r}",
+        )
+    return found[0]
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Import what a name stands for.
+
+    Raises:
+        UserError: No installed package offers the name, or its code cannot be imported.
+    """
+    point = find_plugin(group, name)
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}",
+            "install or mend the package that declares it",
+        ) from error

@@ -1,0 +1,196 @@
+"""Classifying nodes: one class of many, one of two, or several labels a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnntrain.data.graph import AnyArray, Graph, Int64Array
+from gnntrain.data.ogb import ogb_evaluator
+from gnntrain.loading.features import as_tensor
+from gnntrain.metrics import RANKING_METRICS, LabelKind, Metric, get_metric, outside_metrics
+from gnntrain.tasks.base import Column, Columns
+from gnntrain.tasks.label_warnings import label_warnings
+
+# Computed for every split; the deciding metric comes before them.
+_REPORTED: Mapping[LabelKind, tuple[str, ...]] = {
+    "multiclass": ("accuracy", "f1_macro"),
+    "binary": (*RANKING_METRICS, "accuracy", "f1_macro"),
+    "multilabel": ("f1_micro", "f1_macro", "accuracy"),
+}
+
+
+class Labels(Protocol):
+    """What a classifier tells apart; a graph store has it, and the signature of a trained model.
+
+    Attributes:
+        task: The kind of labels.
+        metric: Name of the deciding metric.
+        num_classes: Number of classes, or of labels.
+        class_names: The classes as the user calls them; None: 0, 1, ….
+    """
+
+    @property
+    def task(self) -> LabelKind: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
+
+
+class NodeClassification:
+    """Classifies the nodes of a graph.
+
+    Args:
+        graph: Nodes, splits and labels.
+        labels: What the model tells apart; None: the labels of `graph`. A trained model may predict
+            for a graph that has none.
+        label_smoothing: Share of the target spread evenly over the classes (Szegedy et al., 2016).
+
+    Attributes:
+        kind: The kind of labels: "multiclass", "binary" or "multilabel".
+        num_outputs: A logit a class; a single one for two classes.
+        metric: The deciding metric.
+
+    Raises:
+        UserError: No installed package has the metric.
+    """
+
+    def __init__(
+        self, graph: Graph, labels: Labels | None = None, *, label_smoothing: float = 0.0
+    ) -> None:
+        labels = labels or graph
+        self._graph = graph
+        self._label_smoothing = label_smoothing
+        self._num_classes = labels.num_classes
+        self._class_names = labels.class_names
+        self.kind: LabelKind = labels.task
+        self.num_outputs = 1 if self.kind == "binary" else labels.num_classes
+        self.metric: Metric = get_metric(labels.metric)
+
+    def seeds(self, split: str) -> Int64Array:
+        """The nodes of a split, int64 `[n]`."""
+        return self._graph.split(split)
+
+    def targets(self, seeds: Int64Array) -> Tensor:
+        """Class numbers `[n]`, −1 without a label; or flags `[n, num_classes]`."""
+        return as_tensor(np.ascontiguousarray(self._graph.labels[seeds]))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Softmax cross-entropy of one class of many; else the logistic loss, of several labels
+        their mean. In float32 whatever the logits are."""
+        logits, smoothing = outputs.float(), self._label_smoothing
+        if self.kind == "multiclass":
+            return F.cross_entropy(
+                logits, targets.long(), reduction="sum", label_smoothing=smoothing
+            )
+        flags = targets.float().view_as(logits) * (1 - smoothing) + smoothing / 2
+        losses = F.binary_cross_entropy_with_logits(logits, flags, reduction="none")
+        return losses.mean(dim=1).sum()
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """See `Task.metrics`. A metric that is not defined (ROC AUC of a single class) is NaN.
+
+        The deciding metric of an OGB data set is computed by OGB's own evaluator. Metrics that
+        other packages offer for such labels are reported too.
+        """
+        if self.kind != "multilabel":
+            is_labelled = targets >= 0
+            outputs, targets = outputs[is_labelled], targets[is_labelled]
+        if len(targets) == 0:
+            return {}
+        outputs, targets = outputs.float(), targets.long()
+        found = {name: get_metric(name).compute(outputs, targets) for name in self._reported}
+        if self._graph.ogb_name is not None:
+            found[self.metric.name] = _ogb_metric(
+                self._graph.ogb_name, outputs, targets, is_class=self.kind == "multiclass"
+            )
+        return found
+
+    @cached_property
+    def _reported(self) -> tuple[str, ...]:
+        """Names of all metrics that are computed, the deciding one first."""
+        own = _REPORTED[self.kind]
+        # Ranking sorts once a label: only where the data set is judged by it.
+        ranking = RANKING_METRICS if self.metric.name in RANKING_METRICS else ()
+        return tuple(dict.fromkeys((self.metric.name, *own, *ranking, *outside_metrics(self.kind))))
+
+    def predictions(self) -> Mapping[str, Callable[[], Columns]]:
+        """Classes, their probabilities, or logits."""
+        return {
+            "class": self._classes,
+            "probabilities": self._all_probabilities,
+            "logits": self._logits,
+        }
+
+    def warnings(self) -> list[str]:
+        """Classes without a training node; a metric that a split cannot give."""
+        return label_warnings(self._graph, self.metric.name)
+
+    def _classes(self) -> Columns:
+        names = self._names()
+        if self.kind == "multilabel":
+            titles = [f"class_{name}" for name in names.tolist()]
+            flags = self._probabilities(lambda p: (p > 0.5).astype(np.uint8))
+            column = Column("class", np.dtype(np.uint8), flags, titles)
+            return Columns([column], {"class_names": names})
+        best = self._probabilities(lambda p: names[p.argmax(1)])
+        largest = self._probabilities(lambda p: p.max(1))
+        return Columns(
+            [
+                Column("class", names.dtype, best),
+                Column("probability", np.dtype(np.float32), largest),
+            ]
+        )
+
+    def _all_probabilities(self) -> Columns:
+        names = self._names()
+        titles = [f"probability_{name}" for name in names.tolist()]
+        rows = self._probabilities(lambda p: p)
+        column = Column("probabilities", np.dtype(np.float32), rows, titles)
+        return Columns([column], {"class_names": names})
+
+    def _logits(self) -> Columns:
+        names = self._names()
+        titles = [f"logit_{name}" for name in names.tolist()]
+        if self.kind == "binary":
+            titles = ["logit"]
+        column = Column("logits", np.dtype(np.float32), lambda outputs: outputs.numpy(), titles)
+        return Columns([column], {"class_names": names})
+
+    def _names(self) -> AnyArray:
+        """Names of the classes: texts, or numbers."""
+        return np.array(self._class_names or range(self._num_classes))
+
+    def _probabilities(self, then: Callable[[AnyArray], Any]) -> Callable[[Tensor], AnyArray]:
+        """A function of logits: their probabilities `[n, num_classes]`, handed on to `then`."""
+
+        def values(logits: Tensor) -> AnyArray:
+            if self.kind == "multiclass":
+                return np.asarray(then(logits.softmax(1).numpy()))
+            found = logits.sigmoid().numpy()
+            if self.kind == "binary":
+                found = np.concatenate([1 - found, found], axis=1)
+            return np.asarray(then(found))
+
+        return values
+
+
+def _ogb_metric(name: str, logits: Tensor, labels: Tensor, *, is_class: bool) -> float:
+    """The metric of an OGB data set, by OGB's evaluator."""
+    predicted = logits.argmax(dim=1, keepdim=True) if is_class else logits
+    answer: dict[str, float] = ogb_evaluator(name).eval(
+        {
+            "y_true": labels.view(predicted.shape).cpu().numpy(),
+            "y_pred": predicted.cpu().numpy(),
+        }
+    )
+    (value,) = answer.values()
+    return float(value)

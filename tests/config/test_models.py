@@ -1,0 +1,161 @@
+"""The keys of a model are read from its source; nothing of it is run."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import ValidationError
+
+from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict, types
+from gnntrain.config.models import LayeredConfig, model_names, model_section
+from gnntrain.config.signatures import Argument, read_class
+from gnntrain.config.types import OneOf, Section, choices, expected
+
+SOURCE = '''"""A network (Somebody, 2030): it is short.
+
+More of it."""
+
+raise RuntimeError("this file is parsed, not run")
+
+class Helper: ...
+
+class ShortNet(Helper):
+    """h = W x.
+
+    Args:
+        in_channels: Width of the input rows.
+        heads: Attention heads;
+            must divide hidden_channels.
+        rate: Rate of forgetting.
+        **scaffold: See `GNN`.
+
+    Attributes:
+        rate: Something else.
+    """
+
+    uses_graph = False
+    config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
+    computed = len("abc")
+
+    def __init__(self, in_channels, *, heads: OneOrMore = 8, rate: float = -0.5, **scaffold): ...
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "shortnet.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_a_class_is_read_from_its_source(file: Path) -> None:
+    found = read_class(file)
+    assert (found.name, found.passes_on) == ("ShortNet", True)
+    assert found.summary == "A network (Somebody, 2030): it is short."
+    assert found.arguments == (
+        Argument("heads", "OneOrMore", 8, "Attention heads; must divide hidden_channels."),
+        Argument("rate", "float", -0.5, "Rate of forgetting."),
+    )
+    assert found.constants == {"uses_graph": False, "config_defaults": {"norm": "layer"}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("class ShortNet", "class Other"), ("rate: float", "rate"), ("= -0.5", "= len('a')")],
+)
+def test_a_source_that_does_not_say_its_keys_is_refused(file: Path, old: str, new: str) -> None:
+    file.write_text(SOURCE.replace(old, new))
+    with pytest.raises(ValueError, match=r"shortnet\.py"):
+        read_class(file)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_has_a_section_of_its_own_with_all_said(name: str) -> None:
+    section = model_section(name)
+    assert issubclass(section, LayeredConfig)
+    assert section.__doc__
+    for key, field in section.model_fields.items():
+        assert field.description, key
+        assert not field.is_required(), key
+        assert "a value" not in expected(field), key
+    assert section().name == name
+
+
+def test_no_model_is_imported_to_judge_a_configuration() -> None:
+    code = (
+        "import sys; from gnntrain.config import from_dict, model_names\n"
+        "for name in model_names(): from_dict({'model': {'name': name}})\n"
+        "assert 'torch' not in sys.modules and 'gnntrain.models' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_name_decides_which_keys_a_model_has() -> None:
+    gat = ModelConfig(name="gat", heads=4)
+    assert type(gat) is model_section("gat")
+    assert gat == from_dict({"model": {"name": "gat", "heads": 4}}).model
+    assert type(ModelConfig()) is model_section("sage")
+    assert ModelConfig(name="theirs", options={"depth": 3}) == PluginConfig(
+        name="theirs", options={"depth": 3}
+    )
+    for wrong in ({"name": "gcn", "heads": 4}, {"name": "gat", "heads": 0}, {"heads": 4}):
+        with pytest.raises(ValidationError):
+            ModelConfig(**wrong)
+
+
+@pytest.mark.parametrize("name", [*model_names(), "theirs"])
+def test_a_models_section_is_copied_and_pickled(name: str) -> None:
+    section = ModelConfig(name=name, num_layers=3)
+    for again in (
+        pickle.loads(pickle.dumps(section)),
+        copy.deepcopy(section),
+        section.model_copy(),
+    ):
+        assert again == section
+        assert type(again) is type(section)
+
+
+def test_a_key_that_must_divide_another_is_judged_by_its_declaration() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_dict({"model": {"name": "gatv2", "heads": 3, "hidden_channels": 64}})
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == ("model.heads", "3")
+    assert problem.hint == "write model.heads=2 or model.hidden_channels=66"
+
+
+class Chosen(Section):
+    """A section with a name of a registry."""
+
+    name: Annotated[str, OneOf(lambda: ("first", "second"), "a group")] = "first"
+    """A name."""
+
+
+def test_a_name_of_a_registry_may_be_that_of_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = Chosen.model_fields["name"]
+    with pytest.raises(ValidationError):
+        Chosen(name="third")
+    monkeypatch.setattr(
+        types, "plugin_names", lambda group: ("third",) if group == "a group" else ()
+    )
+    assert Chosen(name="third").name == "third"
+    assert choices(field) == ["first", "second", "third"]
+    assert expected(field) == "one of first, second, third"
+
+
+def test_a_saved_name_may_be_that_of_a_plug_in_that_has_gone() -> None:
+    raw: dict[str, Any] = {"sampler": {"backend": "theirs"}}
+    assert from_dict(raw, saved=True).sampler.backend == "theirs"
+    with pytest.raises(ConfigError, match="auto, numba, triton, pyg"):
+        from_dict(raw)
+    assert Config().sampler.backend == "auto"
+
+
+def test_a_word_like_a_name_of_a_registry_is_told() -> None:
+    with pytest.raises(ConfigError, match="did you mean numba"):
+        from_dict({"sampler": {"backend": "nubma"}})

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gnntrain.data.csc import in_edges
+from gnntrain.data.graph import EDGE, NODE, Edges, Graph, Nodes
+
+WRITES = ("author", "writes", "paper")
+
+
+def nodes(number: int, *, labelled: bool = False) -> Nodes:
+    features = np.arange(2.0 * number, dtype=np.float32).reshape(number, 2)
+    labels = np.arange(number, dtype=np.int32) % 3 if labelled else None
+    return Nodes(features, labels=labels, splits={"train": np.arange(0, number, 2)})
+
+
+def typed_graph() -> Graph:
+    src, dst = np.array([4, 0, 1, 0]), np.array([1, 2, 1, 0])
+    return Graph(
+        nodes={"author": nodes(5), "paper": nodes(3, labelled=True)},
+        edges={WRITES: in_edges(src, dst, num_src=5, num_dst=3, has_norm=False)},
+        dataset="library",
+        task="multiclass",
+        metric="accuracy",
+        num_classes=3,
+    )
+
+
+def test_a_homogeneous_graph_is_one_entry_and_its_properties_are_the_entrys() -> None:
+    papers, edges = nodes(3, labelled=True), Edges(np.array([0, 1, 1, 2]), np.array([2, 0]))
+    graph = Graph({NODE: papers}, {EDGE: edges}, "tiny", "binary", "roc_auc", 2)
+    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_outputs) == (3, 2, 2, 1)
+    assert graph.features is papers.features
+    assert graph.labels is papers.labels
+    assert graph.indices is edges.indices
+    assert graph.split("train").tolist() == [0, 2]
+    with pytest.raises(ValueError, match="gcn_norm"):
+        _ = graph.gcn_norm
+
+
+def test_of_several_types_one_must_be_named() -> None:
+    graph = typed_graph()
+    assert graph.num_edges == 4
+    with pytest.raises(ValueError, match="2 node types"):
+        _ = graph.features
+    assert len(graph.nodes["author"]) == 5
+    assert "author: 5" in repr(graph)
+    assert "author/writes/paper: 4" in repr(graph)
+
+
+def test_edges_between_two_types_are_in_neighbour_lists_of_the_destinations() -> None:
+    edges = typed_graph().edges[WRITES]
+    assert edges.indptr.tolist() == [0, 1, 3, 4]
+    assert edges.indices.tolist() == [0, 1, 4, 0]
+    assert edges.gcn_norm is None
+
+
+def test_a_graph_in_memory_is_sent_to_another_process_as_it_is() -> None:
+    graph = typed_graph()
+    copy = pickle.loads(pickle.dumps(graph))
+    np.testing.assert_array_equal(copy.edges[WRITES].indices, graph.edges[WRITES].indices)
+    np.testing.assert_array_equal(copy.nodes["paper"].labels, graph.nodes["paper"].labels)
+
+
+def test_opening_a_store_imports_neither_torch_nor_pyg() -> None:
+    code = (
+        "import sys, gnntrain.data.store, gnntrain.data.graph;"
+        "print([m for m in ('torch', 'torch_geometric', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,64 @@
+"""The files of a sweep's folder are written whole, and outlive a crash of the machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnntrain.config import RunConfig
+from gnntrain.reporting.trials import Trial
+from gnntrain.sweep.folder import SweepFolder
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gnntrain.reporting.trials import Trial
+from gnntrain.sweep.folder import SweepFolder
+
+os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+SweepFolder(Path(sys.argv[1])).write_trials([Trial(0, ["b=2"], "run"), Trial(1, [], "run")])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    return SweepFolder.create(RunConfig(dir=str(tmp_path / "sweep")), ["trainer.lr=1,2"], [])
+
+
+def test_the_trials_are_read_as_they_were_written(folder: SweepFolder) -> None:
+    assert folder.trials() == []
+    trials = [Trial(0, ["a=1"], "run0", status="completed", val=0.5), Trial(1, ["a=2"], "run1")]
+    folder.write_trials(trials)
+    assert folder.trials() == trials
+
+
+def test_the_trials_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write_trials([Trial(0, ["a=1"], "run")])
+    synced: list[bool] = []
+
+    def full(handle: int) -> None:
+        synced.append(stat.S_ISREG(os.fstat(handle).st_mode))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_trials([Trial(0, ["b=2"], "run")])
+    assert synced == [True]
+    assert folder.trials() == [Trial(0, ["a=1"], "run")]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
+
+
+def test_a_writer_that_is_killed_leaves_the_old_trials(folder: SweepFolder) -> None:
+    folder.write_trials([Trial(0, ["a=1"], "run")])
+    writer = [sys.executable, "-c", KILLED, str(folder.path)]
+    assert subprocess.run(writer, check=False).returncode == -9
+    assert folder.trials() == [Trial(0, ["a=1"], "run")]
+    folder.write_trials([Trial(0, ["c=3"], "run")])
+    assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]

@@ -1,0 +1,240 @@
+"""The registry of metrics, and one from outside, of which less is better, everywhere it matters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+import torch
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from torch import nn
+
+from gnntrain import metrics
+from gnntrain.app import Composed
+from gnntrain.cli import main
+from gnntrain.config import Config, OptunaSweepConfig, TrainerConfig
+from gnntrain.config.reading import read
+from gnntrain.errors import UserError
+from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
+from gnntrain.report.comparison import best_of, groups_of
+from gnntrain.report.runs import read_run
+from gnntrain.report.several import groups_table
+from gnntrain.reporting.progress import Progress
+from gnntrain.reporting.trials import SweepResults, Trial
+from gnntrain.search_space import Interval
+from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.search import Search
+from gnntrain.training.optimizer import build_optimizer, build_schedule
+from gnntrain.training.records import FitResult
+from tests.packages import install
+from tests.report.samples import write_run
+from tests.reporting.samples import info, record
+
+CODE = """
+    from gnntrain.metrics import metric
+
+    @metric("error_rate", higher_is_better=False, label_kinds=("multiclass", "binary"))
+    def error_rate(outputs, targets):
+        return float((outputs.argmax(dim=1) != targets).double().mean())
+"""
+
+
+@pytest.fixture
+def error_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    entry_points = "[gnntrain.metrics]\nerror_rate = less_is_better:error_rate\n"
+    install(tmp_path / "site", monkeypatch, "less_is_better", CODE, entry_points)
+    sys.modules.pop("less_is_better", None)
+    yield "error_rate"
+    metrics._REGISTERED.pop("error_rate", None)
+
+
+def test_the_registry_imports_neither_torch_nor_torchmetrics() -> None:
+    code = (
+        "import sys; from gnntrain.metrics import get_metric, metric_names;"
+        "print(get_metric('roc_auc').higher_is_better, len(metric_names()),"
+        " 'torch' in sys.modules, 'torchmetrics' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert printed.stdout.split() == ["True", "5", "False", "False"], printed.stderr
+
+
+def test_each_kind_of_labels_has_metrics_and_a_default_among_them() -> None:
+    assert metrics_for("multiclass") == ("accuracy", "f1_micro", "f1_macro")
+    assert set(metrics_for("binary")) == set(metrics_for("multilabel")) == set(metric_names())
+    for kind, name in metrics.DEFAULT_METRICS.items():
+        assert name in metrics_for(kind)
+
+
+def test_a_cost_sorts_by_the_metrics_direction() -> None:
+    higher = get_metric("accuracy")
+    assert higher.is_better(0.6, than=0.5)
+    assert not higher.is_better(0.5, than=0.5)
+    assert not higher.is_better(float("nan"), than=0.5)
+    assert sorted([0.1, 0.9, 0.5], key=higher.cost) == [0.9, 0.5, 0.1]
+
+
+def test_a_name_is_registered_once_and_unknown_ones_are_refused() -> None:
+    def compute(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return float((outputs - targets).mean())
+
+    with pytest.raises(ValueError, match="accuracy"):
+        metric("accuracy", higher_is_better=True, label_kinds=())(compute)
+    with pytest.raises(UserError, match="no_such"):
+        get_metric("no_such")
+
+
+def test_a_package_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, "half", "", "[gnntrain.metrics]\nlost = no_such_module:lost\n")
+    with pytest.raises(UserError, match="no_such_module"):
+        get_metric("lost")
+
+
+def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: str) -> None:
+    assert error_rate in metric_names()
+    assert "less_is_better" not in sys.modules
+    assert not get_metric(error_rate).higher_is_better
+    assert outside_metrics("multiclass") == (error_rate,)
+    assert outside_metrics("multilabel") == ()
+
+
+def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
+    dataset = {"name": "files", "edges": "e.csv"}
+    problems = read({"dataset": dataset | {"metric": error_rate}}).problems
+    assert "dataset.metric" not in [problem.key for problem in problems]
+    problems = read({"dataset": dataset | {"metric": "acuracy"}}).problems
+    hints = {problem.key: problem.hint for problem in problems}
+    assert hints["dataset.metric"] == "did you mean accuracy?"
+
+
+def test_the_best_epoch_and_early_stopping_follow_its_direction(error_rate: str) -> None:
+    result = FitResult()
+    improved = [
+        result.add(record(epoch, metrics={"val": {error_rate: value}}), error_rate)
+        for epoch, value in enumerate((0.5, 0.3, 0.4, 0.3), 1)
+    ]
+    assert improved == [True, True, False, False]
+    assert result.best_epoch == 2
+    assert result.has_stalled(2)
+    assert not result.has_stalled(3)
+
+
+def test_the_live_view_follows_it(error_rate: str) -> None:
+    progress = Progress(info(metric=error_rate), lambda: 0.0)
+    told = [
+        progress.note_epoch(record(epoch, metrics={"val": {error_rate: value}}))
+        for epoch, value in enumerate((0.5, 0.3, 0.4), 1)
+    ]
+    assert told == [True, True, False]
+
+
+def test_a_plateau_schedule_follows_it() -> None:
+    config = TrainerConfig(lr=1.0, scheduler="plateau", scheduler_step=1, scheduler_gamma=0.5)
+    optimizer = build_optimizer([nn.Parameter(torch.zeros(1))], config)
+    schedule = build_schedule(
+        optimizer, config, steps_per_epoch=1, num_steps=9, higher_is_better=False
+    )
+    rates = []
+    for value in (0.9, 0.5, 0.5, 0.6, 0.1):
+        schedule.after_evaluation(value)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [1.0, 1.0, 1.0, 0.5, 0.5]
+
+
+def test_sweep_results_follow_it(error_rate: str) -> None:
+    trials = [
+        Trial(0, [], "", "completed", error_rate, 0.4, 0.4, varied=["model=gcn", "trainer.seed=0"]),
+        Trial(1, [], "", "completed", error_rate, 0.2, 0.2, varied=["model=gcn", "trainer.seed=1"]),
+        Trial(2, [], "", "completed", error_rate, 0.1, 0.1, varied=["model=gat", "trainer.seed=0"]),
+        Trial(3, [], "", "completed", error_rate, 0.9, 0.9, varied=["model=gat", "trainer.seed=1"]),
+    ]
+    results = SweepResults.of(trials)
+    assert [trial.number for trial in results.ranked] == [2, 1, 0, 3]
+    assert results.groups[0].varied == ("model=gcn",)
+    assert results.best is trials[1]
+
+
+def test_a_search_prunes_and_keeps_trials_by_it(
+    error_rate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gnntrain.sweep.search.compose_config",
+        lambda overrides, _dirs: Composed(Config(), overrides, ""),
+    )
+    config = OptunaSweepConfig(trials=9)
+    space = [Interval("trainer.lr", 1e-3, 1e-2)]
+    source = Search(config, space, [], [], SweepFolder(tmp_path))
+    for number in range(6):
+        asked = source.next()
+        assert asked is not None
+        trial, _ = asked
+        trial.metric = error_rate
+        assert not any(source.is_hopeless(trial, epoch, 20, 0.5) for epoch in range(1, 21))
+        trial.status, trial.val = "completed", 0.5 - 0.01 * number
+        source.note_end(trial)
+    asked = source.next()
+    assert asked is not None
+    asked[0].metric = error_rate
+    assert not source.is_hopeless(asked[0], 10, 20, 0.4)
+    asked = source.next()
+    assert asked is not None
+    asked[0].metric = error_rate
+    assert source.is_hopeless(asked[0], 10, 20, 0.6)
+    study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
+    assert study.direction.name == "MINIMIZE"
+    assert study.best_value == 0.45
+    again = Search(config, space, [], [], SweepFolder(tmp_path), source.trials)
+    assert again._study.best_value == 0.45
+
+
+def test_reports_follow_it(error_rate: str, tmp_path: Path) -> None:
+    runs = []
+    for name, values in (("a", (0.5, 0.2, 0.3)), ("b", (0.6, 0.4, 0.5))):
+        records = [
+            record(epoch, metrics={"val": {error_rate: value}})
+            for epoch, value in enumerate(values, 1)
+        ]
+        path = write_run(tmp_path / name, records, {"metric": error_rate}, lr=min(values))
+        runs.append(read_run(path))
+    assert [run.result.best_epoch for run in runs] == [2, 2]
+    assert best_of(runs) is runs[0]
+    assert groups_table(groups_of(runs)).best == 0
+
+
+def test_a_sweep_over_files_is_won_by_the_least_error(
+    error_rate: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    np.save("x.npy", np.eye(3, dtype=np.float32)[labels])
+    np.save("y.npy", labels)
+    np.save("edges.npy", rng.integers(0, 90, (200, 2)))
+    code = main(
+        [
+            *("-m", "dataset=files", "dataset.edges=edges.npy", "dataset.features=x.npy"),
+            *("dataset.labels=y.npy", f"dataset.metric={error_rate}", "model=mlp"),
+            *("model.dropout=0", "trainer.epochs=8", "trainer.lr=1e-6,0.1", "run.dir=sweep"),
+        ]
+    )
+    assert code == 0, capsys.readouterr().err
+    told = json.loads(Path("sweep/summary.json").read_text())
+    assert (told["metric"], told["best"]["val"]) == (error_rate, 0.0)
+    assert yaml.safe_load(Path("sweep/best.yaml").read_text())["trainer"]["lr"] == 0.1
+    poor = next(Path("sweep").glob("*1e-06*/metrics.jsonl"))
+    rows = [json.loads(line) for line in poor.read_text().splitlines()]
+    values = [row[f"val/{error_rate}"] for row in rows]
+    assert values == [pytest.approx(1 - row["val/accuracy"]) for row in rows]
+    summary = json.loads((poor.parent / "summary.json").read_text())
+    assert summary["best_epoch"] == 1 + values.index(min(values))
