@@ -5,17 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.training.snapshot import EpochTotals
-
-if TYPE_CHECKING:
-    from gnntrain.loading.device import SeedBatch
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes what is to be recorded, and returns what replays it."""
@@ -35,7 +33,7 @@ class CUDAGraphStep:
     these are real steps of the training.
 
     Args:
-        make: Makes the padded batch of a step, see `DeviceNeighborLoader.made`.
+        batches: The loader's batches of a fixed size; the steps to call this with come from them.
         update: Trains on a batch and adds to the totals; only what happens on the device counts.
         optimizer: The one that `update` moves.
         device: Where.
@@ -44,13 +42,13 @@ class CUDAGraphStep:
 
     def __init__(
         self,
-        make: Callable[[SeedBatch], MiniBatch],
+        batches: PaddedBatches,
         update: Callable[[MiniBatch, EpochTotals], object],
         optimizer: Optimizer,
         device: torch.device,
         record: Record | None = None,
     ) -> None:
-        self._make = make
+        self.batches = batches
         self._update = update
         self._optimizer = optimizer
         self._device = device
@@ -68,7 +66,7 @@ class CUDAGraphStep:
         """Train one step; the totals' tensors are the recording's own from then on."""
         self._totals.lend(totals)
         if self._given is not None and len(step.seeds) < len(self._given.seeds):
-            self._update(self._make(step), self._totals)  # the rest of an epoch
+            self._update(self.batches.make(step), self._totals)  # the rest of an epoch
             return
         if self._given is None or len(step.seeds) > len(self._given.seeds):
             # Who goes on from a checkpoint may begin with the rest of an epoch.
@@ -88,7 +86,7 @@ class CUDAGraphStep:
 
     def _run(self) -> None:
         assert self._given is not None
-        self._update(self._make(self._given), self._totals)
+        self._update(self.batches.make(self._given), self._totals)
 
     @contextmanager
     def _rate_in_memory(self) -> Iterator[None]:
