@@ -18,6 +18,7 @@ from gnntrain.loading.features import StoredRows
 from gnntrain.models import PlainModel
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store, prepare_store
+from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 
 __all__ = ["BestModel", "Outputs", "infer", "load_best"]
@@ -31,7 +32,7 @@ class Outputs:
         run: The run.
         epoch: Its best epoch.
         store: The graph.
-        signature: What the model takes and gives.
+        task: What the model's outputs mean.
         logits: float32 `[num_nodes, num_outputs]` on the CPU; a large one is mapped from disk.
         embeddings: float32 `[num_nodes, width]`, the rows that enter the model's last layer (of a
             single layer the features, as they are stored); None: not asked for.
@@ -40,7 +41,7 @@ class Outputs:
     run: RunDirectory
     epoch: int
     store: Graph
-    signature: ModelSignature
+    task: Task
     logits: Tensor
     embeddings: Tensor | StoredRows | None
 
@@ -72,7 +73,7 @@ class BestModel:
             )
         found = parts.infer(embed=embed)
         return Outputs(
-            self.run, self.epoch, parts.store, self.signature, found.logits, found.embeddings
+            self.run, self.epoch, parts.store, parts.task, found.logits, found.embeddings
         )
 
 

@@ -17,15 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gnntrain.errors import UserError
+from gnntrain.plugins import METRICS, load_plugin, plugin_names
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ENTRY_POINT_GROUP = "gnntrain.metrics"
 
 LabelKind = Literal["multiclass", "binary", "multilabel"]
 LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
@@ -105,26 +103,15 @@ def get_metric(name: str) -> Metric:
         UserError: There is none, or its package cannot be imported.
     """
     if name not in _REGISTERED:
-        for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-            try:
-                point.load()
-            except (ImportError, AttributeError) as error:
-                raise UserError(
-                    f"The metric {name} ({point.value}) cannot be imported: {error}.",
-                    f"Install or repair the package that declares the entry point {name!r} in the "
-                    f"group {ENTRY_POINT_GROUP!r}.",
-                ) from error
+        load_plugin(METRICS, name)  # its decorator registers it
     if name not in _REGISTERED:
-        raise UserError(
-            f"No metric is called {name}.",
-            f"There are {', '.join(metric_names())}; another one needs the package that offers it.",
-        )
+        raise UserError(f"The entry point {name!r} of {METRICS} registers no metric of that name.")
     return _REGISTERED[name]
 
 
 def metric_names() -> tuple[str, ...]:
     """Names of all metrics: the built-in ones, then those of installed packages; imports none."""
-    return tuple(dict.fromkeys((*_BUILT_IN, *_offered())))
+    return tuple(dict.fromkeys((*BUILT_IN_METRICS, *plugin_names(METRICS))))
 
 
 def metrics_for(kind: str) -> tuple[str, ...]:
@@ -134,11 +121,7 @@ def metrics_for(kind: str) -> tuple[str, ...]:
 
 def outside_metrics(kind: str) -> tuple[str, ...]:
     """Those of `metrics_for` that other packages offer."""
-    return tuple(name for name in metrics_for(kind) if name not in _BUILT_IN)
-
-
-def _offered() -> tuple[str, ...]:
-    return tuple(sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))
+    return tuple(name for name in metrics_for(kind) if name not in BUILT_IN_METRICS)
 
 
 @metric("accuracy", higher_is_better=True, label_kinds=LABEL_KINDS)
@@ -178,7 +161,7 @@ def f1_macro(outputs: Tensor, targets: Tensor) -> float:
     return _f1(outputs, targets, "macro")
 
 
-_BUILT_IN = tuple(_REGISTERED)
+BUILT_IN_METRICS = tuple(_REGISTERED)
 
 
 def _scores(outputs: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from gnntrain.config.types import (
     ZeroOrMore,
     text_of_number,
 )
-from gnntrain.metrics import metric_names
+from gnntrain.metrics import BUILT_IN_METRICS
 from gnntrain.plugins import METRICS, SAMPLERS
 
 
@@ -143,7 +143,7 @@ class FilesConfig(DatasetConfig):
     """Column that says train, val or test; null: found by itself."""
     task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
     """What is predicted for a node; auto: seen from the labels."""
-    metric: Annotated[str, OneOf(lambda: ("auto", *metric_names()), METRICS)] = "auto"
+    metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
 
 import numpy as np
 from torch import Tensor
@@ -19,9 +18,9 @@ from gnntrain.inference import Outputs, load_best
 from gnntrain.loading.features import StoredRows, as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
-from gnntrain.run_store import ModelSignature
+from gnntrain.tasks import Column
 
-What = Literal["class", "probabilities", "logits", "embeddings"]
+EMBEDDINGS = "embeddings"
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,16 @@ def predict(
         UserError: A word, a file or a graph that is not as it must be.
         RunError: The disk is full.
     """
-    if what not in get_args(What):
-        words = get_args(What)
-        hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
-        raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
     path = expanded(out)
     check_target(path)
     best = load_best(run_dir, config, path.parent)
+    words = (*best.parts.task.predictions(), EMBEDDINGS)
+    if what not in words:
+        hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
+        raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
     chosen = _chosen(nodes, best.parts.store)
-    outputs = best.infer(embed=what == "embeddings")
-    fields, notes = _FIELDS[what](outputs)
+    outputs = best.infer(embed=what == EMBEDDINGS)
+    fields, notes = _columns(outputs, what)
     result = Result(chosen, _ids(outputs.store), fields, notes)
     write_result(path, result)
     run, store = outputs.run.shown, outputs.store
@@ -121,60 +120,23 @@ def _ids(store: Graph) -> Field:
     return Field("node", dtype, lambda nodes: np.char.decode(ids[nodes], "utf-8"))
 
 
-Fields = tuple[list[Field], dict[str, AnyArray]]
+def _columns(outputs: Outputs, what: str) -> tuple[list[Field], Mapping[str, AnyArray]]:
+    """What is written beside the ids, and small arrays that an npz file holds as well."""
+    if what == EMBEDDINGS:
+        rows = outputs.embeddings
+        assert rows is not None  # they were asked for
+        width = rows.num_features if isinstance(rows, StoredRows) else rows.shape[1]
+        return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
+    found = outputs.task.predictions()[what]()
+    return [_field(column, outputs.logits) for column in found.columns], found.notes
 
 
-def _classes(outputs: Outputs) -> Fields:
-    signature = outputs.signature
-    names = _names(signature)
-    if signature.task == "multilabel":
-        flags = _probabilities(outputs, lambda p: (p > 0.5).astype(np.uint8))
-        columns = [f"class_{name}" for name in names.tolist()]
-        return [Field("class", np.dtype(np.uint8), flags, columns)], {"class_names": names}
-    best = _probabilities(outputs, lambda p: names[p.argmax(1)])
-    largest = _probabilities(outputs, lambda p: p.max(1))
-    return [
-        Field("class", names.dtype, best),
-        Field("probability", np.dtype(np.float32), largest),
-    ], {}
+def _field(column: Column, outputs: Tensor) -> Field:
+    values = lambda nodes: column.values(_take(outputs, nodes))  # noqa: E731
+    return Field(column.name, column.dtype, values, column.titles)
 
 
-def _all_probabilities(outputs: Outputs) -> Fields:
-    names = _names(outputs.signature)
-    columns = [f"probability_{name}" for name in names.tolist()]
-    rows = _probabilities(outputs, lambda p: p)
-    return [Field("probabilities", np.dtype(np.float32), rows, columns)], {"class_names": names}
-
-
-def _logits(outputs: Outputs) -> Fields:
-    names = _names(outputs.signature)
-    is_binary = outputs.signature.task == "binary"
-    columns = ["logit"] if is_binary else [f"logit_{name}" for name in names.tolist()]
-    return [_matrix("logits", outputs.logits, columns)], {"class_names": names}
-
-
-def _embeddings(outputs: Outputs) -> Fields:
-    rows = outputs.embeddings
-    assert rows is not None  # they were asked for
-    width = rows.num_features if isinstance(rows, StoredRows) else rows.shape[1]
-    return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
-
-
-_FIELDS: dict[str, Callable[[Outputs], Fields]] = {
-    "class": _classes,
-    "probabilities": _all_probabilities,
-    "logits": _logits,
-    "embeddings": _embeddings,
-}
-
-
-def _names(signature: ModelSignature) -> AnyArray:
-    """What the classes are called: texts, or numbers."""
-    names = signature.class_names
-    return np.arange(signature.num_classes) if names is None else np.array(names)
-
-
-def _matrix(name: str, rows: Tensor | StoredRows, columns: list[str]) -> Field:
+def _matrix(name: str, rows: Tensor | StoredRows, columns: Sequence[str]) -> Field:
     return Field(name, np.dtype(np.float32), lambda nodes: _take(rows, nodes).numpy(), columns)
 
 
@@ -183,20 +145,3 @@ def _take(rows: Tensor | StoredRows, nodes: Int64Array) -> Tensor:
         table = replace(rows.table, nodes=nodes)
         return StoredRows(table).read(0, len(nodes))
     return rows[as_tensor(nodes)]
-
-
-def _probabilities(
-    outputs: Outputs, then: Callable[[AnyArray], Any]
-) -> Callable[[Int64Array], AnyArray]:
-    """Probabilities of nodes, `[n, num_classes]`, and what `then` makes of them."""
-
-    def rows(nodes: Int64Array) -> AnyArray:
-        logits = _take(outputs.logits, nodes)
-        if outputs.signature.task == "multiclass":
-            return np.asarray(then(logits.softmax(1).numpy()))
-        found = logits.sigmoid().numpy()
-        if outputs.signature.task == "binary":
-            found = np.concatenate([1 - found, found], axis=1)
-        return np.asarray(then(found))
-
-    return rows

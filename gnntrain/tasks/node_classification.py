@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,14 +107,16 @@ class NodeClassification:
         if len(targets) == 0:
             return {}
         outputs, targets = outputs.float(), targets.long()
-        found = {name: get_metric(name).compute(outputs, targets) for name in self._reported()}
+        found = {name: get_metric(name).compute(outputs, targets) for name in self._reported}
         if self._graph.ogb_name is not None:
             found[self.metric.name] = _ogb_metric(
                 self._graph.ogb_name, outputs, targets, is_class=self.kind == "multiclass"
             )
         return found
 
+    @cached_property
     def _reported(self) -> tuple[str, ...]:
+        """Names of all metrics that are computed, the deciding one first."""
         own = _REPORTED[self.kind]
         # Ranking sorts once a label: only where the data set is judged by it.
         ranking = RANKING_METRICS if self.metric.name in RANKING_METRICS else ()
