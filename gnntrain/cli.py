@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gnntrain import __version__
 from gnntrain.commands import COMMANDS, Arguments, Command, command_help, general_help, say
-from gnntrain.distributed.signals import handled
+from gnntrain.distributed.signals import install_handlers
 from gnntrain.errors import GnntrainError, UserError, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 from gnntrain.groups import config_groups
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _accept_any_locale()
     try:
-        with handled():
+        with install_handlers():
             return _main(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt as error:
         number = signal_of(error)

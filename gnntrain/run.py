@@ -22,7 +22,7 @@ from gnntrain.cores import available_cores
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.signals import last_words
+from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, in_words, status_of, summarize
 from gnntrain.reporting.console import restore_terminal
@@ -142,7 +142,7 @@ def _train(
         restore_terminal()  # a rank that was killed could not
         _close(run, job, store, plan.world_size, error)
 
-    with run.held(), last_words(lambda number: close(Interrupted(number))):
+    with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_drafts(run.checkpoints)  # of a process that was killed while it wrote
         try:
             _launch(config.trainer.max_restarts, run, job, plan)

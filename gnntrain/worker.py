@@ -86,9 +86,9 @@ def _fit(
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
-        if not parts.context.board.stop_asked:
-            error = parts.context.board.reports.first() or caught
-            if isinstance(error, KeyboardInterrupt) and parts.context.board.abandoned:
+        if not parts.context.control.stop_requested:
+            error = parts.context.control.first_failure() or caught
+            if isinstance(error, KeyboardInterrupt) and parts.context.control.is_abandoned:
                 error = RunError("Another rank failed.")
         raise
     finally:

@@ -6,16 +6,17 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from gnntrain.data.bad_rows import Record
-from gnntrain.data.columns import from_numpy, to_matrix, to_plain
+from gnntrain.data.columns import from_numpy
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.npz_members import read_header
-from gnntrain.data.tables import Batch, Rows, Table, refuse_beyond_memory, unreadable
+from gnntrain.data.tables import Columns, Rows, Table, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
 _BATCH_ROWS = 1 << 20
@@ -137,24 +138,17 @@ class ArrayTable(Table):
         self._matrix = np.empty((self._num_rows, 0), np.float32) if matrix is None else matrix
         self.names = (*columns, *map(str, range(self._matrix.shape[1])))
 
-    def batches(self, columns: Sequence[int], numbers: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, columns: Columns) -> Iterator[Rows]:
         for start in range(0, self._num_rows, _BATCH_ROWS):
             end = min(start + _BATCH_ROWS, self._num_rows)
-            chosen = [from_numpy(self._columns[place][start:end]) for place in columns]
-            weights = [from_numpy(self._columns[place][start:end]) for place in numbers]
-            matrix = to_matrix(weights, end - start, None)
-            yield Batch(chosen, matrix, np.arange(start, end), end)
+            arrays = enumerate(self._columns)
+            found = {place: from_numpy(array[start:end]) for place, array in arrays}
+            yield self._rows(columns, found, np.arange(start, end), end, None)
 
-    def read(
-        self, columns: Sequence[int], numbers: Sequence[int], fractions: Sequence[int] = ()
-    ) -> Rows:
-        """As they lie there: a mapped matrix stays mapped. Its columns are the only numbers."""
-        chosen = [
-            to_plain(from_numpy(self._columns[place]), fractions=place in fractions)
-            for place in columns
-        ]
-        matrix = self._matrix if numbers else self._matrix[:, :0]
-        return Rows(chosen, matrix, np.arange(self._num_rows), self._num_rows)
+    def read(self, columns: Columns) -> Rows:
+        """As `Table.read`, but a mapped matrix stays mapped; its columns are the only numbers."""
+        rows = super().read(replace(columns, numbers=()))
+        return replace(rows, source=columns, matrix=self._matrix)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         return [

@@ -18,7 +18,8 @@ BoolArray = npt.NDArray[np.bool_]
 TEXT = pa.large_string()  # 64-bit offsets: a column may hold more than 2 GiB of text
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_WHOLE = r"^[+-]?[0-9]+$"
+_DECIMAL = r"^[+-]?[0-9]+$"
+_HEXADECIMAL = r"^0[xX][0-9a-fA-F]{1,15}$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
 _NULL_WORDS = pa.array(arrow_csv.ConvertOptions().null_values, TEXT)
@@ -62,16 +63,18 @@ def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), _NULL, texts)
 
 
-def infer_type(texts: pa.Array) -> pa.Array:
-    """Texts of a CSV file as int64 or float64 if all are numbers (or `NA`, `null`, …)."""
+def from_texts(texts: pa.Array, *, fractions: bool = False) -> pa.Array:
+    """As `to_plain`, but texts that are all numbers (or `NA`, `null`, …) become numbers."""
     trimmed = pc.utf8_trim_whitespace(texts)
     words = pc.if_else(pc.is_in(trimmed, _NULL_WORDS), _NULL, trimmed)
     for kind in (pa.int64(), pa.float64()) if words.null_count < len(words) else ():
         try:
-            return words.cast(kind)
+            numbers = to_plain(words.cast(kind), fractions=fractions)
         except pa.ArrowInvalid:
             continue
-    return texts
+        if numbers.type != TEXT:
+            return numbers
+    return to_plain(texts)
 
 
 def to_int64(column: pa.Array) -> pa.Array:
@@ -80,9 +83,10 @@ def to_int64(column: pa.Array) -> pa.Array:
         return column.cast(pa.int64())
     except pa.ArrowInvalid:
         value = _parse(column, pa.float64())
-        is_written_whole = pc.and_(
-            pc.match_substring_regex(column, _WHOLE), pc.less(pc.abs(value), 2.0**63)
+        is_decimal = pc.and_kleene(
+            pc.match_substring_regex(column, _DECIMAL), pc.less(pc.abs(value), 2.0**63)
         )
+        is_written_whole = pc.or_kleene(is_decimal, pc.match_substring_regex(column, _HEXADECIMAL))
         whole = pc.if_else(is_written_whole, pc.utf8_ltrim(column, "+"), _NULL).cast(pa.int64())
         return pc.coalesce(whole, pc.if_else(_is_whole(value), value, None).cast(pa.int64()))
 
@@ -149,11 +153,6 @@ def _matrix_of_lists(column: pa.Array, width: int | None) -> Float32Array:
     fits = lengths == width
     matrix[fits] = _float32(pc.list_flatten(column.filter(fits))).reshape(-1, width)
     return matrix
-
-
-def is_null(column: pa.Array) -> BoolArray:
-    """Which values are missing."""
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
 
 
 def is_repeated(column: pa.Array) -> BoolArray:

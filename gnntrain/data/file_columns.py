@@ -10,7 +10,6 @@ file holds an array called `ids`, `id` or `node_id`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -26,14 +25,12 @@ from gnntrain.data.array_files import (
 )
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import AnyArray
-from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, ParquetTable, Table
+from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, table_suffix
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
-
-Role = Literal["id", "label", "split", "source", "target"]
 
 COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
     "id": ("id", "node_id", "node", "nid"),
@@ -49,21 +46,6 @@ _EDGE_ARRAYS = ("edge_index", "edges")
 _WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
 
 NO_ID = "none"
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Columns of a table and what they are read as.
-
-    Attributes:
-        table: The table.
-        places: The columns of ids, labels and split names: their places in the table by role.
-        numbers: Places of the columns of numbers.
-    """
-
-    table: Table
-    places: Mapping[Role, int]
-    numbers: Sequence[int]
 
 
 def is_array_file(path: Path) -> bool:

@@ -10,12 +10,11 @@ import numpy as np
 
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import is_finite
-from gnntrain.data.file_columns import Columns, edge_columns, feature_columns
+from gnntrain.data.file_columns import edge_columns, feature_columns
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
 from gnntrain.data.graph import AnyArray, GraphData, Task
-from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.node_rows import UNKNOWN_NODE, NodeRows, unknown_hint
-from gnntrain.data.tables import GrowingArray, merge
+from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
+from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
@@ -28,38 +27,27 @@ _NO_ID_HINT = (
 )
 
 
-def read_graph(
-    config: FilesConfig,
-    *,
-    edges: Path,
-    features: Path,
-    labels: Path | None,
-    split: Path | None,
-    labelled: bool,
-) -> GraphData:
+def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool) -> GraphData:
     """Read a user's files.
 
     Args:
         config: How they are read.
-        edges: One edge a row.
-        features: One node a row.
-        labels: One node a row; None: the features file has them.
-        split: None: the labels' file has it, or it is drawn.
+        paths: The files by role: "edges", "features" and perhaps "labels" and "split".
         labelled: False: labels and splits are neither needed nor read.
 
     Raises:
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
-    nodes = _read_nodes(feature_columns(features, config, bad, labelled=labelled), bad)
+    nodes = _read_nodes(feature_columns(paths["features"], config, bad, labelled=labelled), bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
     if labelled:
-        targets = read_targets(labels, nodes, index, config, bad)
-        splits = split_nodes(split, targets, index, config, bad)
+        targets = read_targets(paths.get("labels"), nodes, index, config, bad)
+        splits = split_nodes(paths.get("split"), targets, index, config, bad)
         metric = _metric(config.metric, targets.task)
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
-    src, dst, weight = _read_edges(edge_columns(edges, config, bad), index, bad)
+    src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
     bad.settle()
     return GraphData(
         dataset="files",
@@ -90,41 +78,38 @@ def _metric(asked: str, task: Task) -> str:
     return asked
 
 
-def _read_nodes(columns: Columns, bad: BadRows) -> NodeRows:
+def _read_nodes(columns: Columns, bad: BadRows) -> Rows:
     """The rows of the features file that define a node: an id of its own and finite numbers.
 
     Raises:
         UserError: There are no numbers or no rows; or rows are bad, and are to be errors or,
             without ids, cannot be left out.
     """
+    path = columns.table.path
     if not columns.numbers:
         raise UserError(
-            f"{columns.table.path} has no numbers beside the id.",
+            f"{path} has no numbers beside the id.",
             "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
             "ones or of the nodes' degrees will do.",
         )
-    nodes = NodeRows.read(columns)
-    if "id" in nodes.places:
+    nodes = columns.read()
+    if "id" in nodes.columns:
         nodes = nodes.drop_missing("id", bad, "the node id is missing", _NO_ID_HINT)
-        nodes = nodes.drop_repeated_ids(bad, _NO_ID_HINT)
-        nodes = _with_finite_numbers(nodes, bad)
-    else:
-        strict = BadRows("error")
-        nodes = _with_finite_numbers(nodes, strict)
-        strict.settle()
+        nodes = drop_repeated(nodes, nodes.columns["id"], bad, _NO_ID_HINT)
+    # Without ids a row's place is its node: none can be left out.
+    strict = bad if "id" in nodes.columns else BadRows("error")
+    names = columns.names_of_numbers
+    nodes = nodes.drop(~is_finite(nodes.matrix), strict, lambda row: _not_finite(row, names))
+    strict.settle()
     bad.settle()
-    if "id" not in nodes.places and len(nodes) < nodes.num_in_file:
+    if "id" not in nodes.columns and len(nodes) < nodes.end:
         raise UserError(
-            f"{nodes.table.path} has bad rows and no node ids.",
+            f"{path} has bad rows and no node ids.",
             "Correct it or give it node ids: left out, they would move the rows behind them.",
         )
     if not len(nodes):
-        raise UserError(f"{nodes.table.path} has no rows.", "Give it a row of numbers a node.")
+        raise UserError(f"{path} has no rows.", "Give it a row of numbers a node.")
     return nodes
-
-
-def _with_finite_numbers(nodes: NodeRows, bad: BadRows) -> NodeRows:
-    return nodes.drop(~is_finite(nodes.matrix), bad, lambda row: _not_finite(row, nodes.numbers))
 
 
 def _not_finite(record: Record, numbers: Mapping[int, str]) -> str:
@@ -151,36 +136,31 @@ def _read_edges(
     Of the file, only a batch of rows is held at a time: about as many as there are nodes. Nodes
     are int32 where their number allows, else int64.
     """
+
+    def unknown_end(record: Record) -> str:
+        for end in ("source", "target"):
+            field = record[columns.places[end]]
+            if not field.strip():
+                return f"the {end} node is missing"
+            if not index.knows(field):
+                return UNKNOWN_NODE.format(repr(field))
+        return "its nodes are not in the features file"
+
+    def wrong_weight(record: Record) -> str:
+        return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
+
     dtype = np.int32 if index.num_nodes <= np.iinfo(np.int32).max else np.int64
-    sources, targets, weights = GrowingArray(dtype), GrowingArray(dtype), GrowingArray(np.float32)
-    table, places = columns.table, tuple(columns.places.values())
-    for batch in merge(table.batches(places, columns.numbers), index.num_hashed):
-        src, dst = (index.find(ids) for ids in batch.columns)
+    sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
+    weights = [np.empty(0, np.float32)]
+    for batch in columns.batches(index.num_hashed):
+        src, dst = index.find(batch.columns["source"]), index.find(batch.columns["target"])
         known = (src >= 0) & (dst >= 0)
-        bad.add(
-            table,
-            batch.rows[~known],
-            lambda row: _unknown_end(row, columns, index),
-            unknown_hint(index),
-        )
         usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
-        bad.add(
-            table,
-            batch.rows[known & ~usable],
-            lambda row: f"weight {row[columns.numbers[0]]!r} is not a number from 0 on",
-        )
+        bad.add(columns.table, batch.rows[~known], unknown_end, index.hint)
+        bad.add(columns.table, batch.rows[known & ~usable], wrong_weight)
         kept = known & usable
-        sources.append(src[kept])
-        targets.append(dst[kept])
+        sources.append(src[kept].astype(dtype))
+        targets.append(dst[kept].astype(dtype))
         weights.append(batch.matrix[kept].reshape(-1))
-    return sources.values, targets.values, weights.values if columns.numbers else None
-
-
-def _unknown_end(record: Record, columns: Columns, index: NodeIndex) -> str:
-    for end in ("source", "target"):
-        field = record[columns.places[end]]
-        if not field.strip():
-            return f"the {end} node is missing"
-        if not index.knows(field):
-            return UNKNOWN_NODE.format(repr(field))
-    return "its nodes are not in the features file"
+    weight = np.concatenate(weights) if columns.numbers else None
+    return np.concatenate(sources), np.concatenate(targets), weight

@@ -14,10 +14,10 @@ import pyarrow as pa
 from gnntrain.data.array_files import ArrayTable, load_arrays, pick
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT, BoolArray
-from gnntrain.data.file_columns import Columns, is_array_file, label_columns, split_columns
+from gnntrain.data.file_columns import is_array_file, label_columns, split_columns
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
 from gnntrain.data.node_index import NodeIndex, utf8
-from gnntrain.data.node_rows import NodeRows
+from gnntrain.data.tables import Columns, Rows
 from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
 
@@ -60,11 +60,11 @@ class Targets:
     num_classes: int
     task: Task
     labelled: BoolArray
-    rows: NodeRows
+    rows: Rows
     class_names: AnyArray | None = None
 
 
-def no_targets(rows: NodeRows, index: NodeIndex) -> Targets:
+def no_targets(rows: Rows, index: NodeIndex) -> Targets:
     """Of a graph that nothing is to be learnt from: no node has a label."""
     labels = np.full(index.num_nodes, -1, np.int32)
     return Targets(labels, 1, "multiclass", labels >= 0, rows)
@@ -76,7 +76,7 @@ def no_splits() -> dict[str, Int64Array]:
 
 
 def read_targets(
-    path: Path | None, features: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows
+    path: Path | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
 ) -> Targets:
     """Labels from the labels file, or else from a column of the features file.
 
@@ -90,16 +90,16 @@ def read_targets(
     if path is None:
         rows = replace(features, nodes=np.arange(index.num_nodes))
     else:
-        rows = NodeRows.read(label_columns(path, config, bad)).located(index, bad)
-    if "label" in rows.places:
+        rows = index.locate(label_columns(path, config, bad).read(), bad)
+    if "label" in rows.columns:
         return _classes(rows, index, config, bad, must_have_label=path is not None)
     return _flags(rows, index, config, bad)
 
 
 def _classes(
-    rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
+    rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
 ) -> Targets:
-    if must_have_label and not isinstance(rows.table, ArrayTable):
+    if must_have_label and not isinstance(rows.source.table, ArrayTable):
         rows = rows.drop_missing("label", bad, "the label is missing")
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
@@ -141,13 +141,13 @@ def _is_no_class(column: pa.Array) -> BoolArray:
     return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
 
 
-def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
+def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> Task:
     few = {0: "no label", 1: "only one label"}
     number = few.get(num_classes, f"{num_classes} different labels")
-    found = f"{rows.table.path} has {number}"
+    found = f"{rows.path} has {number}"
     if config.task == "multilabel":
         raise UserError(
-            f"dataset.task=multilabel: {rows.table.path} has one column of labels.",
+            f"dataset.task=multilabel: {rows.path} has one column of labels.",
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     if num_classes < 2:
@@ -159,8 +159,8 @@ def _class_task(config: FilesConfig, num_classes: int, rows: NodeRows) -> Task:
     return "binary" if num_classes == 2 else "multiclass"
 
 
-def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
-    path, num_classes = rows.table.path, len(rows.numbers)
+def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
+    path, num_classes = rows.path, len(rows.source.numbers)
     if num_classes == 0:
         raise UserError(f"{path} has no column of labels.", "Set dataset.label_column.")
     if config.task not in ("auto", "multilabel"):
@@ -175,15 +175,15 @@ def _flags(rows: NodeRows, index: NodeIndex, config: FilesConfig, bad: BadRows) 
     labels[rows.nodes] = rows.matrix
     labelled = np.zeros(index.num_nodes, bool)
     labelled[rows.nodes] = True
-    names = list(rows.numbers.values())
+    names = list(rows.source.names_of_numbers.values())
     # Columns without a header are called by their places, which say nothing.
     is_named = len(set(names)) == num_classes and not all(name.isdecimal() for name in names)
     class_names = utf8(np.array(names, object)) if is_named else None
     return Targets(labels, num_classes, "multilabel", labelled, rows, class_names)
 
 
-def _no_flag(record: Record, rows: NodeRows) -> str:
-    for place, name in rows.numbers.items():
+def _no_flag(record: Record, rows: Rows) -> str:
+    for place, name in rows.source.names_of_numbers.items():
         try:
             is_flag = float(record[place]) in (0, 1)
         except ValueError:
@@ -212,7 +212,7 @@ def split_nodes(
     Raises:
         UserError: The file cannot be read.
     """
-    if path is None and "split" not in targets.rows.places:
+    if path is None and "split" not in targets.rows.columns:
         return random_split(np.flatnonzero(targets.labelled), 0)
     split_of = np.full(index.num_nodes, -1, np.int8)
     if path is None:
@@ -220,13 +220,13 @@ def split_nodes(
     elif is_array_file(path):
         _assign_arrays(path, targets, index, split_of, bad)
     else:
-        rows = NodeRows.read(split_columns(path, config, bad))
+        rows = split_columns(path, config, bad).read()
         rows = rows.drop_missing("split", bad, "the split is missing")
-        _assign_named(rows.located(index, bad), targets, split_of, bad)
+        _assign_named(index.locate(rows, bad), targets, split_of, bad)
     return {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
 
 
-def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
+def _assign_named(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
     """Put each row's node into the split of its name; a row without a name says nothing."""
     codes = _codes_of_names(rows)
     named = ~rows.is_missing("split")
@@ -238,7 +238,7 @@ def _assign_named(rows: NodeRows, targets: Targets, split_of: AnyArray, bad: Bad
     split_of[rows.nodes] = np.where(named, codes, -1)[~unlabelled]
 
 
-def _codes_of_names(rows: NodeRows) -> AnyArray:
+def _codes_of_names(rows: Rows) -> AnyArray:
     words = rows.columns["split"].cast(TEXT).dictionary_encode()
     known = [_SPLIT_WORDS.get(word.lower(), -1) for word in words.dictionary.to_pylist()]
     codes: AnyArray = np.array([*known, -1])[words.indices.fill_null(len(known)).to_numpy()]
@@ -270,9 +270,7 @@ def _reason(what: str) -> Callable[[Record], str]:
     return lambda record: f"node {record[0]!r} {what}"
 
 
-def _rows_of_split(
-    path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows
-) -> NodeRows:
+def _rows_of_split(path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows) -> Rows:
     if array.ndim != 1:
         raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
     if array.dtype == np.bool_:
@@ -281,9 +279,6 @@ def _rows_of_split(
                 f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
             )
         nodes = np.flatnonzero(array)
-        table = ArrayTable(path, {"node": np.arange(index.num_nodes)})
-        no_numbers = np.empty((len(nodes), 0), np.float32)
-        return NodeRows(table, {}, {}, {}, no_numbers, nodes, index.num_nodes, nodes)
-    return NodeRows.read(Columns(ArrayTable(path, {"id": array}), {"id": 0}, [])).located(
-        index, bad
-    )
+        source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
+        return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
+    return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}, ()).read(), bad)

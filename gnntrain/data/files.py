@@ -56,11 +56,13 @@ class FilesBuilder:
         self.config = config
         self._labelled = labelled
         self._paths = {
-            role: None if (given := getattr(config, role)) is None else Path(given).absolute()
+            role: Path(given).absolute()
             for role in _ROLES
+            if (given := getattr(config, role)) is not None
         }
-        for role in ("edges", "features"):
-            self._path(role)
+        for role, hint in _MISSING_HINTS.items():
+            if role not in self._paths:
+                raise UserError(f"dataset.{role} is not given.", hint)
 
     def identity(self) -> dict[str, JSON]:
         """Paths, sizes and times of the files, and how they are read.
@@ -70,13 +72,13 @@ class FilesBuilder:
         """
         roles = _ROLES if self._labelled else ("edges", "features")
         files: dict[str, JSON] = {
-            role: _stamp(role, path) for role in roles if (path := self._paths[role]) is not None
+            role: _stamp(role, path) for role, path in self._paths.items() if role in roles
         }
         options: dict[str, JSON] = {name: getattr(self.config, name) for name in _OPTIONS}
         identity: dict[str, JSON] = {"dataset": "files", "files": files, "options": options}
         if self._labelled:
             return identity | {"reading": _READING}
-        elsewhere = [role for role in ("labels", "split") if self._paths[role] is not None]
+        elsewhere = [role for role in ("labels", "split") if role in self._paths]
         return identity | {"reading": _READING, "unread": list[JSON](elsewhere)}
 
     def build(self) -> GraphData:
@@ -87,20 +89,7 @@ class FilesBuilder:
         """
         from gnntrain.data.file_graph import read_graph
 
-        return read_graph(
-            self.config,
-            edges=self._path("edges"),
-            features=self._path("features"),
-            labels=self._paths["labels"],
-            split=self._paths["split"],
-            labelled=self._labelled,
-        )
-
-    def _path(self, role: str) -> Path:
-        path = self._paths[role]
-        if path is None:
-            raise UserError(f"dataset.{role} is not given.", _MISSING_HINTS[role])
-        return path
+        return read_graph(self.config, self._paths, labelled=self._labelled)
 
 
 def _stamp(role: str, path: Path) -> dict[str, JSON]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.data.columns import TEXT, to_int64, to_plain
+from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.columns import TEXT, is_repeated, to_int64, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.tables import Rows
+from gnntrain.errors import UserError
+
+UNKNOWN_NODE = "node {} is not in the features file"
 
 
 class NodeIndex:
@@ -47,6 +54,11 @@ class NodeIndex:
         first = range(self.num_nodes)[:3] if self._ids is None else self._ids[:3].to_pylist()
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
 
+    @property
+    def hint(self) -> str:
+        """What to say of a node that is not there."""
+        return f"The features file defines the nodes ({self.shown()}); no other file may add any."
+
     def find(self, ids: pa.Array) -> Int64Array:
         """Node numbers of ids of any type, −1 for those that are missing or unknown."""
         ids = self._comparable(ids)
@@ -56,6 +68,25 @@ class NodeIndex:
         else:
             found = pc.index_in(ids, self._ids, skip_nulls=True)
         return np.asarray(found.fill_null(-1).to_numpy(), np.int64)
+
+    def locate(self, rows: Rows, bad: BadRows) -> Rows:
+        """The rows that speak of a known node, each of another, with their `nodes`.
+
+        Raises:
+            UserError: The rows have no ids and are not one a node.
+        """
+        if "id" in rows.columns:
+            rows = rows.drop_missing("id", bad, "the node id is missing")
+            rows = replace(rows, nodes=self.find(rows.columns["id"]))
+            rows = rows.drop_by_field(rows.nodes < 0, bad, "id", UNKNOWN_NODE, self.hint)
+            return drop_repeated(rows, pa.array(rows.nodes), bad)
+        if rows.end != self.num_nodes:
+            raise UserError(
+                f"{rows.path} has {rows.end} rows and no node ids, but there are "
+                f"{self.num_nodes} nodes.",
+                "Give it one row a node, or node ids (dataset.id_column).",
+            )
+        return replace(rows, nodes=rows.rows)
 
     def knows(self, text: str) -> bool:
         """Whether an id, as written in a file, is a node's."""
@@ -67,6 +98,11 @@ class NodeIndex:
     def _comparable(self, ids: pa.Array) -> pa.Array:
         ids = to_plain(ids)
         return ids.cast(TEXT) if self._is_text else to_int64(ids)
+
+
+def drop_repeated(rows: Rows, ids: pa.Array, bad: BadRows, hint: str = "") -> Rows:
+    """The rows whose id was not there further up."""
+    return rows.drop_by_field(is_repeated(ids), bad, "id", "node {} is there already", hint)
 
 
 def utf8(texts: AnyArray) -> AnyArray:

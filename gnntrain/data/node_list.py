@@ -12,7 +12,6 @@ from gnntrain.data.columns import TEXT, from_numpy, to_plain
 from gnntrain.data.file_columns import COLUMN_NAMES, id_column
 from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.node_rows import NodeRows
 from gnntrain.data.tables import unreadable
 from gnntrain.errors import UserError
 
@@ -61,7 +60,7 @@ def _ids(path: Path) -> pa.Array:
     if path.suffix.lower() == ".txt":
         return _lines(path)
     bad = BadRows("error")
-    rows = NodeRows.read(id_column(path, bad))
+    rows = id_column(path, bad).read()
     try:
         bad.settle()
     except UserError as error:

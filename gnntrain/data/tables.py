@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,10 +19,12 @@ import psutil
 import pyarrow as pa
 from pyarrow import parquet
 
-from gnntrain.data.bad_rows import Record
-from gnntrain.data.columns import to_matrix, to_plain
-from gnntrain.data.graph import AnyArray, Float32Array, Int64Array
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import TEXT, BoolArray, to_matrix, to_plain
+from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import UserError
+
+Role = Literal["id", "label", "split", "source", "target"]
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_COLUMNS = 100_000
@@ -31,37 +33,118 @@ _BATCH_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Consecutive rows of a table.
+class Columns:
+    """Columns of a table and what they are read as.
 
     Attributes:
-        columns: The columns that were asked for, as they are written.
-        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing or not a number.
-        rows: int64 `[num_rows]`: each row's number in the file.
-        end: Number of the first row behind the batch; rows that cannot be read are counted, too.
+        table: The table.
+        places: The columns of ids, labels and split names: their places in the table by role.
+        numbers: Places of the columns of numbers.
     """
 
-    columns: list[pa.Array]
-    matrix: Float32Array
-    rows: Int64Array
-    end: int
+    table: Table
+    places: Mapping[Role, int]
+    numbers: Sequence[int]
+
+    @property
+    def names_of_numbers(self) -> dict[int, str]:
+        """Names of the columns of numbers by their places."""
+        return {place: self.table.names[place] for place in self.numbers}
+
+    def batches(self, num_rows: int = 0) -> Iterator[Rows]:
+        """Read the columns in batches of `num_rows` rows or more, but for the last one.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        group: list[Rows] = []
+        for batch in self.table.batches(self):
+            group.append(batch)
+            if sum(map(len, group)) >= num_rows:
+                yield _concatenate(group)
+                group = []
+        if group:
+            yield _concatenate(group)
+
+    def read(self) -> Rows:
+        """Read the columns as a whole, ids, labels and split names as `to_plain` makes them.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        return self.table.read(self)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A whole table.
+    """Rows of a table.
 
     Attributes:
-        columns: The columns of ids, labels and split names: int64, float64 or text.
-        matrix: The columns of numbers: `[num_rows, n]`, NaN if missing or not a number.
+        source: What was read.
+        columns: Ids, labels and split names by role; null if missing.
+        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing or not a number.
+            (Arrays have their own type.)
         rows: int64 `[num_rows]`: each row's number in the file.
-        num_in_file: Number of rows in the file, those that cannot be read included.
+        end: Number of the first row behind them; rows that cannot be read are counted, too.
+        nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
     """
 
-    columns: list[pa.Array]
+    source: Columns
+    columns: Mapping[Role, pa.Array]
     matrix: AnyArray
     rows: Int64Array
-    num_in_file: int
+    end: int
+    nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.source.table.path
+
+    def is_missing(self, role: Role) -> BoolArray:
+        """Which rows have no value in a role's column."""
+        return np.asarray(self.columns[role].is_null().to_numpy(zero_copy_only=False), bool)
+
+    def drop(
+        self, mask: BoolArray, bad: BadRows, reason: Callable[[Record], str], hint: str = ""
+    ) -> Rows:
+        """The rows outside `mask`; those inside are bad, for this reason."""
+        if not mask.any():
+            return self
+        bad.add(self.source.table, self.rows[mask], reason, hint)
+        return replace(
+            self,
+            columns={role: column.filter(~mask) for role, column in self.columns.items()},
+            matrix=self.matrix[~mask],
+            rows=self.rows[~mask],
+            nodes=self.nodes[~mask] if len(self.nodes) else self.nodes,
+        )
+
+    def drop_by_field(
+        self, mask: BoolArray, bad: BadRows, role: Role, reason: str, hint: str = ""
+    ) -> Rows:
+        """As `drop`; `{}` in the reason stands for the row's field in a role."""
+        place = self.source.places[role]
+        return self.drop(mask, bad, lambda row: reason.format(repr(row[place])), hint)
+
+    def drop_missing(self, role: Role, bad: BadRows, reason: str, hint: str = "") -> Rows:
+        """The rows that have a value in a role's column."""
+        return self.drop(self.is_missing(role), bad, lambda _: reason, hint)
+
+
+def _concatenate(group: Sequence[Rows]) -> Rows:
+    if len(group) == 1:
+        return group[0]
+    roles = group[0].columns
+    return replace(
+        group[-1],
+        columns={role: pa.concat_arrays([some.columns[role] for some in group]) for role in roles},
+        matrix=np.concatenate([some.matrix for some in group]),
+        rows=np.concatenate([some.rows for some in group]),
+    )
 
 
 class Table(ABC):
@@ -78,8 +161,8 @@ class Table(ABC):
     unit: Literal["line", "row"] = "row"
 
     @abstractmethod
-    def batches(self, columns: Sequence[int], numbers: Sequence[int]) -> Iterator[Batch]:
-        """Read some columns, by their places: ids, labels and the like, and numbers.
+    def batches(self, columns: Columns) -> Iterator[Rows]:
+        """Read some of the columns from front to back, as they are written.
 
         Raises:
             UserError: The file cannot be read.
@@ -89,86 +172,30 @@ class Table(ABC):
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         """Number and all fields of some rows, given in ascending order, for messages; slow."""
 
-    def read(
-        self, columns: Sequence[int], numbers: Sequence[int], fractions: Sequence[int] = ()
-    ) -> Rows:
-        """All rows at once; of `columns`, those in `fractions` may hold fractions, too.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
-        chunks: list[list[pa.Array]] = [[] for _ in columns]
-        matrix, rows = GrowingArray(np.float32, len(numbers)), GrowingArray(np.int64)
-        end = 0
-        for batch in self.batches(columns, numbers):
-            for chunk, column in zip(chunks, batch.columns, strict=True):
-                chunk.append(column)
-            matrix.append(batch.matrix)
-            rows.append(batch.rows)
-            end = batch.end
+    def read(self, columns: Columns) -> Rows:
+        """See `Columns.read`."""
+        batches = list(self.batches(columns)) or [self._rows(columns, {}, np.arange(0), 0, None)]
+        whole = _concatenate(batches)
         with readable(self.path):
-            whole = [
-                self._typed(pa.chunked_array(chunk, None if chunk else pa.null()), p in fractions)
-                for p, chunk in zip(columns, chunks, strict=True)
-            ]
-        return Rows(whole, matrix.values, rows.values, end)
+            plain = {r: self._plain(c, fractions=r == "label") for r, c in whole.columns.items()}
+        return replace(whole, columns=plain)
 
-    def _typed(self, column: pa.ChunkedArray, fractions: bool) -> pa.Array:
-        return to_plain(column.combine_chunks(), fractions=fractions)
+    def _plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+        return to_plain(column, fractions=fractions)
 
-
-def merge(batches: Iterable[Batch], num_rows: int) -> Iterator[Batch]:
-    """The same rows in batches of `num_rows` or more, but for the last one."""
-    group: list[Batch] = []
-    for batch in batches:
-        group.append(batch)
-        if sum(len(some.rows) for some in group) >= num_rows:
-            yield _concatenated(group)
-            group = []
-    if group:
-        yield _concatenated(group)
-
-
-def _concatenated(group: Sequence[Batch]) -> Batch:
-    if len(group) == 1:
-        return group[0]
-    columns = zip(*(batch.columns for batch in group), strict=True)
-    return Batch(
-        [pa.concat_arrays(parts) for parts in columns],
-        np.concatenate([batch.matrix for batch in group]),
-        np.concatenate([batch.rows for batch in group]),
-        group[-1].end,
-    )
-
-
-class GrowingArray:
-    """An array that grows at its end, in place: memory never holds it twice.
-
-    Args:
-        dtype: Type of its values.
-        width: Number of columns; None: it has one dimension.
-    """
-
-    def __init__(self, dtype: type[np.generic], width: int | None = None) -> None:
-        self._array: AnyArray = np.empty((0,) if width is None else (0, width), dtype)
-        self._length = 0
-
-    def append(self, values: AnyArray) -> None:
-        """Add rows; the first ones may be of another width than was told."""
-        end = self._length + len(values)
-        if end > len(self._array):
-            self._resize((end + end // 8, *values.shape[1:]))
-        self._array[self._length : end] = values
-        self._length = end
-
-    @property
-    def values(self) -> AnyArray:
-        """What was added; nothing may be added later."""
-        self._resize((self._length, *self._array.shape[1:]))
-        return self._array
-
-    def _resize(self, shape: tuple[int, ...]) -> None:
-        self._array.resize(shape, refcheck=False)  # nobody else holds it
+    def _rows(
+        self,
+        columns: Columns,
+        found: Mapping[int, pa.Array],
+        rows: Int64Array,
+        end: int,
+        width: int | None,
+    ) -> Rows:
+        """Rows of columns that were found in the file, by their places."""
+        empty = pa.array([], TEXT)
+        matrix = to_matrix([found.get(place, empty) for place in columns.numbers], len(rows), width)
+        by_role = {role: found.get(place, empty) for role, place in columns.places.items()}
+        return Rows(columns, by_role, matrix, rows, end)
 
 
 class ParquetTable(Table):
@@ -189,26 +216,24 @@ class ParquetTable(Table):
                 raise ValueError("two of its columns have the same name")
         self._num_rows = metadata.num_rows
 
-    def batches(self, columns: Sequence[int], numbers: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, columns: Columns) -> Iterator[Rows]:
+        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers)))
         # Equal values are written once: a small file may hold any number of rows.
-        refuse_beyond_memory(self.path, 4 * self._num_rows * (len(columns) + len(numbers)))
+        refuse_beyond_memory(self.path, 4 * self._num_rows * len(places))
         start, width = 0, None
         with readable(self.path):
-            for batch in self._record_batches([*columns, *numbers]):
-                matrix = to_matrix(self._pick(batch, numbers), batch.num_rows, width)
-                end, width = start + batch.num_rows, matrix.shape[1]
-                yield Batch(self._pick(batch, columns), matrix, np.arange(start, end), end)
-                start = end
+            for batch in self._record_batches(places):
+                end = start + batch.num_rows
+                found = {place: _decoded(batch[self.names[place]]) for place in places}
+                rows = self._rows(columns, found, np.arange(start, end), end, width)
+                yield rows
+                start, width = end, rows.matrix.shape[1]
 
     def _record_batches(self, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
         num_rows = max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(1, len(places))))
         with parquet.ParquetFile(self.path) as file:
             names = [self.names[place] for place in places]
             yield from file.iter_batches(num_rows, columns=names)
-
-    def _pick(self, batch: pa.RecordBatch, places: Sequence[int]) -> list[pa.Array]:
-        found = [batch.column(self.names[place]) for place in places]
-        return [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in found]
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
@@ -222,6 +247,10 @@ class ParquetTable(Table):
             if start > rows[-1]:
                 break
         return found
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 @contextmanager

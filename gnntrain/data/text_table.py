@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -25,9 +26,9 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, infer_type, to_matrix, to_plain
+from gnntrain.data.columns import TEXT, from_texts
 from gnntrain.data.graph import Int64Array
-from gnntrain.data.tables import MAX_COLUMNS, Batch, Table, readable
+from gnntrain.data.tables import MAX_COLUMNS, Columns, Rows, Table, readable
 from gnntrain.errors import UserError
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
@@ -68,8 +69,8 @@ class TextTable(Table):
         self.path = path
         self._bad = bad
         self._block_ends: list[int] = []
-        # Fields may be as long as a block; Python's own limit is 128 KiB.
-        csv.field_size_limit(_BLOCK_BYTES)
+        # A field within quotation marks that never close is long; Arrow has no limit either.
+        csv.field_size_limit(sys.maxsize)
         with readable(path):
             self._inspect(header, known_names)
 
@@ -126,7 +127,9 @@ class TextTable(Table):
                 block = left + read
                 end = _end_of_rows(block)
                 if not end and len(block) == _BLOCK_BYTES:
-                    raise ValueError(f"line {number} has more than {_BLOCK_BYTES >> 20} MiB")
+                    end = _end_of_lines(block)  # within quotation marks that perhaps never close
+                    if not end:
+                        raise ValueError(f"line {number} has more than {_BLOCK_BYTES >> 20} MiB")
                 if end:
                     yield number, block[:end]
                 number += _num_lines(block[:end])
@@ -134,31 +137,28 @@ class TextTable(Table):
             if left:
                 yield number, left
 
-    def batches(self, columns: Sequence[int], numbers: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, columns: Columns) -> Iterator[Rows]:
         self._block_ends.clear()
         start = 0
         with readable(self.path):
             for line, block in self._blocks():
                 self._decoded(block, line)
-                table, wrong = self._parse(block, columns, numbers)
+                table, wrong = self._parse(block, columns)
                 end = start + table.num_rows + len(wrong)
                 self._block_ends.append(end)
                 self._bad.add(self, start + wrong, self._wrong_length)
-                fields = {p: table[str(p)].combine_chunks() for p in (*columns, *numbers)}
-                matrix = to_matrix([fields[place] for place in numbers], table.num_rows, None)
-                texts = [fields[place] for place in columns]
-                yield Batch(texts, matrix, np.delete(np.arange(start, end), wrong), end)
+                found = {int(name): table[name].combine_chunks() for name in table.column_names}
+                rows = np.delete(np.arange(start, end), wrong)
+                yield self._rows(columns, found, rows, end, None)
                 start = end
 
-    def _parse(
-        self, block: bytes, columns: Sequence[int], numbers: Sequence[int]
-    ) -> tuple[pa.Table, Int64Array]:
-        """The wanted columns and, left out of them, the rows of a wrong number of fields."""
-        types = dict.fromkeys(columns, TEXT)
+    def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
+        """The columns and, left out of them, the rows of a wrong number of fields."""
+        texts = dict.fromkeys(columns.places.values(), TEXT)
         try:
-            return self._parse_as(block, dict.fromkeys(numbers, pa.float32()) | types)
+            return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float32()) | texts)
         except pa.ArrowInvalid:  # some number is none: find out later which one
-            return self._parse_as(block, dict.fromkeys(numbers, TEXT) | types)
+            return self._parse_as(block, dict.fromkeys(columns.numbers, TEXT) | texts)
 
     def _parse_as(self, block: bytes, types: dict[int, pa.DataType]) -> tuple[pa.Table, Int64Array]:
         wrong: list[int] = []
@@ -192,8 +192,8 @@ class TextTable(Table):
         why = "; a quotation mark opens here and does not close in this line" if is_open else ""
         return f"{found} instead of {len(self.names)}{why}"
 
-    def _typed(self, column: pa.ChunkedArray, fractions: bool) -> pa.Array:
-        return to_plain(infer_type(column.combine_chunks()), fractions=fractions)
+    def _plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+        return from_texts(column, fractions=fractions)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
@@ -235,18 +235,22 @@ def _to_bytes(text: str) -> bytes:
 
 
 def _end_of_rows(block: bytes) -> int:
-    """Where the last whole row ends: behind the last newline that is outside quotation marks."""
-    end = (block.rfind(b"\n") + 1) or (block.rfind(b"\r") + 1)
+    """Where the last whole row ends, behind a newline outside quotation marks; 0 if nowhere."""
+    end = _end_of_lines(block)
     if block.count(b'"', 0, end) % 2 == 0:
         return end
     codes = np.frombuffer(block, np.uint8)
     newlines, quotes = np.flatnonzero(codes == ord("\n")), np.flatnonzero(codes == ord('"'))
     outside = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
-    return int(outside[-1]) + 1 if len(outside) else end  # a mark that never closes
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def _end_of_lines(block: bytes) -> int:
+    return (block.rfind(b"\n") + 1) or (block.rfind(b"\r") + 1)
 
 
 def _num_lines(block: bytes) -> int:
-    return block.count(b"\n") or block.count(b"\r")
+    return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
 
 
 def _delimiter(path: Path, line: str) -> str:

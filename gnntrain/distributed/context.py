@@ -1,9 +1,8 @@
-"""One rank's view of the job: who it is, where it computes, how it talks to the others."""
+"""One rank's view of the job: its rank, its device, and the collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -11,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gnntrain.distributed.board import Board
+from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import Interrupted
 
 T = TypeVar("T")
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DistributedContext:
-    """Rank, world size and device, and the few collectives the rest needs.
+    """Rank, world size, device, run control, and the collectives that gnntrain uses.
 
     With a world size of 1 no process group exists and every collective is the identity.
     """
@@ -27,53 +26,53 @@ class DistributedContext:
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    board: Board = field(default_factory=lambda: Board.create(1), compare=False)
+    control: RunControl = field(default_factory=RunControl, compare=False)
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank speaks for all: it prints, logs and writes checkpoints."""
+        """Whether this is rank 0, which alone prints, logs and writes checkpoints."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
         """The element-wise sum of every rank's `values` (same shape and dtype on all)."""
         if self.world_size > 1:
             values = values.clone()
-            with self.exchanging():
+            with self.in_collective():
                 dist.all_reduce(values)
         return values
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called this."""
         if self.world_size > 1:
-            with self.exchanging():
+            with self.in_collective():
                 dist.barrier()
 
     def meet(self) -> None:
-        """Wait until all ranks are here.
+        """Wait until all ranks have called this.
 
         Raises:
-            Interrupted: On all ranks alike, where one of them has seen that the run is to stop.
+            Interrupted: On all ranks, if any of them knows of a stop request.
         """
-        asked = torch.tensor(self.board.stop_asked, device=self.device)
+        requested = torch.tensor(self.control.stop_requested, device=self.device)
         if self.world_size > 1:
-            with self.exchanging():
-                dist.all_reduce(asked, dist.ReduceOp.MAX)
-        if number := int(asked):
+            with self.in_collective():
+                dist.all_reduce(requested, dist.ReduceOp.MAX)
+        if number := int(requested):
             raise Interrupted(number)
 
-    @contextmanager
-    def exchanging(self) -> Iterator[None]:
-        """What is done meanwhile waits for the other ranks; who fails there has waited for them."""
-        self.board.wait(self.rank, True)
-        yield
-        self.board.wait(self.rank, False)
+    def in_collective(self) -> AbstractContextManager[None]:
+        """Marks this rank as waiting in a collective.
+
+        A failure inside means that another rank was late.
+        """
+        return self.control.waiting()
 
     def broadcast(self, value: T) -> T:
         """Rank 0's `value` (plain data) on every rank."""
         if self.world_size == 1:
             return value
         box: list[Any] = [value]
-        with self.exchanging():
+        with self.in_collective():
             dist.broadcast_object_list(box, src=0, device=self._object_device())
         return cast(T, box[0])
 
@@ -82,23 +81,23 @@ class DistributedContext:
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
-        with self.exchanging():
+        with self.in_collective():
             dist.all_gather_object(values, value)
         return cast(list[T], values)
 
     def gather_to_main(self, value: T) -> list[T]:
-        """Every rank's `value` (plain data or CPU tensors) on rank 0, in rank order; else none."""
+        """Every rank's `value` (plain data, CPU tensors) on rank 0, in rank order; [] elsewhere."""
         if self.world_size == 1:
             return [value]
         values: list[Any] | None = [None] * self.world_size if self.is_main else None
-        with self.exchanging():
+        with self.in_collective():
             dist.gather_object(value, values, dst=0)
         return cast(list[T], values or [])
 
     def synchronize_buffers(self, module: nn.Module) -> None:
-        """Give every rank rank 0's buffers (batch-norm statistics), as the checkpoint has them."""
+        """Copy rank 0's buffers (batch-norm statistics), which the checkpoint holds, to all."""
         if self.world_size > 1:
-            with self.exchanging():
+            with self.in_collective():
                 for buffer in module.buffers():
                     dist.broadcast(buffer, src=0)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import resource_tracker
@@ -19,28 +17,32 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from gnntrain.distributed.board import Board
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.loopback import check_loopback
-from gnntrain.distributed.signals import held_back, listen_in_rank, passed_on
+from gnntrain.distributed.loopback import check_loopback, connect_store, serve_store
+from gnntrain.distributed.run_control import RunControl
+from gnntrain.distributed.signals import block_signals, forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
+from gnntrain.distributed.watch import start_watch
 from gnntrain.errors import Interrupted, signal_of
 
 _log = logging.getLogger("gnntrain")
+
+_CONNECT_SECONDS = 20.0
+_DECISIONS_PORT = "decisions_port"
 
 Worker = Callable[[DistributedContext, Any], None] | str
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """How many ranks, where, and with how much of the machine each.
+    """The ranks of a run, and how much of the machine each may use.
 
     Attributes:
         world_size: Number of ranks.
         use_gpus: One GPU a rank (NCCL) or CPU ranks (gloo).
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
-        log_dir: Where ranks write what they say, for messages.
+        log_dir: Where ranks write their logs, for messages.
     """
 
     world_size: int
@@ -53,12 +55,11 @@ class LaunchPlan:
 def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
-    A single rank runs in this process. Several are spawned: they meet at a store that listens on
-    the loopback interface, on a port the system chose.
+    A single rank runs in this process. Several are spawned.
 
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
-            not import what only the ranks need.
+            not import the modules that only ranks need.
         payload: Plain, picklable data.
 
     Raises:
@@ -66,63 +67,88 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
         Interrupted: After SIGINT, SIGTERM or SIGHUP to any process of the run; all ranks have
             ended, those that trained after the same step.
     """
-    board = Board.create(plan.world_size)
-    with passed_on(board):
-        if plan.world_size > 1:
-            _launch_ranks(worker, payload, plan, board)
-            return
-        torch.set_num_threads(plan.threads)
+    if plan.world_size > 1:
+        _spawn_ranks(worker, payload, plan)
+    else:
+        _run_here(worker, payload, plan)
+
+
+def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
+    control = RunControl()
+    torch.set_num_threads(plan.threads)
+    with forward_to(control):
         try:
-            _call(worker, DistributedContext(device=_device(plan, 0), board=board), payload)
+            _call(worker, DistributedContext(device=_device(plan, 0), control=control), payload)
         except Exception as error:
-            if board.stop_asked:
+            if control.stop_requested:
                 _log.warning("While the run was being stopped: %s", error)
-                raise Interrupted(board.stop_asked) from error
+                raise Interrupted(control.stop_requested) from error
             raise
 
 
-def _launch_ranks(worker: Worker, payload: Any, plan: LaunchPlan, board: Board) -> None:
+def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     check_loopback()
-    with socket.create_server(("127.0.0.1", 0), backlog=plan.world_size) as listener:
-        port = listener.getsockname()[1]
-        # The listening socket itself is handed over: no gap in which the port could be taken.
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in __all__
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=plan.timeout),
-            master_listen_fd=listener.detach(),
-        )
-        try:
-            with held_back():
-                resource_tracker.ensure_running()
-                # It has let SIGINT and SIGTERM through again.
-                with held_back():
-                    ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                        _rank_main,
-                        (worker, payload, plan, port, board),
-                        plan.world_size,
-                        join=False,
-                    )
-            Supervisor(ranks.processes, board, plan.log_dir, plan.timeout).watch()
-        finally:
-            del store
-
-
-def _rank_main(
-    rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int, board: Board
-) -> None:
+    # Served by this process, which outlives the ranks: so does the error of a rank that failed.
+    store = serve_store(plan.world_size, plan.timeout)
+    control = RunControl(store, rank=None)
     try:
-        listen_in_rank(board, rank)
-        with (
-            board.reports.reported(rank),
-            _joined(rank, plan, port, board) as context,
-            board.reports.reported(rank),
-        ):
+        with forward_to(control):
+            with block_signals():
+                resource_tracker.ensure_running()
+                # It has unblocked SIGINT and SIGTERM.
+                with block_signals():
+                    ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                        _run_rank, (worker, payload, plan, store.port), plan.world_size, join=False
+                    )
+            Supervisor(ranks.processes, control, plan.log_dir, plan.timeout).watch()
+    finally:
+        # Ends the server also while a traceback keeps this frame.
+        control.close()
+        del store
+
+
+def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
+    """The main function of a spawned rank."""
+    control = RunControl(connect_store(port, _CONNECT_SECONDS), rank)
+    start_watch(control, plan.timeout)
+    install_rank_handlers(control)
+    try:
+        with control.reporting_failure():
+            torch.set_num_threads(plan.threads)
+            context = DistributedContext(rank, plan.world_size, _device(plan, rank), control)
+            with control.waiting():
+                _join(context, plan, port)
             _call(worker, context, payload)
+            context.barrier()
     except KeyboardInterrupt as error:
         sys.exit(128 + signal_of(error))
+    finally:
+        # After the report: the other ranks fail as soon as they lose the connection.
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> None:
+    """Meet the other ranks: a process group, and a store of rank 0 for what they agree on."""
+    # The ranks are on one machine: nothing listens elsewhere, and the resolver need not know the
+    # host's own name.
+    for library in ("GLOO", "NCCL"):
+        interface = "lo0" if sys.platform == "darwin" else "lo"
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
+    store = connect_store(port, plan.timeout)
+    if context.is_main:
+        decisions = serve_store(plan.world_size, plan.timeout)
+        store.set(_DECISIONS_PORT, str(decisions.port))
+    else:
+        decisions = connect_store(int(store.get(_DECISIONS_PORT)), plan.timeout)
+    context.control.decisions = decisions
+    dist.init_process_group(
+        "nccl" if plan.use_gpus else "gloo",
+        store=store,
+        rank=context.rank,
+        world_size=plan.world_size,
+        timeout=timedelta(seconds=plan.timeout),
+    )
 
 
 def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
@@ -131,36 +157,6 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
         worker = cast(Worker, getattr(importlib.import_module(module), name))
         assert not isinstance(worker, str)
     worker(context, payload)
-
-
-@contextmanager
-def _joined(rank: int, plan: LaunchPlan, port: int, board: Board) -> Iterator[DistributedContext]:
-    torch.set_num_threads(plan.threads)
-    device = _device(plan, rank)
-    # The ranks are on one machine: nothing listens elsewhere, and the resolver need not know the
-    # host's own name.
-    for library in ("GLOO", "NCCL"):
-        interface = "lo0" if sys.platform == "darwin" else "lo"
-        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
-    timeout = timedelta(seconds=plan.timeout)
-    context = DistributedContext(rank, plan.world_size, device, board)
-    board.wait(rank, True)
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in __all__
-        "127.0.0.1", port, is_master=False, timeout=timeout
-    )
-    dist.init_process_group(
-        "nccl" if plan.use_gpus else "gloo",
-        store=store,
-        rank=rank,
-        world_size=plan.world_size,
-        timeout=timeout,
-    )
-    board.wait(rank, False)
-    try:
-        yield context
-        context.barrier()
-    finally:
-        dist.destroy_process_group()
 
 
 def _device(plan: LaunchPlan, rank: int) -> torch.device:

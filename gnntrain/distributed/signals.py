@@ -1,4 +1,4 @@
-"""Signals: what ends a command in order, what ends it at once, what only saves."""
+"""Signals: which end a command in order, which end it at once, which only save."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from typing import TYPE_CHECKING
 from gnntrain.errors import GnntrainError, Interrupted
 
 if TYPE_CHECKING:
-    from gnntrain.distributed.board import Board
+    from gnntrain.distributed.run_control import RunControl
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HANDLED = (*ENDING, signal.SIGUSR1)
 
-# Seconds from the first signal in which a run may come to the end of its step, ...
+# Seconds from the first signal until a run must have finished its step, ...
 STEP_SECONDS = 10.0
-# ... and in which it has ended, whatever it does.
+# ... and until its process is ended by force.
 LAST_SECONDS = 18.0
 _LAST_SECONDS_AT_ONCE = 2.0
-# Programs that start others (timeout, uv run) hand on what the terminal has told all already.
+# Programs that start others (timeout, uv run) forward a signal that the terminal has already sent
+# to the whole process group: two SIGINT within this time count as one.
 _ONE_SIGNAL_SECONDS = 0.2
 
 
 @contextmanager
-def handled() -> Iterator[None]:
-    """Answer signals meanwhile; inside another `handled`, and in other threads, nothing changes.
+def install_handlers() -> Iterator[None]:
+    """Handle signals inside this context. Nested, or in another thread, it does nothing.
 
-    The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `passed_on` noted
-    for the ranks. A second SIGINT is raised at once; more of the others are ignored, since a
-    scheduler may send many. Whatever the process does, it ends 18 s after the first, and 2 s
-    after a second SIGINT. What it was started to ignore (as by nohup) it goes on to ignore.
-    Where a library swallows what was raised (as some do while they are imported), the failure
-    that this leads to is raised as the `Interrupted` that it is.
+    The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
+    to the run. A second SIGINT is raised at once; further SIGTERM and SIGHUP are ignored, since a
+    scheduler may send many. The process ends 18 s after the first signal in any case, and 2 s
+    after a second SIGINT. Signals that were ignored before (as under nohup) stay ignored.
+    Some libraries swallow an exception that is raised while they are imported: the error that
+    follows is raised as the `Interrupted` that caused it.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _active = _Answers()
-    previous = {n: signal.signal(n, _active.answer) for n in HANDLED if not _is_ignored(n)}
+    _active = _Handler()
+    previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _is_ignored(n)}
     try:
         yield
     except Exception as error:
@@ -58,91 +59,93 @@ def handled() -> Iterator[None]:
 
 
 @contextmanager
-def passed_on(board: Board) -> Iterator[None]:
-    """Note the first signal that ends a run on `board`, for the ranks to stop after a step, and
-    SIGUSR1 as the wish for a checkpoint."""
-    with handled():
+def forward_to(control: RunControl) -> Iterator[None]:
+    """Pass the first ending signal to the run as a stop request, and SIGUSR1 as a save request."""
+    with install_handlers():
         if _active is None:
             yield
             return
         if _active.raised is not None:
-            raise Interrupted(_active.raised)  # it was swallowed
-        _active.board = board
+            raise Interrupted(_active.raised)  # a library has swallowed it
+        _active.control = control
         try:
             yield
         finally:
-            _active.board = None
+            _active.control = None
 
 
 @contextmanager
-def last_words(say: Callable[[int], None]) -> Iterator[None]:
-    """Have `say(signal number)` called where the process has to be ended in the middle of it."""
-    with handled():
+def on_forced_exit(call: Callable[[int], None]) -> Iterator[None]:
+    """Have `call(signal number)` called before this process is ended by force."""
+    with install_handlers():
         if _active is None:
             yield
             return
-        _active.say = say
+        _active.on_forced_exit = call
         try:
             yield
         finally:
-            _active.say = None
+            _active.on_forced_exit = None
 
 
-class _Answers:
-    """What one command does about signals."""
+class _Handler:
+    """Handles the signals to one command."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        self.board: Board | None = None
-        self.say: Callable[[int], None] | None = None
+        self.control: RunControl | None = None
+        self.on_forced_exit: Callable[[int], None] | None = None
         self.raised: int | None = None
         self._first = 0
-        self._latest = self._ends_by = 0.0
-        self._is_impatient = False
+        self._first_at = self._ends_by = 0.0
+        self._raises_next = False
         self._is_at_once = False
 
-    def answer(self, number: int, _frame: object) -> None:
+    def handle(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
-            if self.board is not None:
-                self.board.ask_save()
+            if self.control is not None:
+                self.control.request_save()
         elif self._first == 0:
-            self._first, self._latest = number, time.monotonic()
-            self._ends_by = self._latest + LAST_SECONDS
-            threading.Thread(target=self._see_to_the_end, daemon=True).start()
-            if self.board is not None:
-                self.board.ask_stop(number)
-            if self.board is None or not self.board.takes_signals():
-                self.raised = number
-                raise Interrupted(number)
-        elif self._is_impatient:
-            self._is_impatient = False
+            self._handle_first(number)
+        elif self._raises_next:
+            self._raises_next = False
             raise Interrupted(self._first)
         elif number == signal.SIGINT and not self._is_at_once:
-            self._answer_again()
+            self._handle_second()
 
-    def _answer_again(self) -> None:
+    def _handle_first(self, number: int) -> None:
+        self._first, self._first_at = number, time.monotonic()
+        self._ends_by = self._first_at + LAST_SECONDS
+        threading.Thread(target=self._enforce_end, daemon=True).start()
+        if self.control is not None:
+            self.control.request_stop(number)
+        if self.control is None or not self.control.acts_on_requests:
+            self.raised = number
+            raise Interrupted(number)
+
+    def _handle_second(self) -> None:
         now = time.monotonic()
-        if now - self._latest > _ONE_SIGNAL_SECONDS:
+        if now - self._first_at > _ONE_SIGNAL_SECONDS:
             self._is_at_once = True
             self._ends_by = now + _LAST_SECONDS_AT_ONCE
             raise Interrupted(self._first)
 
-    def _see_to_the_end(self) -> None:
-        """End a process that does not come to an end; only a thread can, while it computes."""
-        impatient_at = time.monotonic() + STEP_SECONDS
+    def _enforce_end(self) -> None:
+        """End a process that does not end by itself. A thread can do so while it computes."""
+        step_ends_by = time.monotonic() + STEP_SECONDS
         while not self.over.wait(0.1):
             now = time.monotonic()
             if now >= self._ends_by:
                 self._end()
-            if now >= impatient_at:
-                impatient_at = self._ends_by
-                self._urge()
+            if now >= step_ends_by:
+                step_ends_by = self._ends_by
+                self._interrupt_step()
 
-    def _urge(self) -> None:
-        """Have a rank in this process end where it is, unless it writes what it reached."""
-        board = self.board
-        if board is not None and board.is_alone() and not board.is_closing(0):
-            self._is_impatient = True
+    def _interrupt_step(self) -> None:
+        """Raise in a rank that runs in this process, unless it is writing its results."""
+        control = self.control
+        if control is not None and control.rank is not None and not control.is_closing:
+            self._raises_next = True
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _end(self) -> None:
@@ -150,13 +153,13 @@ class _Answers:
 
         for rank in multiprocessing.active_children():
             rank.kill()
-        if self.say is not None:
-            with suppress(Exception):  # nobody could be told
-                self.say(self._first)
+        if self.on_forced_exit is not None:
+            with suppress(Exception):  # this process has nobody left to tell
+                self.on_forced_exit(self._first)
         os._exit(128 + self._first)
 
 
-_active: _Answers | None = None
+_active: _Handler | None = None
 
 
 def _is_ignored(number: int) -> bool:
@@ -164,8 +167,8 @@ def _is_ignored(number: int) -> bool:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Signals wait meanwhile; a process that is started leaves them waiting until it listens."""
+def block_signals() -> Iterator[None]:
+    """Signals stay pending inside this context; a process started here begins with them blocked."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -176,16 +179,18 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def listen_in_rank(board: Board, rank: int) -> None:
-    """Have a rank note on the board what it is told: a terminal or a scheduler tells all processes
-    of a run. Only where the run is abandoned does a signal end the rank where it is, unless it
-    writes what it reached."""
+def install_rank_handlers(control: RunControl) -> None:
+    """Handle signals in a spawned rank, which begins with them blocked.
 
-    def answer(number: int, _frame: object) -> None:
+    A terminal or a scheduler signals all processes of a run, so a signal is only a request to the
+    run. When the run is abandoned, it ends this rank where it is, unless it is writing its results.
+    """
+
+    def handle(number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
-            board.ask_save()
-        elif not board.abandoned or board.is_closing(rank):
-            board.ask_stop(number)
+            control.request_save()
+        elif not control.is_abandoned or control.is_closing:
+            control.request_stop(number)
         else:
             for ending in ENDING:
                 signal.signal(ending, signal.SIG_IGN)
@@ -193,24 +198,6 @@ def listen_in_rank(board: Board, rank: int) -> None:
 
     for number in HANDLED:
         if not _is_ignored(number):
-            signal.signal(number, answer)
+            signal.signal(number, handle)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-    threading.Thread(target=_end_with_parent, args=(board,), daemon=True).start()
-
-
-def _end_with_parent(board: Board) -> None:
-    """No rank outlives the process that started it: it saves and ends, or is ended."""
-    import multiprocessing
-
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    parent.join()
-    board.ask_stop(signal.SIGTERM)
-    if board.is_training():
-        time.sleep(STEP_SECONDS)
-    board.abandon()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(LAST_SECONDS - STEP_SECONDS)
-    os._exit(1)

@@ -1,10 +1,9 @@
-"""The parent's part in a run: it sees who fails, who has to save and end, and who is stuck."""
+"""The parent of the ranks: ends them all when one fails, is stuck, or a signal asks for it."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing.connection as mp_connection
-import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,12 @@ from pathlib import Path
 
 import psutil
 
-from gnntrain.distributed.board import Board, Phase, Place
-from gnntrain.distributed.reports import CollectiveTimeout
+from gnntrain.distributed.run_control import (
+    CollectiveTimeout,
+    Phase,
+    Progress,
+    RunControl,
+)
 from gnntrain.distributed.signals import STEP_SECONDS
 from gnntrain.errors import GnntrainError, Interrupted, RunError
 
@@ -38,16 +41,16 @@ class Supervisor:
 
     Args:
         processes: By rank.
-        board: What they share.
+        control: This process's; it supervises.
         log_dir: Where they write what they say.
         timeout: Seconds that a rank waits for the others.
     """
 
     def __init__(
-        self, processes: Sequence[BaseProcess], board: Board, log_dir: Path, timeout: float
+        self, processes: Sequence[BaseProcess], control: RunControl, log_dir: Path, timeout: float
     ) -> None:
         self._processes = processes
-        self._board = board
+        self._control = control
         self._log_dir = log_dir
         self._timeout = timeout
 
@@ -62,8 +65,9 @@ class Supervisor:
             while alive := self._alive():
                 sentinels = [self._processes[rank].sentinel for rank in alive]
                 mp_connection.wait(sentinels, _LOOK_SECONDS)
-                if self._board.stop_asked:
-                    return self._stop(self._board.stop_asked)
+                self._control.sync()
+                if self._control.stop_requested:
+                    return self._stop(self._control.stop_requested)
                 if self._failed():
                     self._fail(self._failed())
             if self._failed():
@@ -76,30 +80,31 @@ class Supervisor:
 
     def _stop(self, number: int) -> None:
         """Let the ranks save after their step and end; all may have just been done."""
-        if self._board.is_training():
+        self._control.sync()  # the signal may have come after the last one
+        if all(place.phase != Phase.STARTING for place in self._progress()):
             self._wait(STEP_SECONDS)
         self._end_where_they_are()
         codes = [process.exitcode for process in self._processes]
         if all(code == 0 for code in codes):
             return
-        if (cause := self._board.reports.first()) is not None:
+        if (cause := self._control.first_failure()) is not None:
             _log.warning("While the run was being stopped: %s", cause.message)
         raise Interrupted(number)
 
     def _fail(self, failed: Mapping[int, int]) -> None:
-        places = [self._board.place(rank) for rank in range(len(self._processes))]
+        places = self._progress()
         is_stopped = {rank for rank in self._alive() if self._is_stopped(rank)}
         computing = {rank for rank in self._alive() if not places[rank].is_waiting}
-        cause = _own_end(failed) or self._board.reports.first()
+        cause = _own_end(failed) or self._control.first_failure()
         self._wait(_NOTICE_SECONDS)
         silent = is_stopped | computing or set(self._alive())
         self._end_where_they_are()
         if _is_timeout(cause, failed) and silent:
             raise self._unanswered(sorted(silent), places, is_stopped)
-        raise cause or self._board.reports.first() or _unexplained(failed)
+        raise cause or self._control.first_failure() or _unexplained(failed)
 
     def _unanswered(
-        self, silent: Sequence[int], places: Sequence[Place], is_stopped: set[int]
+        self, silent: Sequence[int], places: Sequence[Progress], is_stopped: set[int]
     ) -> RunError:
         told = [
             f"Rank {rank} has not answered since {_where(places[rank])}"
@@ -113,18 +118,16 @@ class Supervisor:
         )
 
     def _end_where_they_are(self) -> None:
-        """End the ranks that are left, by an exception while that helps."""
-        self._board.abandon()
-        deadline = time.monotonic() + _END_SECONDS
-        while (alive := self._alive()) and time.monotonic() < deadline:
-            for rank in alive:
-                pid = self._processes[rank].pid
-                if pid is not None:
-                    os.kill(pid, signal.SIGTERM)
-            self._wait(1.0)
+        """End the ranks that are left: by an exception, or by force if that takes too long."""
+        self._control.abandon()
+        self._control.sync()
+        self._wait(_END_SECONDS)
         for process in self._processes:
             process.kill()
             process.join()
+
+    def _progress(self) -> list[Progress]:
+        return [self._control.progress(rank) for rank in range(len(self._processes))]
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -145,7 +148,7 @@ class Supervisor:
             return False
 
 
-def _where(place: Place) -> str:
+def _where(place: Progress) -> str:
     if place.phase == Phase.STARTING:
         return "its start"
     evaluation = "the evaluation after " if place.phase == Phase.EVALUATING else ""

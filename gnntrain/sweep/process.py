@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gnntrain.distributed.signals import handled
+from gnntrain.distributed.signals import install_handlers
 from gnntrain.failures import keep_traceback, sentence
 
 
@@ -84,7 +84,7 @@ def _leave_terminal(log: Path) -> None:
 
 def _carry_out(order: TrialRequest, connection: Connection) -> Outcome:
     try:
-        with handled():
+        with install_handlers():
             summary = _train(order, connection)
         return Outcome(str(summary.get("status")), summary, summary.get("error"))
     except KeyboardInterrupt:

@@ -270,9 +270,9 @@ class LayerwiseEvaluator:
 
     def _cuts(self, max_rows: int, max_edges: int) -> Iterator[tuple[int, int]]:
         # A rank that sees that the run is to stop leaves the rest, and tells it where all meet.
-        board = self._context.board
+        control = self._context.control
         cuts = chunks(self._store.indptr, *self._rows, max_rows, max_edges)
-        return takewhile(lambda _: not board.stop_asked, cuts)
+        return takewhile(lambda _: not control.stop_requested, cuts)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self._scratch.matrix(name, self._store.num_nodes, num_columns)
@@ -319,7 +319,7 @@ class SampledEvaluator:
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
         for batch in () if idle else loader:
-            if self._context.board.stop_asked:
+            if self._context.control.stop_requested:
                 break
             if batch.num_counted:
                 outputs.append(module(batch.to(self._context.device)).float().cpu())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
@@ -29,8 +29,8 @@ from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
 from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
+from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update
-from gnntrain.training.wishes import Wishes
 
 if TYPE_CHECKING:
     from gnntrain.loading.device import DeviceNeighborLoader, SeedBatch
@@ -85,7 +85,7 @@ class Trainer:
         self._writer = CheckpointWriter(checkpoints) if checkpoints is not None else None
         self._clock = CheckpointClock(saving or CheckpointConfig(), self._context)
         self._guard = DivergenceGuard(loader, config.lr)
-        self._wishes = Wishes(self._context, self._callbacks)
+        self._stop_signal = StopSignal(self._context, self._callbacks)
         self._identity = identity or {}
         self._broken_off: EpochTotals | None = None
         self._phases = Phases(self._context.device)
@@ -181,7 +181,7 @@ class Trainer:
         evaluated = time.perf_counter()
         metrics = self._evaluated(epoch, totals)
         eval_seconds = time.perf_counter() - evaluated
-        facts = self._context.gather((resident_bytes(), self._context.board.stop_asked))
+        facts = self._context.gather((resident_bytes(), self._context.control.stop_requested))
         record = EpochRecord(
             epoch=epoch,
             step=self._step,
@@ -214,7 +214,7 @@ class Trainer:
         self.result.is_pruned = self._context.broadcast(is_pruned)
 
     def _enter(self, phase: Phase, step: int) -> None:
-        self._context.board.enter(self._context.rank, phase, step)
+        self._context.control.enter(phase, step)
 
     def _train(self, epoch: int) -> EpochTotals:
         self._update.begin_epoch()
@@ -254,16 +254,18 @@ class Trainer:
             self._guard.refuse_loss(epoch, totals)
         if self._callbacks and (is_due or self._recorded is None):
             self._report_step(epoch, totals, with_loss=is_due)
-        asked = self._wishes.after(self._step)
-        if self._clock.is_due(self._step) or asked:
-            self._guard.refuse_loss(epoch, totals)
-            self._checkpoint(totals, improved=False, at_once=bool(asked))
-        if asked:
-            self._wishes.answer(asked, self._step)
+        self._stop_signal.after_step(self._step, lambda: self._save(epoch, totals, at_once=True))
+        if self._clock.is_due(self._step):
+            self._save(epoch, totals)
+
+    def _save(self, epoch: int, totals: EpochTotals, *, at_once: bool = False) -> None:
+        """Save inside an epoch. Collective."""
+        self._guard.refuse_loss(epoch, totals)
+        self._checkpoint(totals, improved=False, at_once=at_once)
 
     def _train_step(self, batch: MiniBatch | SeedBatch, totals: EpochTotals) -> None:
         self._enter(Phase.TRAINING, self._step + 1)
-        self._wishes.settle(self._step + 1)
+        self._stop_signal.before_exchange(self._step + 1)
         totals.lr = self._update.lr
         totals.num_steps += 1
         self._step += 1
@@ -317,7 +319,7 @@ class Trainer:
                 return self._evaluate(epoch)
         except Interrupted:
             # Where all ranks have met, the epoch's training is saved, and its evaluation is due.
-            if self._context.world_size == 1 or not self._context.board.abandoned:
+            if self._context.world_size == 1 or not self._context.control.is_abandoned:
                 self._checkpoint(totals, improved=False, at_once=True)
             raise
 

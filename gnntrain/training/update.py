@@ -103,7 +103,7 @@ class Update:
             loss_sum = self._task.loss(outputs, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        with self._phases.split("backward", "all_reduce"), self._context.exchanging():
+        with self._phases.split("backward", "all_reduce"), self._context.in_collective():
             torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         with self._phases("optimizer"):
             if not self._take_step():

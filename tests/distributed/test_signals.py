@@ -15,12 +15,12 @@ import psutil
 import pytest
 import torch
 
-from gnntrain.distributed.board import Phase
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.signals import HANDLED, handled
+from gnntrain.distributed.run_control import Phase
+from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.training.wishes import Wishes
+from gnntrain.training.stop_signal import StopSignal
 
 ROOT = Path(__file__).parents[2]
 ALONE = LaunchPlan(1, False, threads=1, timeout=60)
@@ -63,11 +63,11 @@ def test_in_training_a_signal_is_noted_and_a_second_ctrl_c_ends_it_at_once() -> 
     seen = []
 
     def train(context: DistributedContext, _payload: None) -> None:
-        context.board.enter(0, Phase.TRAINING, 1)
+        context.control.enter(Phase.TRAINING, 1)
         send(signal.SIGINT)
         send(signal.SIGINT)  # `timeout` tells the group, and its child once more
         send(signal.SIGTERM)
-        seen.append(context.board.stop_asked)
+        seen.append(context.control.stop_requested)
         time.sleep(0.25)
         send(signal.SIGINT)
         seen.append(-1)
@@ -82,7 +82,7 @@ def test_an_error_while_a_run_is_being_stopped_is_told_but_it_was_interrupted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def train(context: DistributedContext, _payload: None) -> None:
-        context.board.enter(0, Phase.TRAINING, 1)
+        context.control.enter(Phase.TRAINING, 1)
         send(signal.SIGTERM)
         raise ValueError("boom")
 
@@ -98,13 +98,13 @@ def swallow(number: int) -> None:
 
 
 def fail_after_swallowing(error: Exception) -> None:
-    with handled():
+    with install_handlers():
         swallow(signal.SIGTERM)
         raise error
 
 
 def launch_after_swallowing() -> None:
-    with handled():
+    with install_handlers():
         swallow(signal.SIGTERM)
         launch(lambda *_: pytest.fail("a run was begun"), None, ALONE)
 
@@ -120,7 +120,9 @@ def test_a_signal_that_a_library_swallows_ends_the_process_all_the_same() -> Non
 
     def start(context: DistributedContext, _payload: None) -> None:
         swallow(signal.SIGTERM)
-        assert context.board.stop_asked == signal.SIGTERM  # training ends after its first step
+        assert (
+            context.control.stop_requested == signal.SIGTERM
+        )  # training ends after its first step
         raise AttributeError
 
     with pytest.raises(Interrupted):
@@ -129,7 +131,7 @@ def test_a_signal_that_a_library_swallows_ends_the_process_all_the_same() -> Non
 
 def test_what_a_process_was_started_to_ignore_it_goes_on_to_ignore() -> None:
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with handled():
+    with install_handlers():
         send(signal.SIGHUP)
     assert signal.signal(signal.SIGHUP, previous) == signal.SIG_IGN
 
@@ -146,7 +148,8 @@ def run_alone(code: str) -> tuple[int, float]:
 def test_a_process_that_does_not_end_is_ended_after_its_last_words(tmp_path: Path) -> None:
     code, _ = run_alone(
         "from pathlib import Path\n"
-        f"with signals.last_words(lambda n: Path({str(tmp_path)!r}, 'said').write_text(str(n))):\n"
+        f"said = Path({str(tmp_path)!r}, 'said')\n"
+        "with signals.on_forced_exit(lambda n: said.write_text(str(n))):\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    except KeyboardInterrupt:\n"
@@ -158,34 +161,44 @@ def test_a_process_that_does_not_end_is_ended_after_its_last_words(tmp_path: Pat
 
 def exchange_until_stopped(context: DistributedContext, directory: str) -> None:
     """Steps of a few milliseconds, and notes of what is done after them."""
-    wishes = Wishes(context, ())
+    stop_signal = StopSignal(context)
     notes = Path(directory)
+
+    def note(step: int, number: int) -> None:
+        with (notes / f"{context.rank}-{signal.Signals(number).name}").open("a") as file:
+            file.write(f"{step}\n")
+
+    def save() -> None:
+        context.barrier()
+        saved.append(step)
+
     for step in range(1, 10**6):
-        context.board.enter(context.rank, Phase.TRAINING, step)
-        wishes.settle(step)
+        context.control.enter(Phase.TRAINING, step)
+        stop_signal.before_exchange(step)
         context.sum(torch.tensor(step))
-        number = wishes.after(step)
-        if number:
-            with (notes / f"{context.rank}-{signal.Signals(number).name}").open("a") as note:
-                note.write(f"{step}\n")
-            if number == signal.SIGUSR1:
-                context.barrier()
-            else:
-                raise Interrupted(number)
+        saved: list[int] = []
+        try:
+            stop_signal.after_step(step, save)
+        except Interrupted as interrupted:
+            assert saved == [step]
+            note(step, interrupted.number)
+            raise
+        if saved:
+            note(step, signal.SIGUSR1)
         elif step == 20:
             (notes / f"{context.rank}.ready").touch()
 
 
 def never_end(context: DistributedContext, directory: str) -> None:
     """A rank that does not look at what is asked for."""
-    context.board.enter(context.rank, Phase.TRAINING, 1)
+    context.control.enter(Phase.TRAINING, 1)
     (Path(directory) / f"{context.rank}.ready").touch()
     time.sleep(600)
 
 
 def stay_away(context: DistributedContext, directory: str) -> None:
     """Rank 1 is stopped, rank 2 loops; rank 0 waits for them."""
-    context.board.enter(context.rank, Phase.TRAINING, 11 + context.rank)
+    context.control.enter(Phase.TRAINING, 11 + context.rank)
     context.barrier()
     if context.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)

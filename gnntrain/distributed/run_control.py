@@ -1,0 +1,299 @@
+"""Stop, save, progress and failures of a run, over a store that all its processes reach."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from gnntrain.errors import Diverged, GnntrainError, RunError, UserError
+
+# Seconds between two calls of `RunControl.sync`. A shorter time would only cost: a stop request
+# waits for the end of a step anyway.
+SYNC_SECONDS = 0.2
+
+_STOP, _SAVES, _ABANDONED, _FAILURE, _COMMITTED = "stop", "saves", "abandoned", "failure", "commit"
+
+_KINDS: dict[str, type[GnntrainError]] = {kind.__name__: kind for kind in (UserError, Diverged)}
+# gloo, NCCL and TCPStore have an exception class and a wording of their own for a timeout.
+_TIME_OUT = re.compile(r"tim(e|ed)[ -]?out", re.IGNORECASE)
+_MAX_CHARACTERS = 2_000  # of a message or a hint; a traceback may have twice as many
+
+
+class CollectiveTimeout(RunError):
+    """A rank waited too long for the others: the cause is another rank."""
+
+
+class Store(Protocol):
+    """The methods of `torch.distributed.Store` that `RunControl` uses.
+
+    None of them waits for a key that is missing, as `get` does.
+    """
+
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+        """Replace the value if it is `expected` ("" if the key is missing); return the new one."""
+        ...
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, from 0, and return it."""
+        ...
+
+    def set(self, key: str, value: str, /) -> None:
+        """Replace the value. Need not wait until the store has done so."""
+        ...
+
+
+class Phase(IntEnum):
+    """The phase of the run that a rank is in."""
+
+    STARTING = 0
+    TRAINING = 1
+    EVALUATING = 2
+    CLOSING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a rank is.
+
+    Attributes:
+        phase: The phase of the run.
+        step: The last step that the rank began, from 1; 0: none.
+        is_waiting: Whether the rank is in a collective, which needs the other ranks.
+    """
+
+    phase: Phase = Phase.STARTING
+    step: int = 0
+    is_waiting: bool = False
+
+
+class RunControl:
+    """One process's view of the run's stop and save requests, progress and failures.
+
+    Every rank and the process that supervises them hold one each, over their own client of the
+    same store. Requests and progress are attributes of this object, and `sync`, called by a thread,
+    exchanges them with the store. So a signal handler, a training step and a loop that polls
+    `stop_requested` never wait for the store, and the thread can publish that its rank waits in a
+    collective while the main thread waits there.
+
+    When the process that serves the store has gone, requests reach this process alone, progress
+    and failures are dropped, and nothing raises.
+
+    Args:
+        store: Reached by all processes of the run.
+        rank: This process's rank; None: it supervises the ranks.
+
+    Attributes:
+        decisions: The store of `commit` and `agreed`, reached by all ranks; `store` by default.
+            Ranks agree also after the supervising process has gone if rank 0 serves this one.
+    """
+
+    def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
+        self._store: Store = _own_store() if store is None else store
+        self.decisions = self._store
+        self.rank = rank
+        self._stop = 0
+        self._is_abandoned = False
+        self._must_save = False  # rank 0 has to commit this, others to hand it to the store
+        self._num_saves = 0  # that rank 0 has read from the store
+        self._progress = self._published = Progress()
+        self._asked_at: float | None = None
+
+    @property
+    def stop_requested(self) -> int:
+        """The signal that asks the run to end; 0: none. Reads an attribute: cheap to poll."""
+        return self._stop
+
+    def request_stop(self, number: int) -> None:
+        """Ask all ranks to save and end; the first signal counts. Safe in a signal handler."""
+        self._stop = self._stop or number
+
+    def request_save(self) -> None:
+        """Ask for a checkpoint. Safe in a signal handler."""
+        self._must_save = True
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether ranks end where they are, without finishing their step."""
+        return self._is_abandoned
+
+    def abandon(self) -> None:
+        """Have all ranks end where they are."""
+        self._is_abandoned = True
+
+    def sync(self) -> None:
+        """Exchange requests and progress with the store; called every `SYNC_SECONDS`."""
+        with suppress(dist.DistError):
+            if stop := self._first(_STOP, str(self._stop or "")):
+                self._stop = int(stop)
+            if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
+                self._is_abandoned = True
+            self._sync_saves()
+            if self._progress != self._published:
+                self._publish()
+
+    def _publish(self) -> None:
+        if self.rank is not None:
+            progress = self._progress
+            self._store.set(_progress_key(self.rank), _encoded(progress))
+            self._published = progress
+
+    def _sync_saves(self) -> None:
+        if self.rank == 0:
+            num_saves = self._store.add(_SAVES, 0)
+            if num_saves > self._num_saves:
+                self._num_saves = num_saves
+                self._must_save = True
+        elif self._must_save:
+            self._must_save = False
+            self._store.add(_SAVES, 1)
+
+    def commit(self, step: int) -> None:
+        """Decide that all ranks act after `step` on what was requested.
+
+        Rank 0 calls this before it enters the gradient exchange of `step`. Where it writes a
+        decision, it waits for the store's answer.
+        """
+        if self._stop or self._must_save:
+            self._must_save = False
+            self.decisions.set(_COMMITTED, f"{step} {self._stop or int(signal.SIGUSR1)}")
+            # `set` returns before the store has done it. The answer to this comes after.
+            self.decisions.compare_set(_COMMITTED, "", "")
+
+    def agreed(self, step: int) -> int:
+        """The signal to act on after `step`: SIGUSR1 saves, others end the run; 0: none.
+
+        All ranks call this after the gradient exchange of `step` and get the same answer, without
+        a collective: no rank leaves the exchange before rank 0 has entered it, and rank 0 enters
+        it after the decision about this step is in the store. Nor is the decision overwritten
+        before all ranks have read it: to act on it takes a collective, which rank 0 does not leave
+        before all have entered, so that it commits no other step meanwhile.
+
+        Costs one round trip to the store.
+        """
+        self._asked_at = time.monotonic()
+        with self.waiting():
+            committed = self.decisions.compare_set(_COMMITTED, "", "")
+        self._asked_at = None
+        if not committed:
+            return 0
+        committed_step, number = map(int, committed.split())
+        return number if committed_step == step else 0
+
+    @property
+    def seconds_in_agreed(self) -> float:
+        """How long `agreed` has been waiting for the store: TCPStore has no timeout of its own."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether this rank has not begun to train: a stop request would not be answered yet."""
+        return self._progress.phase == Phase.STARTING
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether this rank has left training and writes its results."""
+        return self._progress.phase == Phase.CLOSING
+
+    @property
+    def acts_on_requests(self) -> bool:
+        """Whether this process answers a stop request in order: it supervises, or it trains."""
+        return self.rank is None or not self.is_starting
+
+    def enter(self, phase: Phase, step: int) -> None:
+        """Note that this rank begins `step`, or another phase after it.
+
+        A new phase is published at once: whether a stop request is answered depends on it.
+        """
+        before, self._progress = self._progress, Progress(phase, step)
+        if phase != before.phase:
+            with suppress(dist.DistError):
+                self._publish()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Marks this rank as waiting for others; after an exception the mark stays."""
+        self._progress = replace(self._progress, is_waiting=True)
+        yield
+        self._progress = replace(self._progress, is_waiting=False)
+
+    def progress(self, rank: int) -> Progress:
+        """Where a rank was at its last `sync`."""
+        with suppress(dist.DistError):
+            if text := self._first(_progress_key(rank)):
+                phase, step, is_waiting = map(int, text.split())
+                return Progress(Phase(phase), step, bool(is_waiting))
+        return Progress()
+
+    @contextmanager
+    def reporting_failure(self) -> Iterator[None]:
+        """Stores this rank's exception, if any. KeyboardInterrupt is not stored."""
+        try:
+            yield
+        except Exception as error:
+            self.report_failure(error)
+            raise
+
+    def report_failure(self, error: Exception) -> None:
+        """Store the error of this rank, unless a rank has failed before."""
+        with suppress(dist.DistError):
+            self._first(_FAILURE, json.dumps(_described(self.rank, error)))
+
+    def first_failure(self) -> GnntrainError | None:
+        """The error of the rank that failed first, with its traceback as a note; None: no error."""
+        text = ""
+        with suppress(dist.DistError):
+            text = self._first(_FAILURE)
+        if not text:
+            return None
+        failure = json.loads(text)
+        kind = CollectiveTimeout if failure["timed_out"] else _KINDS.get(failure["kind"], RunError)
+        cause = kind(failure["message"], failure["hint"])
+        cause.add_note(failure["traceback"])
+        return cause
+
+    def close(self) -> None:
+        """Let go of the stores. A TCPStore that this process serves ends."""
+        self._store = self.decisions = _own_store()
+
+    def _first(self, key: str, value: str = "") -> str:
+        """The first value that any process gave to `key`: this one, if there is none yet."""
+        return self._store.compare_set(key, "", value).decode()
+
+
+def _own_store() -> Store:
+    """A store of this process alone."""
+    store: Store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in __all__
+    return store
+
+
+def _progress_key(rank: int) -> str:
+    return f"progress/{rank}"
+
+
+def _encoded(progress: Progress) -> str:
+    return f"{progress.phase:d} {progress.step} {progress.is_waiting:d}"
+
+
+def _described(rank: int | None, error: Exception) -> dict[str, Any]:
+    ours = error if isinstance(error, GnntrainError) else None
+    message = ours.message if ours else f"Rank {rank} failed: {type(error).__name__}: {error}"
+    hint = ours.hint if ours else None
+    return {
+        "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
+        "message": message[:_MAX_CHARACTERS],
+        "hint": hint and hint[:_MAX_CHARACTERS],
+        "timed_out": not ours and _TIME_OUT.search(str(error)) is not None,
+        # Its end tells most.
+        "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
+    }

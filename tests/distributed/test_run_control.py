@@ -1,0 +1,261 @@
+"""The same behaviour over each of torch's stores, and over made-up ones."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.run_control import CollectiveTimeout, Phase, Progress, RunControl
+from gnntrain.errors import Diverged, GnntrainError, Interrupted, RunError, UserError
+from gnntrain.training.stop_signal import StopSignal
+from tests.distributed.stores import KINDS, Clients, GoneStore, LateStore
+
+Join = Callable[[int | None], RunControl]
+
+
+@pytest.fixture(params=KINDS)
+def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
+    """Makes the `RunControl` of a rank (None: of the supervisor) of one run."""
+    clients = Clients(request.param, tmp_path)
+    return lambda rank: RunControl(clients.client(), rank)
+
+
+def sync(*controls: RunControl) -> None:
+    """Twice: what the last has told, the first has then heard."""
+    for control in (*controls, *controls):
+        control.sync()
+
+
+def test_the_first_stop_request_counts(join: Join) -> None:
+    parent, rank = controls = (join(None), join(1))
+    sync(*controls)
+    assert not parent.stop_requested
+    rank.request_stop(signal.SIGTERM)
+    rank.request_stop(signal.SIGHUP)
+    rank.sync()
+    parent.request_stop(signal.SIGINT)
+    sync(*controls)
+    assert [control.stop_requested for control in controls] == [signal.SIGTERM] * 2
+
+
+def test_a_save_request_of_any_process_is_committed_for_one_step(join: Join) -> None:
+    controls = parent, main, other = join(None), join(0), join(1)
+    for requests in controls:
+        requests.request_save()
+        sync(*controls)
+        main.commit(7)
+        assert [main.agreed(step) for step in (6, 7, 8)] == [0, signal.SIGUSR1, 0]
+        assert other.agreed(7) == signal.SIGUSR1
+        main.commit(8)
+        assert [main.agreed(8), other.agreed(8)] == [0, 0]
+    assert not parent.stop_requested
+
+
+def test_save_requests_between_two_steps_are_one(join: Join) -> None:
+    controls = _, main, other = join(None), join(0), join(1)
+    for control in controls:
+        control.request_save()
+        control.request_save()
+    sync(*controls)
+    main.commit(1)
+    assert other.agreed(1) == signal.SIGUSR1
+    sync(*controls)
+    main.commit(2)
+    assert other.agreed(2) == 0
+
+
+def test_a_stop_request_goes_before_a_save_request(join: Join) -> None:
+    main, other = join(0), join(1)
+    main.request_save()
+    main.request_stop(signal.SIGHUP)
+    main.commit(10**12)
+    assert main.agreed(10**12) == other.agreed(10**12) == signal.SIGHUP
+
+
+def test_all_know_that_the_run_is_abandoned(join: Join) -> None:
+    parent, rank = controls = (join(None), join(0))
+    sync(*controls)
+    assert not rank.is_abandoned
+    parent.abandon()
+    sync(*controls)
+    assert rank.is_abandoned
+
+
+def test_everyone_sees_where_a_rank_is(join: Join) -> None:
+    parent, rank = join(None), join(2)
+    assert parent.progress(2) == Progress(Phase.STARTING, 0, False)
+    assert rank.is_starting
+    assert parent.acts_on_requests
+    assert not rank.acts_on_requests
+    rank.enter(Phase.TRAINING, 12)
+    sync(rank)
+    assert parent.progress(2) == Progress(Phase.TRAINING, 12, False)
+    assert rank.acts_on_requests
+    rank.enter(Phase.TRAINING, 13)
+    with rank.waiting():
+        sync(rank)
+        assert parent.progress(2) == Progress(Phase.TRAINING, 13, True)
+    rank.enter(Phase.EVALUATING, 13)
+    sync(rank)
+    assert parent.progress(2) == Progress(Phase.EVALUATING, 13, False)
+    assert parent.progress(0) == Progress()
+
+
+def test_a_rank_that_fails_in_a_collective_goes_on_to_count_as_waiting(join: Join) -> None:
+    parent, rank = join(None), join(0)
+    with pytest.raises(RuntimeError), rank.waiting():
+        raise RuntimeError("Connection closed by peer")
+    sync(rank)
+    assert parent.progress(0).is_waiting
+
+
+def fail(control: RunControl, error: BaseException) -> None:
+    with pytest.raises(type(error)), control.reporting_failure():
+        raise error
+
+
+def first(control: RunControl) -> GnntrainError:
+    found = control.first_failure()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", [UserError, Diverged])
+def test_the_first_error_of_the_first_rank_counts(join: Join, kind: type[GnntrainError]) -> None:
+    parent, main, other = join(None), join(0), join(2)
+    assert parent.first_failure() is None
+    fail(other, kind("no such file", "Look for it."))
+    fail(main, RuntimeError("closed by peer"))
+    fail(other, ValueError("while it ended"))
+    for control in (parent, main, other):
+        cause = first(control)
+        assert type(cause) is kind
+        assert (cause.message, cause.hint) == ("no such file", "Look for it.")
+        assert "Traceback" in cause.__notes__[0]
+
+
+def test_an_error_of_another_class_is_told_with_its_rank(join: Join) -> None:
+    fail(join(1), ZeroDivisionError("it broke"))
+    cause = first(join(None))
+    assert type(cause) is RunError
+    assert cause.message == "Rank 1 failed: ZeroDivisionError: it broke"
+
+
+def test_an_interruption_is_no_error(join: Join) -> None:
+    fail(join(0), Interrupted())
+    assert join(None).first_failure() is None
+
+
+@pytest.mark.parametrize("words", ["Timed out waiting 5000ms", "Watchdog: timeout", "time-out"])
+def test_a_rank_that_waited_in_vain_is_told_from_one_that_failed(words: str) -> None:
+    control = RunControl()
+    fail(control, RuntimeError(words))
+    assert isinstance(control.first_failure(), CollectiveTimeout)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(), st.sampled_from(["", "x", "\U0001f4a5", "\ud800", "\x00"]))
+def test_messages_of_any_kind_and_length_are_stored(words: str, more: str) -> None:
+    control = RunControl()
+    message = words + 50_000 * more
+    fail(control, RunError(message, message))
+    cause = first(control)
+    assert message.startswith(cause.message)
+    assert message.startswith(cause.hint or "")
+    assert len(cause.message) >= min(len(message), 2_000)
+
+
+def test_a_store_that_has_gone_hides_no_error_and_keeps_the_ranks_from_nothing() -> None:
+    control = RunControl(GoneStore(), rank=0)
+    control.decisions = LateStore({})
+    control.enter(Phase.TRAINING, 3)
+    control.request_save()
+    control.sync()
+    control.commit(3)
+    assert control.agreed(3) == signal.SIGUSR1
+    control.request_stop(signal.SIGTERM)
+    control.sync()
+    control.commit(4)
+    assert control.stop_requested == control.agreed(4) == signal.SIGTERM
+    fail(control, UserError("the value 7 is wrong"))
+    assert control.first_failure() is None
+    assert control.progress(0) == Progress()
+    control.abandon()
+    control.sync()
+    assert control.is_abandoned
+
+
+class SimulatedRank:
+    """Takes steps as the trainer does, one event at a time."""
+
+    def __init__(self, rank: int, world_size: int, control: RunControl) -> None:
+        self.control = control
+        self.stop_signal = StopSignal(DistributedContext(rank, world_size, control=control))
+        self.step, self.has_entered = 1, False
+        self.stopped_after: int | None = None
+        self.saved: list[int] = []
+
+    def may_move(self, ranks: list[SimulatedRank]) -> bool:
+        """Whether it runs, and is not in an exchange that another rank has yet to enter."""
+        entered = [rank.step + rank.has_entered for rank in ranks]
+        return self.stopped_after is None and (not self.has_entered or min(entered) > self.step)
+
+    def move(self) -> None:
+        if not self.has_entered:
+            self.stop_signal.before_exchange(self.step)
+            self.has_entered = True
+            return
+        try:
+            self.stop_signal.after_step(self.step, lambda: self.saved.append(self.step))
+        except Interrupted:
+            self.stopped_after = self.step
+        self.has_entered = False
+        self.step += 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    world_size=st.integers(1, 4),
+    turns=st.lists(st.integers(0, 10**6), min_size=200, max_size=200),
+    stop_at=st.integers(0, 60),
+    save_at=st.integers(0, 60),
+    told=st.integers(0, 4),
+)
+def test_ranks_that_are_a_step_apart_stop_and_save_after_the_same_step(
+    world_size: int, turns: list[int], stop_at: int, save_at: int, told: int
+) -> None:
+    """Over a store that carries out `set` late; each process syncs at times of its own."""
+    values: dict[str, bytes] = {}
+    parent = RunControl(LateStore(values), rank=None)
+    controls = [RunControl(LateStore(values), rank) for rank in range(world_size)]
+    ranks = [SimulatedRank(i, world_size, control) for i, control in enumerate(controls)]
+    processes = [parent, *controls]
+    step_when_known: int | None = None
+    for time, turn in enumerate(turns):
+        if time == stop_at:
+            processes[told % len(processes)].request_stop(signal.SIGINT)
+        if time == save_at:
+            processes[(told + turn) % len(processes)].request_save()
+        # In the end, all know of the request.
+        for process in processes if time > 150 else [processes[turn // 7 % len(processes)]]:
+            process.sync()
+        if step_when_known is None and controls[0].stop_requested:
+            step_when_known = max(rank.step for rank in ranks)
+        able = [rank for rank in ranks if rank.may_move(ranks)]
+        # To save, all hand rank 0 their part: nobody goes on before.
+        waiting = [rank for rank in able if len(rank.saved) < max(len(r.saved) for r in ranks)]
+        if able:
+            (waiting or able)[turn % len(waiting or able)].move()
+    stopped = {rank.stopped_after for rank in ranks}
+    assert len(stopped) == 1
+    step = stopped.pop()
+    assert step is not None
+    assert step_when_known is not None
+    assert step_when_known <= step <= step_when_known + 1
+    assert len({tuple(rank.saved) for rank in ranks}) == 1
