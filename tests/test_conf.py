@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -13,9 +15,11 @@ from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
+    BuiltinConfig,
     Config,
     ConfigError,
     CSVConfig,
+    DatasetConfig,
     JSONLConfig,
     MLflowConfig,
     PluginConfig,
@@ -25,6 +29,7 @@ from gnntrain.config import (
     model_names,
     reading,
 )
+from gnntrain.config.published import PUBLISHED
 from gnntrain.config.types import Section, expected
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 
@@ -65,26 +70,50 @@ def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
         above = []
 
 
-def files_of(group: str, option: str) -> list[Path]:
-    """A group's option and what it inherits from, the bases first."""
-    file = conf_dir() / group / f"{option}.yaml"
-    bases = yaml.safe_load(file.read_text()).get("defaults", ["_self_"])
-    assert bases[-1] == "_self_", file
-    return [*(base for name in bases[:-1] for base in files_of(group, name)), file]
+def inherited(file: Path) -> list[Path]:
+    """The files that a file of a group inherits, the most general one first."""
+    bases = (yaml.safe_load(file.read_text()) or {}).get("defaults", [])
+    if file.parent == conf_dir() or file.parent.name == "experiment":
+        return []
+    return [
+        path
+        for base in bases
+        if base != "_self_"
+        for path in (*inherited(file.with_stem(base)), file.with_stem(base))
+    ]
 
 
-def keys_of(group: str, option: str) -> dict[str, object]:
-    """The keys of an option, inherited ones included, with their values."""
-    found: dict[str, object] = {}
-    for file in files_of(group, option):
-        found |= yaml.safe_load(file.read_text())
-    found.pop("defaults", None)
-    return found
+def values_of(file: Path) -> dict[str, Any]:
+    """The keys of a file and of those that it inherits."""
+    values: dict[str, Any] = {}
+    for path in (*inherited(file), file):
+        values |= yaml.safe_load(path.read_text())
+    values.pop("defaults", None)
+    return values
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_key_has_a_comment(file: Path) -> None:
-    assert [key for _, key, comment in keys_with_comments(file) if not comment] == []
+def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(file: Path) -> None:
+    bases = inherited(file)
+    commented = {key for base in bases for _, key, comment in keys_with_comments(base) if comment}
+    commented |= {"defaults"} if bases else set()
+    found = [key for _, key, comment in keys_with_comments(file) if not comment]
+    assert set(found) <= commented
+
+
+def test_a_file_for_others_to_inherit_is_no_option() -> None:
+    assert (conf_dir() / "dataset" / "_published.yaml").is_file()
+    assert [name for name in config_groups()["dataset"] if name.startswith("_")] == []
+    with pytest.raises(ConfigError, match="_published"):
+        compose_config(["dataset=_published"])
+
+
+def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() -> None:
+    for name, published in PUBLISHED.items():
+        file = conf_dir() / "dataset" / f"{name}.yaml"
+        assert file.read_text().startswith("# ")
+        raw = yaml.safe_load(file.read_text())
+        assert raw == {"defaults": ["_published", "_self_"], "name": name, **published.defaults}
 
 
 def test_an_installed_package_has_the_files_inside(
@@ -167,7 +196,7 @@ def test_the_default_files_are_the_default_configuration() -> None:
 )
 def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str) -> None:
     given = {} if option == "default" else {"name": option}
-    raw = keys_of(group, option)
+    raw = values_of(conf_dir() / group / f"{option}.yaml")
     section = from_dict({group: given}).to_dict()[group]
     if (group, option) == ("sampler", "full"):
         section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn
@@ -191,7 +220,7 @@ def test_a_plug_in_and_files_compose_once_they_are_named(
         ]
     ).config
     assert config.model == PluginConfig(name="mine", options={"depth": 3})
-    raw = keys_of("dataset", "files")
+    raw = values_of(conf_dir() / "dataset" / "files.yaml")
     assert set(raw) == set(config.to_dict()["dataset"])
 
 
@@ -202,7 +231,9 @@ def test_a_logger_file_holds_its_options(option: str) -> None:
 
 
 def commented_sections() -> Iterator[tuple[str, Section, int]]:
-    """(file, the section it holds, depth of its keys) of every file that sets defaults."""
+    """(file, the section it holds, depth of its keys) of every file that explains its keys."""
+    yield "dataset/_dataset", DatasetConfig(), 0
+    yield "dataset/_published", BuiltinConfig(), 0
     for group, option in CHOICES:
         if group == "logger":
             yield f"logger/{option}", LOGGERS[option], 1
@@ -217,10 +248,15 @@ def commented_sections() -> Iterator[tuple[str, Section, int]]:
 def test_the_comment_of_a_key_says_meaning_range_and_default(
     name: str, section: Section, depth: int
 ) -> None:
-    files = files_of(*name.split("/"))
-    lines = [line for file in files for line in keys_with_comments(file)]
-    comments = {key: comment for at, key, comment in lines if at == depth and key != "defaults"}
+    file = conf_dir() / f"{name}.yaml"
+    comments: dict[str, str] = defaultdict(str)
+    for path in (*inherited(file), file):  # the meaning may be said by the file that is inherited
+        for at, key, comment in keys_with_comments(path):
+            comments[key] += f" {comment}" if at == depth else ""
+    is_dataset = name.startswith("dataset/")
     for key, comment in comments.items():
+        if not comment or key == "defaults" or (key == "name" and is_dataset):
+            continue
         field = type(section).model_fields[key]
         assert str(field.description) in comment, key
         assert expected(field).lower() in comment.lower(), key
