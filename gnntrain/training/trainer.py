@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
@@ -16,7 +16,8 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.loader import BlockLoader, Loader
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import Phases, combined
 from gnntrain.tasks import Task
@@ -31,9 +32,6 @@ from gnntrain.training.records import Callback, EpochRecord, FitResult, Pruned, 
 from gnntrain.training.snapshot import EpochTotals, rank_state, restore_rng, restored_totals
 from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update
-
-if TYPE_CHECKING:
-    from gnntrain.loading.device import DeviceNeighborLoader, SeedBatch
 
 _log = logging.getLogger("gnntrain")
 
@@ -56,7 +54,7 @@ class Trainer:
         saving: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
         record: How a step is recorded with `config.cuda_graph`, see `CUDAGraphStep`; the loader is
-            then a `DeviceNeighborLoader`.
+            then a `BlockLoader` whose sampler can pad.
     """
 
     def __init__(
@@ -105,9 +103,9 @@ class Trainer:
         )
         self._recorded: CUDAGraphStep | None = None
         if config.cuda_graph:
-            make = cast("DeviceNeighborLoader", loader).made
+            batches = PaddedBatches(cast(BlockLoader, loader))
             self._recorded = CUDAGraphStep(
-                make, self._update, self._update.optimizer, self._context.device, record
+                batches, self._update, self._update.optimizer, self._context.device, record
             )
 
     def load_state(self, state: State, path: Path | str = "") -> None:
@@ -242,7 +240,7 @@ class Trainer:
         """The epoch's batches; for a recorded step, what it makes them of."""
         if self._recorded is None:
             return iter(self._loader)
-        return cast("DeviceNeighborLoader", self._loader).seed_batches()
+        return iter(self._recorded.batches)
 
     def _new_times(self) -> dict[str, float]:
         return combined(self._phases.drain(), self._loader.phases.drain())

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
-from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
@@ -26,9 +27,8 @@ from tests.training.test_trainer import Listener, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
-from gnntrain.sampling.gpu import TritonNeighborSampler
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
+from gnntrain.sampling.gpu import GPUSampler
 
 
 @pytest.fixture
@@ -50,13 +50,11 @@ def trainer(
     place, listener = torch.device(device), Listener()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
     needs = needs_of(model)
-    graph = DeviceGraph.of(store, needs, place, torch.from_numpy(store.indices).to(place))
-    sampler = TritonNeighborSampler(
-        graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None
-    )
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(place)), place)
+    graph = GraphTensors.of(store, needs, place)
+    sampler = GPUSampler(graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None)
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(place)), place)
     plan = SeedPlan(store.split("train"), 8)
-    loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
     made = Trainer(
         model,
@@ -130,14 +128,13 @@ def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
     recorded = made._recorded
     assert recorded is not None
     totals = EpochTotals.start(torch.device(device))
-    loader = cast("DeviceNeighborLoader", made._loader)
     sizes = []
     for epoch in range(3):
-        for step in loader.seed_batches():
+        for step in recorded.batches:
             recorded(step, totals)
             assert recorded._given is not None
             sizes.append(len(recorded._given.seeds))
-        loader.set_epoch(epoch + 1)
+        made._loader.set_epoch(epoch + 1)
     assert sizes == [6] + [8] * 8
     assert recorded._replay is not None
     assert int(totals.step) == len(sizes)
