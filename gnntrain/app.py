@@ -285,7 +285,7 @@ def _choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> 
 
 def _is_packaged(group: str, name: object) -> bool:
     """Whether an installed package offers a data set of this name."""
-    return group == "dataset" and isinstance(name, str) and name in plugin_names(DATASETS)
+    return group == "dataset" and name in plugin_names(DATASETS)
 
 
 def _compose(

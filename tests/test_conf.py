@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -70,35 +68,29 @@ def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
         above = []
 
 
-def inherited(file: Path) -> list[Path]:
-    """The files that a file of a group inherits, the most general one first."""
-    bases = (yaml.safe_load(file.read_text()) or {}).get("defaults", [])
-    if file.parent == conf_dir() or file.parent.name == "experiment":
-        return []
-    return [
-        path
-        for base in bases
-        if base != "_self_"
-        for path in (*inherited(file.with_stem(base)), file.with_stem(base))
-    ]
+def files_of(group: str, option: str) -> list[Path]:
+    """A group's option and what it inherits from, the bases first."""
+    file = conf_dir() / group / f"{option}.yaml"
+    bases = yaml.safe_load(file.read_text()).get("defaults", ["_self_"])
+    assert bases[-1] == "_self_", file
+    return [*(base for name in bases[:-1] for base in files_of(group, name)), file]
 
 
-def values_of(file: Path) -> dict[str, Any]:
-    """The keys of a file and of those that it inherits."""
-    values: dict[str, Any] = {}
-    for path in (*inherited(file), file):
-        values |= yaml.safe_load(path.read_text())
-    values.pop("defaults", None)
-    return values
+def keys_of(group: str, option: str) -> dict[str, object]:
+    """The keys of an option, inherited ones included, with their values."""
+    found: dict[str, object] = {}
+    for file in files_of(group, option):
+        found |= yaml.safe_load(file.read_text())
+    found.pop("defaults", None)
+    return found
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(file: Path) -> None:
-    bases = inherited(file)
+    bases = files_of(file.parent.name, file.stem)[:-1] if file.parent.name == "dataset" else []
     commented = {key for base in bases for _, key, comment in keys_with_comments(base) if comment}
-    commented |= {"defaults"} if bases else set()
     found = [key for _, key, comment in keys_with_comments(file) if not comment]
-    assert set(found) <= commented
+    assert set(found) - {"defaults"} <= commented
 
 
 def test_a_file_for_others_to_inherit_is_no_option() -> None:
@@ -196,7 +188,7 @@ def test_the_default_files_are_the_default_configuration() -> None:
 )
 def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str) -> None:
     given = {} if option == "default" else {"name": option}
-    raw = values_of(conf_dir() / group / f"{option}.yaml")
+    raw = keys_of(group, option)
     section = from_dict({group: given}).to_dict()[group]
     if (group, option) == ("sampler", "full"):
         section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn
@@ -220,7 +212,7 @@ def test_a_plug_in_and_files_compose_once_they_are_named(
         ]
     ).config
     assert config.model == PluginConfig(name="mine", options={"depth": 3})
-    raw = values_of(conf_dir() / "dataset" / "files.yaml")
+    raw = keys_of("dataset", "files")
     assert set(raw) == set(config.to_dict()["dataset"])
 
 
@@ -248,15 +240,16 @@ def commented_sections() -> Iterator[tuple[str, Section, int]]:
 def test_the_comment_of_a_key_says_meaning_range_and_default(
     name: str, section: Section, depth: int
 ) -> None:
-    file = conf_dir() / f"{name}.yaml"
-    comments: dict[str, str] = defaultdict(str)
-    for path in (*inherited(file), file):  # the meaning may be said by the file that is inherited
-        for at, key, comment in keys_with_comments(path):
-            comments[key] += f" {comment}" if at == depth else ""
-    is_dataset = name.startswith("dataset/")
+    comments: dict[str, str] = {}
+    for file in files_of(*name.split("/")):
+        for at, key, comment in keys_with_comments(file):
+            # Where a file only changes a key's default, the base has explained the key.
+            if at == depth and (key not in comments or "default " in comment):
+                comments[key] = comment
+    comments.pop("defaults", None)
+    if name.startswith("dataset/"):
+        del comments["name"]  # the file is called so; the choices are the files
     for key, comment in comments.items():
-        if not comment or key == "defaults" or (key == "name" and is_dataset):
-            continue
         field = type(section).model_fields[key]
         assert str(field.description) in comment, key
         assert expected(field).lower() in comment.lower(), key

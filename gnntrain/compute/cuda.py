@@ -235,7 +235,12 @@ def pair_scores_backward(
     out_indices: Tensor,
     out_edge_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given: dict[str, Any] = {"att": att, "grad": grad.contiguous(), "SLOPE": slope, "HEADS": len(att)}
+    given: dict[str, Any] = {
+        "att": att,
+        "grad": grad.contiguous(),
+        "SLOPE": slope,
+        "HEADS": len(att),
+    }
     exact = torch.promote_types(att.dtype, torch.float32)
     values = right.new_empty(right.shape, dtype=exact)
     by_target = {"indptr": indptr, "indices": indices, "edges": None}

@@ -163,6 +163,7 @@ def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> 
     name = str(raw.get("name", _DEFAULT_NAMES[path]))
     if path == "model":
         return model_section(name)
+    # A name that is not listed is an installed package's data set.
     return _CLASSES[path].get(name, BuiltinConfig)
 
 
@@ -170,12 +171,10 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
     """The mistake in the name that chooses a section's class, if there is one."""
     if path not in _DEFAULT_NAMES or "name" not in raw:
         return None
-    name = raw["name"]
-    may_have_gone = saved and path in ("dataset", "model")
-    if isinstance(name, str) and (name in _CLASSES.get(path, ()) or may_have_gone):
-        return None
     names = _names(path)
-    if name in names:
+    name = raw["name"]
+    may_have_gone = saved and path in ("dataset", "model") and isinstance(name, str)
+    if name in names or may_have_gone:
         return None
     expects = "one of " + ", ".join(names)
     if path == "model" and name == PluginConfig().name:

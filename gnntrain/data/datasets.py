@@ -17,7 +17,7 @@ from gnntrain.data.ogb_data import OGBBuilder
 from gnntrain.data.pyg_data import PyGBuilder, from_pyg
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
-from gnntrain.plugins import DATASETS, find_plugin
+from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
 
 class DatasetBuilder(Protocol):
@@ -84,7 +84,7 @@ class PackageBuilder:
         name, given_root = self._config.name, self._config.root
         root = default_root() / name if given_root is None else Path(given_root)
         try:
-            made: Any = self._point.load()(str(root))
+            made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
                 graph = from_pyg(graph, name, split=self._config.split)

@@ -130,11 +130,11 @@ def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     # The optimiser is not ours.
-    monkeypatch.setattr(trainer._update.optimizer, "step", lambda: None)
+    monkeypatch.setattr(trainer.update.optimizer, "step", lambda: None)
     keys = torch.empty(4, dtype=torch.int32, device=META)
     step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
     totals = EpochTotals.start(META)
     with Mixed() as mixed:
-        assert trainer._update(PaddedBatches(loader).make(step), totals)
+        assert trainer.update(PaddedBatches(loader).make(step), totals)
     assert mixed.found == []
     assert mixed.number > 100
