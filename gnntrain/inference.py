@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gnntrain.assembly import Parts
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.cores import available_cores
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.features import StoredRows
 from gnntrain.models import PlainModel
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store, prepare_store
@@ -43,7 +43,7 @@ class Outputs:
     store: Graph
     task: Task
     logits: Tensor
-    embeddings: Tensor | StoredRows | None
+    embeddings: Tensor | LazyFeatures | None
 
 
 @dataclass(frozen=True)

@@ -141,5 +141,5 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         seed=config.trainer.seed,
         run_dir=RunDirectory(job.run).shown,
         first_epoch=first_epoch,
-        placement=parts.placement_in_words,
+        placement=parts.loaders.why_placed,
     )

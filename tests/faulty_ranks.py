@@ -12,7 +12,7 @@ from typing import Any
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.job import Job
-from gnntrain.loading.loader import NeighborLoader
+from gnntrain.loading.loader import BlockLoader
 from gnntrain.training import checkpoint_writer
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.trainer import Trainer
@@ -46,7 +46,7 @@ def break_down(place: str, what: str) -> None:
     if place == "start":
         happen(what)
     elif place == "sampling":
-        patch(NeighborLoader, "_batch", what)
+        patch(BlockLoader, "_batch", what)
     elif place == "all-reduce":
         # Ended from aside, while the main thread exchanges gradients with the others.
         patch(Trainer, "_train_step", what, from_aside=True)

@@ -15,6 +15,7 @@ from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.loading import build
 from gnntrain.loading.placement import Memory
 from gnntrain.models import PlainModel
 from gnntrain.training.records import FitResult
@@ -83,7 +84,7 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
     )
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     assert parts.loader() is not None
-    monkeypatch.setattr(assembly, "measured_memory", lambda _: Memory((2**30,), host=0))
+    monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     with pytest.raises(UserError, match="needs edges and features where the GPU reads them"):
         parts.loader()
@@ -96,4 +97,4 @@ def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
     config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})
     parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
     parts.context = DistributedContext(0, 2, torch.device("cuda", 0))
-    assert parts.placement_in_words == ()
+    assert parts.loaders.why_placed == ()

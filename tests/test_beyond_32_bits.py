@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
+import torch
 
 from gnntrain.data.build import GraphData, PrepareOptions, _needed_bytes
 from gnntrain.data.store import StoredGraph
@@ -17,8 +18,8 @@ from gnntrain.errors import RunError
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import NO_NEEDS
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.training.evaluation import balanced_range, chunks
+from tests.sampling.graphs import cpu_sampler
 
 HUB_EDGES = 3 * 2**30
 KEY = SampleKey(seed=1, epoch=2, step=3)
@@ -50,9 +51,9 @@ class Graph:
 
 def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
-    sampler = CPUNeighborSampler(graph.indptr, graph.indices, (-1,), edge_ids=True)
-    sampled = sampler.sample(np.array([2, 1]), key=KEY)
-    (hop,) = sampled.hops
+    sampler = cpu_sampler((graph.indptr, graph.indices), (-1,), edge_ids=True)
+    sampled = sampler.sample(torch.tensor([2, 1]), key=KEY)
+    (hop,) = sampled.blocks
     assert hop.edge_ids is not None
     assert hop.edge_ids.tolist() == [HUB_EDGES + place for place in (3, 0, 1, 2)]
     assert sampled.nodes[hop.indices].tolist() == [1, 0, 1, 2]
@@ -61,10 +62,8 @@ def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
 def test_a_hub_of_more_than_2_31_in_edges_is_sampled_over_its_whole_length(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     for replace in (False, True):
-        sampler = CPUNeighborSampler(
-            graph.indptr, graph.indices, (40,), edge_ids=True, replace=replace
-        )
-        (hop,) = sampler.sample(np.array([0]), key=KEY).hops
+        sampler = cpu_sampler((graph.indptr, graph.indices), (40,), edge_ids=True, replace=replace)
+        (hop,) = sampler.sample(torch.tensor([0]), key=KEY).blocks
         assert hop.edge_ids is not None
         assert len(np.unique(hop.edge_ids)) == 40
         assert 0 <= hop.edge_ids.min() < 2**30
@@ -75,9 +74,9 @@ def test_more_edges_than_a_block_can_number_are_refused_before_they_are_listed(
     tmp_path: Path,
 ) -> None:
     graph = Graph.at(tmp_path)
-    sampler = CPUNeighborSampler(graph.indptr, graph.indices, (-1,))
+    sampler = cpu_sampler((graph.indptr, graph.indices), (-1,))
     with pytest.raises(RunError, match="3,221,225,472 edges, beyond the limit") as caught:
-        sampler.sample(np.array([0]), key=KEY)
+        sampler.sample(torch.tensor([0]), key=KEY)
     assert caught.value.hint == "Lower the batch size or the fan-outs."
 
 
@@ -86,8 +85,8 @@ def test_nodes_beyond_2_31_are_sampled(tmp_path: Path) -> None:
     num_nodes = 2**31 + 8
     indptr = with_hole(tmp_path / "indptr", num_nodes + 1, np.int64, [0, 2, 3])
     indices = np.array([2**31 + 1, 5, 2**31 + 6], np.int64)
-    sampler = CPUNeighborSampler(indptr, indices, (-1, -1))
-    sampled = sampler.sample(np.array([2**31 + 7]), key=KEY)
+    sampler = cpu_sampler((indptr, indices), (-1, -1))
+    sampled = sampler.sample(torch.tensor([2**31 + 7]), key=KEY)
     assert sampled.nodes.tolist() == [2**31 + 7, 2**31 + 6, 2**31 + 1, 5]
 
 

@@ -104,7 +104,7 @@ def from_float16(bits: np.uint16) -> np.float32:
 
 
 @jit
-def fetch_row(table: Array, row: int, width: int) -> None:
+def fetch_row(table: Array, row: Any, width: int) -> None:
     """Ask for the first `width` numbers of a row ahead of their use."""
     for byte in range(0, width * table.itemsize, CACHE_LINE):
         fetch_ahead(table, row, byte)
@@ -150,6 +150,17 @@ def add_4_rows(
 
 
 @jit
+def number_of(value: Any, kind: int) -> float:
+    """The number that an entry of a table of some kind stands for."""
+    number: Any = value
+    if kind == BFLOAT16:
+        number = from_bfloat16(np.uint16(value))
+    elif kind == FLOAT16:
+        number = from_float16(np.uint16(value))
+    return number  # type: ignore[no-any-return]
+
+
+@jit
 def raise_to_row(row: Array, kind: int, total: Array) -> None:
     """`total = max(total, row)`; not a number wins."""
     for f in range(len(total)):
@@ -174,71 +185,126 @@ def put_row(total: Array, factor: float, out: Array, kind: int) -> None:
 
 
 @jit
+def add_heads(
+    rows: tuple[Array, Array, Array, Array],
+    kind: int,
+    weights: tuple[float, float, float, float],
+    edge_weight: Array,
+    edges: tuple[Any, Any, Any, Any],
+    heads: int,
+    total: Array,
+) -> None:
+    """`add_4_rows` with weights by head: head h weighs the h-th of `heads` equal parts of a row."""
+    r0, r1, r2, r3 = rows
+    w0, w1, w2, w3 = weights
+    e0, e1, e2, e3 = edges
+    width = len(total) // heads
+    number = total.dtype.type
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        factors = (
+            number(w0 * edge_weight[e0 * heads + h]),
+            number(w1 * edge_weight[e1 * heads + h]),
+            number(w2 * edge_weight[e2 * heads + h]),
+            number(w3 * edge_weight[e3 * heads + h]),
+        )
+        add_4_rows((r0[part], r1[part], r2[part], r3[part]), kind, factors, total[part])
+
+
+@jit
+def add_row_by_head(
+    row: Array, kind: int, weight: float, edge_weight: Array, edge: Any, heads: int, total: Array
+) -> None:
+    """`add_row` with weights by head."""
+    width = len(total) // heads
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        factor = total.dtype.type(weight * edge_weight[edge * heads + h])
+        add_row(row[part], kind, factor, total[part])
+
+
+@jit
 def reduce_rows(
     table: Array,
     kind: int,
     nodes: Int64Array,
     indptr: Array,
     indices: Array,
+    by_edge: bool,
+    edge_ids: Array,
     edge_weight: Array,
+    heads: int,
     source_scale: Array,
     row_scale: Array,
     is_mean: bool,
-    is_max: bool,
     own: int,
     skip_own: bool,
     loop: Array,
-    loop_column: int,
+    first_loop: int,
+    num_added: int,
     start: int,
     stop: int,
     out: Array,
     out_kind: int,
     total: Array,
 ) -> None:
-    """Reduce the rows of the in-neighbours of the destinations `start … stop − 1`.
+    """Sum the rows of the in-neighbours of the destinations `start … stop − 1`; see `ops.Sum`.
 
-    out[v] = row_scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row'(v), where
-    e runs over the in-edges of v and u is the source of e; `row` reads the first `width` numbers
-    and `row'` those from `loop_column` on. With `is_mean` the sum is divided by the number of
-    in-edges, with `is_max` it is the maximum of the unweighted rows (0 without in-edges).
+    out[v] = row_scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(own + v),
+    where e runs over the in-edges of v and u is the source of e; `row` reads the first `width`
+    numbers. With `is_mean` the sum is divided by the number of in-edges.
 
     Args:
         table, kind: The rows; source u is row `nodes[u]`, or u without `nodes`.
+        by_edge: Edge e comes from source e; `indices` is not read.
+        edge_ids: The number of each edge in `edge_weight`; empty: as they lie.
+        edge_weight: `[num_edges · heads]`.
         own: Source number of destination 0: destination v is source `own + v`.
         skip_own: Leave out edges from a node to itself.
-        loop: Only its first `len(loop)` destinations have a loop.
+        loop: `loop[i]` belongs to destination `first_loop + i`; others have none.
+        num_added: So many destinations from `first_loop` on add the second `width` numbers of
+            their own row.
         out: Destination `start` goes to its row 0.
-        total: SharedBuffers; its length is `width`, its type that of the sums.
+        total: Working memory; its length is `width`, its type that of the sums.
     """
     width = len(total)
     direct = len(nodes) == 0
     has_weight = len(edge_weight) > 0
+    has_ids = len(edge_ids) > 0
     has_scale = len(source_scale) > 0
     number = total.dtype.type  # sums and weights in one type: nothing is widened on the way
     zero, one = number(0), number(1)
     for v in range(start, stop):
-        first, last = indptr[v], indptr[v + 1]
-        total[:] = -np.inf if is_max and last > first else zero
+        first: Any = np.int64(indptr[v])
+        last: Any = np.int64(indptr[v + 1])
+        total[:] = zero
         e = first
         while e < last:
             group = min(4, last - e)
             # The next four are on their way while these four are added.
             for i in range(e + group, min(e + group + 4, last)):
-                source = indices[i]
+                source = i if by_edge else np.int64(indices[i])
                 fetch_row(table, source if direct else nodes[source], width)
-            if group == 4 and not is_max:
-                s0, s1, s2, s3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+            if group == 4:
+                s0, s1, s2, s3 = e, e + 1, e + 2, e + 3
+                if not by_edge:
+                    s0, s1 = np.int64(indices[e]), np.int64(indices[e + 1])
+                    s2, s3 = np.int64(indices[e + 2]), np.int64(indices[e + 3])
                 w0, w1, w2, w3 = one, one, one, one
-                if has_weight:
-                    w0, w1 = w0 * edge_weight[e], w1 * edge_weight[e + 1]
-                    w2, w3 = w2 * edge_weight[e + 2], w3 * edge_weight[e + 3]
+                e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
+                if has_ids:
+                    e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
+                    e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
+                if has_weight and heads == 1:
+                    w0, w1 = number(w0 * edge_weight[e0]), number(w1 * edge_weight[e1])
+                    w2, w3 = number(w2 * edge_weight[e2]), number(w3 * edge_weight[e3])
                 if has_scale:
-                    w0, w1 = w0 * source_scale[s0], w1 * source_scale[s1]
-                    w2, w3 = w2 * source_scale[s2], w3 * source_scale[s3]
+                    w0, w1 = number(w0 * source_scale[s0]), number(w1 * source_scale[s1])
+                    w2, w3 = number(w2 * source_scale[s2]), number(w3 * source_scale[s3])
                 if skip_own:
                     w0, w1 = zero if s0 == own + v else w0, zero if s1 == own + v else w1
                     w2, w3 = zero if s2 == own + v else w2, zero if s3 == own + v else w3
-                n0, n1, n2, n3 = np.int64(s0), np.int64(s1), np.int64(s2), np.int64(s3)
+                n0, n1, n2, n3 = s0, s1, s2, s3
                 if not direct:
                     n0, n1, n2, n3 = nodes[s0], nodes[s1], nodes[s2], nodes[s3]
                 rows = (
@@ -247,38 +313,118 @@ def reduce_rows(
                     table[n2, 0:width],
                     table[n3, 0:width],
                 )
-                add_4_rows(rows, kind, (w0, w1, w2, w3), total)
+                if heads == 1:
+                    add_4_rows(rows, kind, (w0, w1, w2, w3), total)
+                else:
+                    edges = (e0, e1, e2, e3)
+                    add_heads(rows, kind, (w0, w1, w2, w3), edge_weight, edges, heads, total)
             else:
                 for i in range(e, e + group):
-                    source = indices[i]
-                    node = np.int64(source) if direct else nodes[source]
-                    row = table[node, 0:width]
+                    source = i if by_edge else np.int64(indices[i])
+                    row = table[source if direct else nodes[source], 0:width]
+                    edge = np.int64(edge_ids[i]) if has_ids else i
                     weight = one
-                    if has_weight:
-                        weight = weight * edge_weight[i]
+                    if has_weight and heads == 1:
+                        weight = number(weight * edge_weight[edge])
                     if has_scale:
-                        weight = weight * source_scale[source]
+                        weight = number(weight * source_scale[source])
                     if skip_own and source == own + v:
                         weight = zero
-                    if is_max:
-                        raise_to_row(row, kind, total)
-                    else:
+                    if heads == 1:
                         add_row(row, kind, weight, total)
+                    else:
+                        add_row_by_head(row, kind, weight, edge_weight, edge, heads, total)
             e += group
         factor = one
         if is_mean and last > first:
             factor = one / number(last - first)
         if len(row_scale) > 0:
-            factor = factor * row_scale[v]
-        if v < len(loop):
+            factor = number(factor * row_scale[v])
+        i = v - first_loop
+        if 0 <= i < max(len(loop), num_added):
             for f in range(width):
                 total[f] *= factor
             factor = one
             node = np.int64(own + v) if direct else nodes[own + v]
-            row = table[node, loop_column : loop_column + width]
-            add_row(row, kind, number(loop[v]), total)
-        target = out[v - start, 0:width]
-        put_row(total, factor, target, out_kind)
+            if i < len(loop):
+                add_row(table[node, 0:width], kind, number(loop[i]), total)
+            if i < num_added:
+                add_row(table[node, width : 2 * width], kind, one, total)
+        put_row(total, factor, out[v - start, 0:width], out_kind)
+
+
+@jit
+def max_rows(
+    table: Array,
+    kind: int,
+    nodes: Int64Array,
+    indptr: Array,
+    indices: Array,
+    start: int,
+    stop: int,
+    out: Array,
+    out_kind: int,
+    ties: npt.NDArray[np.int32],
+    total: Array,
+) -> None:
+    """The largest numbers of the in-neighbours of the destinations `start … stop − 1`.
+
+    Not a number is the largest; without in-edges it is 0. `ties` (or empty) gets how many in-edges
+    brought the largest number. Destination `start` goes to row 0 of `out` and `ties`.
+    """
+    width = len(total)
+    direct = len(nodes) == 0
+    for v in range(start, stop):
+        first: Any = np.int64(indptr[v])
+        last: Any = np.int64(indptr[v + 1])
+        total[:] = -np.inf if last > first else 0.0
+        for e in range(first, last):
+            for i in range(e + 4, min(e + 5, last)):
+                ahead = np.int64(indices[i])
+                fetch_row(table, ahead if direct else nodes[ahead], width)
+            source = np.int64(indices[e])
+            row = table[source if direct else nodes[source], 0:width]
+            raise_to_row(row, kind, total)
+        put_row(total, total.dtype.type(1), out[v - start], out_kind)
+        if len(ties) > 0:
+            counts = ties[v - start]
+            counts[:] = 0
+            for e in range(first, last):
+                source = np.int64(indices[e])
+                row = table[source if direct else nodes[source], 0:width]
+                for f in range(width):
+                    counts[f] += number_of(row[f], kind) == total[f]
+
+
+@jit
+def spread_maximum(
+    rows: Array,
+    tops: Array,
+    ties: npt.NDArray[np.int32],
+    grad: Array,
+    kind: int,
+    indptr: Array,
+    indices: Array,
+    start: int,
+    stop: int,
+    out: Array,
+    total: Array,
+) -> None:
+    """The gradient behind `max_rows` of the sources `start … stop − 1`, over their out-edges.
+
+    In-edges that share a maximum share its gradient evenly. `rows`, `tops`, `grad` and `out` are of
+    one `kind` (`PLAIN` or `BFLOAT16`).
+    """
+    for u in range(start, stop):
+        total[:] = 0
+        row = rows[u]
+        for e in range(indptr[u], indptr[u + 1]):
+            v = np.int64(indices[e])
+            top, given, count = tops[v], grad[v], ties[v]
+            for f in range(len(total)):
+                if count[f] > 0 and number_of(row[f], kind) == number_of(top[f], kind):
+                    total[f] += number_of(given[f], kind) / total.dtype.type(count[f])
+        put_row(total, total.dtype.type(1), out[u - start], kind)
 
 
 @jit

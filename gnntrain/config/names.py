@@ -35,7 +35,14 @@ BUILTIN_NAMES = (
 
 DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
 
-SAMPLER_NAMES = ("numba", "triton", "pyg")
+SAMPLER_CLASSES: Mapping[str, str] = {
+    "numba": "gnntrain.sampling.cpu:CPUSampler",
+    "triton": "gnntrain.sampling.gpu:GPUSampler",
+    "pyg": "gnntrain.sampling.pyg:PyGSampler",
+}
+"""Where the class of each sampler is; it is imported when it is used."""
+
+SAMPLER_NAMES = tuple(SAMPLER_CLASSES)
 
 DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # The exact shapes of the two graphs that papers measure speed on.

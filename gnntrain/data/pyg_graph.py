@@ -127,7 +127,7 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         if name not in self._graph.edges or edge_attr.layout != EdgeLayout.CSC:
             return None
         if name not in self._edge_index:
-            self._edge_index[name] = _csc(self._graph.edges[name])
+            self._edge_index[name] = pyg_csc(self._graph.edges[name])
         return self._edge_index[name]
 
     def _refuse(self, *_: Any) -> bool:
@@ -156,8 +156,11 @@ def _tensor_of(nodes: Nodes, attribute: str) -> Tensor | None:
     return mask
 
 
-def _csc(edges: Edges) -> tuple[Tensor, Tensor]:
-    """Source nodes and offsets, in the type that PyG's sampling library reads."""
+def pyg_csc(edges: Edges) -> tuple[Tensor, Tensor]:
+    """Source nodes and offsets, in the type that PyG's sampling library reads.
+
+    Nothing is copied that has this type already, see `PyGGraph`.
+    """
     narrow = torch_geometric.typing.WITH_PYG_LIB and len(edges) <= np.iinfo(np.int32).max
     # Offsets, indices and seeds must be of one type.
     dtype = edges.indices.dtype if narrow else np.dtype(np.int64)

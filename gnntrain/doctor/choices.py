@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import psutil
 
-from gnntrain.assembly import num_loader_threads
 from gnntrain.config import Config
+from gnntrain.loading.build import num_loader_threads
 from gnntrain.reporting.text import counted, format_bytes
 from gnntrain.reporting.text_report import Check
 from gnntrain.run import launch_plan

@@ -1,14 +1,18 @@
-"""The mini-batch: blocks, features and labels of one step."""
+"""The mini-batch: blocks, features and targets of one step."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnntrain.loading.features import NamedRows
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.loading.features import FeatureSource
+from gnntrain.loading.graph import GraphTensors, take
 from gnntrain.sampling.base import SampledSubgraph
-from gnntrain.sampling.block import Block
+from gnntrain.sampling.block import Block, BlockNeeds
 
 
 class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
@@ -17,9 +21,8 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     Attributes:
         x: Features of all nodes, float32 `[num_nodes, num_features]`. Where only `rows` are there,
             they are read when first asked for: models that read rows themselves never pay for it.
-        rows: The same, named but not read (on a GPU a `DeviceTable`); None where `x` was made right
-            away.
-        y: Labels of the seeds, `[batch_size]` or `[batch_size, num_classes]`. Labels of other
+        rows: The same, not read yet; None where `x` was made right away.
+        y: Targets of the seeds, `[batch_size]` or `[batch_size, ...]`. Targets of other
             nodes are never needed and not fetched.
         n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
         batch_size: Number of seeds whose output is computed.
@@ -39,8 +42,10 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     num_counted: int
     global_batch_size: int
 
-    is_padded = False
-    """Whether the blocks are larger than what was drawn, which only the device knows."""
+    @property
+    def is_padded(self) -> bool:
+        """Whether the blocks are larger than the drawn ones, whose sizes only the device knows."""
+        return self.sampled is not None and self.sampled.size is not None
 
     @property
     def x(self) -> Tensor:
@@ -55,8 +60,8 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
 
     # PyG's Data forgets attributes that are None.
     @property
-    def rows(self) -> NamedRows | None:
-        rows: NamedRows | None = self._store.get("rows")
+    def rows(self) -> LazyFeatures | None:
+        rows: LazyFeatures | None = self._store.get("rows")
         return rows
 
     @property
@@ -86,7 +91,68 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
 
     def _edges(self) -> Tensor:
         if self.sampled is not None:
-            return torch.from_numpy(self.sampled.edge_index)
+            return self.sampled.edge_index
         block = self.blocks[0]  # the whole graph
         dst = torch.arange(block.num_dst).repeat_interleave(block.indptr.cpu().diff())
         return torch.stack([block.indices.cpu().long(), dst])
+
+
+def mini_batch(
+    graph: GraphTensors,
+    features: FeatureSource,
+    subgraph: SampledSubgraph,
+    needs: BlockNeeds,
+    *,
+    num_counted: int,
+    global_batch_size: int,
+) -> MiniBatch:
+    """The mini-batch of a sampled subgraph.
+
+    Args:
+        graph: The graph's tensors; those of the subgraph lie on the same device.
+        features: Where the feature rows come from.
+        subgraph: What was sampled.
+        needs: What the model asks for.
+        num_counted, global_batch_size: See `MiniBatch`.
+    """
+    rows = features.select(subgraph.nodes, subgraph.size)
+    return MiniBatch(
+        x=None if needs.rows else rows.whole(),
+        rows=rows if needs.rows else None,
+        y=take(graph.targets, subgraph.nodes[: subgraph.num_seeds]),
+        n_id=subgraph.nodes,
+        batch_size=subgraph.num_seeds,
+        blocks=filled_blocks(graph, subgraph, needs),
+        num_counted=num_counted,
+        global_batch_size=global_batch_size,
+        sampled=subgraph,
+        num_sampled_nodes=subgraph.num_sampled_nodes,
+        num_sampled_edges=subgraph.num_sampled_edges,
+    )
+
+
+def filled_blocks(
+    graph: GraphTensors, subgraph: SampledSubgraph, needs: BlockNeeds
+) -> tuple[Block, ...]:
+    """The subgraph's blocks with the weights, degrees and norms that the model asks for."""
+    norm = take(graph.norm, subgraph.nodes) if needs.norm and graph.norm is not None else None
+    return tuple(_filled(graph, subgraph.nodes, block, norm, needs) for block in subgraph.blocks)
+
+
+def _filled(
+    graph: GraphTensors, nodes: Tensor, block: Block, norm: Tensor | None, needs: BlockNeeds
+) -> Block:
+    degree = weight = None
+    if needs.degree:
+        dst = nodes[: block.num_dst]
+        degree = (take(graph.indptr, dst + 1) - take(graph.indptr, dst)).float()
+    if needs.weight and graph.weight is not None:
+        assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
+        weight = take(graph.weight, block.edge_ids)
+    return replace(
+        block,
+        weight=weight,
+        degree=degree,
+        norm=None if norm is None else norm[: block.num_src],
+        edge_ids=None,  # they stay in `sampled`: a batch that moves to a GPU need not take them
+    )

@@ -1,21 +1,17 @@
-"""Where feature rows come from."""
+"""Where the feature rows of mini-batches come from."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.compute.device import DeviceTable
-from gnntrain.compute.eager import eager
-from gnntrain.compute.rows import NO_NODES, Table
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
-from gnntrain.sampling.base import Int64Array
 
 Array = npt.NDArray[Any]
 
@@ -28,75 +24,138 @@ def as_tensor(array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Feature rows that are named but not read: what aggregates them reads them where they lie.
-
-    Attributes:
-        table: The rows, in the store's own precision.
-    """
-
-    table: Table
-
-    def __len__(self) -> int:
-        nodes = self.table.nodes
-        return len(nodes) if nodes is not NO_NODES else len(self.table.words)
-
-    @property
-    def num_features(self) -> int:
-        return self.table.width
-
-    @eager
-    def read(self, start: int, stop: int) -> Tensor:
-        """The rows `start … stop − 1` as float32 `[stop − start, num_features]`."""
-        out = torch.empty(stop - start, self.num_features)
-        self.table.gather(start, stop, out)
-        return out
-
-    @eager
-    def whole(self) -> Tensor:
-        """All rows as float32 `[num_rows, num_features]`; not a copy where they are just that."""
-        if self.table.nodes is NO_NODES and self.table.words.dtype == np.float32:
-            return as_tensor(self.table.words)
-        return self.read(0, len(self))
-
-
-NamedRows = StoredRows | DeviceTable
-"""Rows that what aggregates them reads where they lie, on a CPU or on a GPU."""
+def stored_rows(store: Graph) -> Tensor:
+    """The store's rows, in their own precision, over its mapped pages."""
+    rows = as_tensor(store.features)
+    return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows
 
 
 class FeatureSource(Protocol):
-    """Hands out feature rows, wherever they lie."""
+    """Gives the feature rows of nodes, wherever they lie."""
+
+    waits: bool
+    """Whether `select` makes the host wait for the GPU."""
 
     @property
     def num_features(self) -> int: ...
 
-    def named(self, nodes: Int64Array | None = None) -> StoredRows:
-        """Rows of `nodes` (int64 `[n]`), or of all nodes of the graph, without reading them."""
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """The rows of `nodes`, or of all nodes of the graph.
+
+        Args:
+            nodes: int64 `[n]`, in the host's memory or the device's.
+            size: The number of `nodes` before padding, int64 on the device; None: no padding.
+        """
         ...
 
     def take_reads(self) -> tuple[int, int]:
-        """Rows read from a cache, and rows read, since last asked; (0, 0) without a cache."""
+        """Rows read from a cache, and rows read, since the last call; (0, 0) without a cache."""
         ...
 
 
-class MappedFeatures:
-    """Rows read from the store's mapped pages: one copy a machine, whatever the number of ranks."""
+class _CountedReads:
+    """Counts the rows that a cache had; on the device, so that nobody waits."""
 
-    def __init__(self, store: Graph) -> None:
-        self._words: Array = store.features
-        self._dtype: torch.dtype = getattr(torch, store.feature_dtype)
-        if self._dtype == torch.float16:
-            self._words = self._words.view(np.uint16)
+    def __init__(self, device: torch.device) -> None:
+        self._reads = torch.zeros(2, dtype=torch.int64, device=device)
+
+    def _count(self, is_hot: Tensor, size: Tensor | None) -> None:
+        wanted = torch.ones_like(is_hot)
+        if size is not None:
+            wanted = torch.arange(len(is_hot), device=is_hot.device) < size
+        self._reads += torch.stack([(is_hot & wanted).sum(), wanted.sum()])
+
+    def take_reads(self) -> tuple[int, int]:
+        """See `FeatureSource.take_reads`."""
+        hits, reads = self._reads.tolist()
+        self._reads.zero_()
+        return hits, reads
+
+
+class InPlaceFeatures(_CountedReads):
+    """Rows that kernels read where they lie: nothing is copied, and nobody waits.
+
+    Args:
+        rows: Of all nodes of the graph.
+        device: Where the kernels run.
+    """
+
+    waits = False
+
+    def __init__(self, rows: LazyFeatures, device: torch.device) -> None:
+        super().__init__(device)
+        self._rows = rows
+        self._device = device
+
+    @classmethod
+    def of(cls, store: Graph) -> InPlaceFeatures:
+        """A CPU reads the store's mapped pages: one copy a machine, however many ranks."""
+        return cls(LazyFeatures(stored_rows(store)), torch.device("cpu"))
 
     @property
     def num_features(self) -> int:
-        return int(self._words.shape[1])
+        return self._rows.num_features
 
-    def named(self, nodes: Int64Array | None = None) -> StoredRows:
-        """See `FeatureSource.named`."""
-        return StoredRows(Table(self._words, self._dtype, NO_NODES if nodes is None else nodes))
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`."""
+        if nodes is None:
+            return self._rows
+        # Not `LazyFeatures.select`: in a loader's thread another GPU may be the current one.
+        own = nodes.to(self._device, non_blocking=True)
+        if self._rows.slots is not None:
+            self._count(self._rows.slots[own] >= 0, size)
+        return replace(self._rows, nodes=own)
 
-    def take_reads(self) -> tuple[int, int]:
-        """See `FeatureSource.take_reads`: nothing is cached."""
-        return 0, 0
+
+class CopiedFeatures(_CountedReads):
+    """Rows that the host copies from the store, batch by batch; hot ones may be on the GPU already.
+
+    Args:
+        rows: `[num_nodes, num_features]`, the store's.
+        device: The GPU that reads.
+        hot: int64, ascending: the nodes whose rows are kept on the GPU.
+    """
+
+    waits = True
+
+    def __init__(self, rows: Tensor, device: torch.device, hot: Tensor | None = None) -> None:
+        super().__init__(device)
+        self._rows = rows
+        self._device = device
+        self._cache = None if hot is None else rows[hot.cpu()].to(device)
+        self._slots = None if hot is None else slots_of(hot, len(rows), device)
+
+    @property
+    def num_features(self) -> int:
+        return self._rows.shape[1]
+
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`; all rows are the store's own, in host memory."""
+        if nodes is None:
+            return LazyFeatures(self._rows)
+        if self._slots is None or self._cache is None:
+            return LazyFeatures(self._copied(nodes))
+        own = nodes.to(self._device, non_blocking=True)
+        slots = self._slots[own]
+        is_hot = slots >= 0
+        self._count(is_hot, size)
+        out = torch.empty(len(own), self.num_features, dtype=self._rows.dtype, device=self._device)
+        out[is_hot] = self._cache[slots[is_hot]]
+        out[~is_hot] = self._copied(own[~is_hot])
+        return LazyFeatures(out)
+
+    def _copied(self, nodes: Tensor) -> Tensor:
+        wanted = nodes.cpu()
+        on_gpu = self._device.type == "cuda"
+        copied = torch.empty(
+            len(wanted), self.num_features, dtype=self._rows.dtype, pin_memory=on_gpu
+        )
+        torch.index_select(self._rows, 0, wanted, out=copied)
+        return copied.to(self._device, non_blocking=True)
+
+
+def slots_of(hot: Tensor, num_nodes: int, device: torch.device) -> Tensor:
+    """Each node's row in a cache of the nodes `hot`; −1: not cached. int32 `[num_nodes]`."""
+    slots = torch.full((num_nodes,), -1, dtype=torch.int32, device=device)
+    slots[hot.to(device)] = torch.arange(len(hot), dtype=torch.int32, device=device)
+    return slots

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,17 +17,12 @@ from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import rank_range
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.device_features import DeviceFeatures
+from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.streams import Lane, Made, lane_of
 from gnntrain.phases import Phases
-from gnntrain.sampling.base import (
-    Int64Array,
-    NeighborSampler,
-    SampledHop,
-    SampledSubgraph,
-    SampleKey,
-)
+from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 
 Batch = TypeVar("Batch")
@@ -34,7 +30,7 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, slots=True)
 class RankBatch:
-    """One rank's part of a global batch.
+    """One rank's seeds in a global batch.
 
     Attributes:
         seeds: int64 `[num_seeds]`, global ids, at least one: a rank without a seed of its own still
@@ -102,53 +98,44 @@ class SeedPlan:
         return RankBatch(own if len(own) else everyone[:1], len(own), len(everyone))
 
 
-class Loader(Protocol):
-    """Iterable of one rank's mini-batches, which knows where it is, and where its time goes."""
+class Loader(ABC):
+    """Iterable of one rank's mini-batches.
 
-    plan: SeedPlan
-    phases: Phases
+    It knows its position, the next batch's epoch and step, and where its time goes.
+
+    Args:
+        plan: Which seeds to take when.
+        phases: Where the time of each part is noted.
+    """
+
+    def __init__(self, plan: SeedPlan, phases: Phases) -> None:
+        self.plan = plan
+        self.phases = phases
+        self._epoch = 0
+        self._step = 0
 
     def __len__(self) -> int:
         """Steps an epoch."""
-        ...
+        return self.plan.num_steps
 
+    @abstractmethod
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
-        ...
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`."""
-        ...
-
-    def take_reads(self) -> tuple[int, int]:
-        """Rows read from a cache, and rows read, since last asked; (0, 0) without a cache."""
-        ...
-
-    def state_dict(self) -> dict[str, int]:
-        """The position: the next batch's epoch and step."""
-        ...
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a position that `state_dict` gave, on any number of ranks."""
-        ...
-
-
-class Position:
-    """Where a loader is: the next batch's epoch and step. Loaders inherit it; it has no cache."""
-
-    _epoch = 0
-    _step = 0
-
-    def set_epoch(self, epoch: int) -> None:
         self._epoch, self._step = epoch, 0
 
     def take_reads(self) -> tuple[int, int]:
+        """Rows read from a cache, and rows read, since last asked; (0, 0) without a cache."""
         return 0, 0
 
     def state_dict(self) -> dict[str, int]:
+        """The position: the next batch's epoch and step."""
         return {"epoch": self._epoch, "step": self._step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a position that `state_dict` gave, on any number of ranks."""
         self._epoch, self._step = state["epoch"], state["step"]
 
 
@@ -185,158 +172,135 @@ def made_ahead(
                 future.cancel()
 
 
-class NeighborLoader(Position):
-    """Iterates over one rank's mini-batches of an epoch, made ahead by background threads.
+class BlockLoader(Loader):
+    """Samples one rank's mini-batches of an epoch, made ahead by background threads.
+
+    On a GPU the host only enqueues the work, on a stream of the loader's own; while a batch is
+    sampled there, the device computes on the batch before.
+
+    Unlike PyG's `NeighborLoader` it makes the `Block`s that our models compute on; its batches run
+    through PyG's models as well. Each draw is a function of (seed, epoch, step).
 
     Args:
-        store: The graph.
+        graph: The graph's tensors, on the device where the sampler draws.
         features: Where feature rows come from.
-        sampler: Draws the neighbourhoods; thread-safe. Its draws depend on (seed, epoch, step).
+        sampler: Draws the neighbourhoods.
         plan: Which seeds to take when.
-        needs: What blocks carry beside the edges.
-        threads: Background threads that make batches; 0 makes them in the caller's.
+        needs: What the model asks for.
+        threads: Background threads that make batches; 0 makes them in the caller's thread, on its
+            stream, as a sampler does that is not thread-safe.
         prefetch: Batches made ahead.
     """
 
     def __init__(
         self,
-        store: Graph,
-        features: FeatureSource | DeviceFeatures,
-        sampler: NeighborSampler,
+        graph: GraphTensors,
+        features: FeatureSource,
+        sampler: Sampler,
         plan: SeedPlan,
         *,
         needs: BlockNeeds = NO_NEEDS,
         threads: int = 1,
         prefetch: int = 2,
     ) -> None:
-        self.plan = plan
-        self._store = store
+        self._threads = threads if sampler.thread_safe else 0
+        super().__init__(plan, Phases(graph.device, background=self._threads > 0))
+        self.sampler = sampler
+        self.device = graph.device
+        self._graph = graph
         self._features = features
-        self._sampler = sampler
         self._needs = needs
-        self._threads = threads
         self._prefetch = prefetch
-        self.phases = Phases(background=threads > 0)
-
-    def __len__(self) -> int:
-        return self.plan.num_steps
+        self._lane: Lane[MiniBatch] = lane_of(graph.device, has_own=self._threads > 0)
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
         order, epoch = self.plan.order(self._epoch), self._epoch
-        batches = made_ahead(
-            lambda step: self._batch(order, epoch, step),
-            range(self._step, len(self)),
-            threads=self._threads,
-            prefetch=self._prefetch,
-        )
-        for batch in batches:
+
+        def make(step: int) -> Made[MiniBatch]:
+            return self._lane.make(lambda: self._batch(order, epoch, step))
+
+        steps = range(self._step, len(self))
+        for made in made_ahead(make, steps, threads=self._threads, prefetch=self._prefetch):
             self._step += 1
-            yield batch
-            del batch  # or it would live on while the next is waited for
+            yield self._lane.take(made)
+            del made  # or it would live on while the next is waited for
+
+    def rank_batches(self) -> Iterator[tuple[RankBatch, SampleKey]]:
+        """As `__iter__`, but only the seeds and the key of each batch."""
+        order = self.plan.order(self._epoch)
+        for step in range(self._step, len(self)):
+            self._step += 1
+            yield self.plan.rank_batch(order, step), self._key(self._epoch, step)
+
+    def fill(
+        self, subgraph: SampledSubgraph, num_counted: int, global_batch_size: int
+    ) -> MiniBatch:
+        """The mini-batch of a sampled subgraph; see `MiniBatch` for the numbers."""
+        return mini_batch(
+            self._graph,
+            self._features,
+            subgraph,
+            self._needs,
+            num_counted=num_counted,
+            global_batch_size=global_batch_size,
+        )
 
     def take_reads(self) -> tuple[int, int]:
         """See `Loader.take_reads`."""
         return self._features.take_reads()
 
+    def _key(self, epoch: int, step: int) -> SampleKey:
+        return SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
+
     def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
         own = self.plan.rank_batch(order, step)
-        key = SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
         with self.phases("sample"):
-            subgraph = self._sampler.sample(own.seeds, key=key)
+            subgraph = self.sampler.sample(as_tensor(own.seeds), self._key(epoch, step))
         with self.phases("gather"):
-            return mini_batch(self._store, self._features, subgraph, own, self._needs)
+            return self.fill(subgraph, own.num_counted, own.global_batch_size)
 
 
-def mini_batch(
-    store: Graph,
-    features: FeatureSource | DeviceFeatures,
-    subgraph: SampledSubgraph,
-    own: RankBatch,
-    needs: BlockNeeds,
-) -> MiniBatch:
-    """The mini-batch of a sampled subgraph, whose seeds are a rank's own."""
-    rows = features.named(subgraph.nodes)
-    seeds = subgraph.nodes[: subgraph.num_seeds]
-    return MiniBatch(
-        x=None if needs.rows else rows.whole(),
-        rows=rows if needs.rows else None,
-        y=as_tensor(np.ascontiguousarray(store.labels[seeds])),
-        n_id=as_tensor(subgraph.nodes),
-        batch_size=subgraph.num_seeds,
-        blocks=blocks_of(store, subgraph, needs),
-        seed_rows=None,
-        num_counted=own.num_counted,
-        global_batch_size=own.global_batch_size,
-        sampled=subgraph,
-        num_sampled_nodes=subgraph.num_sampled_nodes,
-        num_sampled_edges=subgraph.num_sampled_edges,
-    )
-
-
-def blocks_of(store: Graph, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
-    """The layers' blocks of a sampled subgraph, the innermost layer first."""
-    nodes = subgraph.nodes
-    norm = as_tensor(store.gcn_norm[nodes]) if needs.norm else None
-    return tuple(_block(store, nodes, hop, norm, needs) for hop in reversed(subgraph.hops))
-
-
-def _block(
-    store: Graph, nodes: Int64Array, hop: SampledHop, norm: Tensor | None, needs: BlockNeeds
-) -> Block:
-    degree = weight = None
-    if needs.degree:
-        dst = nodes[: hop.num_dst]
-        degree = as_tensor((store.indptr[dst + 1] - store.indptr[dst]).astype(np.float32))
-    if needs.weight and store.edge_weight is not None:
-        assert hop.edge_ids is not None, "a weighted model's sampler must give edge ids"
-        weight = as_tensor(store.edge_weight[hop.edge_ids])
-    return Block(
-        # torch's CSR wants offsets and indices of one type
-        indptr=as_tensor(hop.indptr.astype(hop.indices.dtype)),
-        indices=as_tensor(hop.indices),
-        num_src=hop.num_src,
-        weight=weight,
-        degree=degree,
-        norm=None if norm is None else norm[: hop.num_src],
-    )
-
-
-class FullGraphLoader(Position):
+class FullGraphLoader(Loader):
     """Full-graph training: one step an epoch, over all nodes.
 
-    Every rank computes the whole graph and takes its share of the seeds into the loss, so the
-    answer is the same on any number of ranks (and the work is not divided). The graph is moved to
-    `device` once.
+    Every rank computes the whole graph and takes its own seeds into the loss, so the answer is the
+    same on any number of ranks (and the work is not divided). The graph is moved to `device` once.
 
     Args:
+        store: The graph.
+        features: Where feature rows come from.
+        plan: Which seeds the rank counts.
         num_layers: Layers of the model.
-        needs: What blocks carry beside the edges.
+        needs: What the model asks for.
+        device: Where the model computes.
         own_features: Give every epoch a copy of the features, for a model that might write to them:
             they are the store's own pages.
+        targets: By node, see `Task.targets`; None: the store's labels.
     """
 
     def __init__(
         self,
         store: Graph,
-        features: FeatureSource | DeviceFeatures,
+        features: FeatureSource,
         plan: SeedPlan,
         *,
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
         device: torch.device | str = "cpu",
         own_features: bool = False,
+        targets: Tensor | None = None,
     ) -> None:
-        self.plan = plan
-        self.phases = Phases()
+        super().__init__(plan, Phases())
+        targets = as_tensor(store.labels) if targets is None else targets
         self._own_features = own_features
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
-        rows = features.named()
+        rows = features.select()
         self._batch = MiniBatch(
             x=None if needs.rows else rows.whole().to(device),
             rows=rows if needs.rows else None,
-            y=as_tensor(np.ascontiguousarray(store.labels[seeds])).to(device),
+            y=targets[as_tensor(seeds)].to(device),
             n_id=torch.arange(store.num_nodes, device=device),
             batch_size=len(seeds),
             blocks=(whole_graph_block(store, needs).to(device),) * num_layers,

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import device_attention
-from gnntrain.compute.eager import eager
-from gnntrain.models.aggregate import (
-    by_head,
-    edge_chunks,
-    edge_dst,
-    num_sampled,
-    out_edges_on_device,
-    self_loops,
-    weighted_sum,
-)
+from gnntrain.compute import ops
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
+from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
+
+
+def by_head(rows: Tensor, heads: int) -> Tensor:
+    """`[R, H·C]` seen as `[R, H, C]`; also where there are no rows."""
+    return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
 def attend(
@@ -46,11 +43,10 @@ def attend(
     """
     alpha, loop_alpha = (drop(part, dropout) for part in weights)
     heads = alpha.shape[1]
-    neighbours = by_head(weighted_sum(block, z, alpha), heads)
+    neighbours = by_head(aggregate(z, Aggregation(block, weight=alpha)), heads)
     return neighbours + loop_alpha.unsqueeze(-1) * by_head(z_dst, heads)
 
 
-@eager
 def edge_softmax(block: Block, score: Tensor, loop_score: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax over each destination's in-edges and its own extra loop.
 
@@ -64,21 +60,10 @@ def edge_softmax(block: Block, score: Tensor, loop_score: Tensor) -> tuple[Tenso
     Returns:
         Weights of the edges `[num_edges, H]` and of the loops `[num_dst, H]`.
     """
-    exact = torch.promote_types(torch.promote_types(score.dtype, loop_score.dtype), torch.float32)
-    score, loop_score = score.to(exact), loop_score.to(exact)
-    if score.is_cuda:
-        return edge_softmax_on_device(block, score, loop_score)
-    return _edge_softmax(score, loop_score, block)
+    score, loop_score = _exact(score, loop_score)
+    return _edge_softmax(score, None, loop_score, 1.0, block)
 
 
-def edge_softmax_on_device(
-    block: Block, score: Tensor, loop_score: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`edge_softmax` by the GPU's kernels."""
-    return device_attention.edge_softmax(score, loop_score, _in_edges(block))
-
-
-@eager
 def sum_softmax(
     block: Block, source: Tensor, target: Tensor, loop_score: Tensor, slope: float
 ) -> tuple[Tensor, Tensor]:
@@ -91,37 +76,13 @@ def sum_softmax(
         loop_score: float `[num_dst, H]`, each destination's score of itself.
         slope: Of the leaky ReLU for negative values.
     """
-    if source.is_cuda:
-        return sum_softmax_on_device(block, source, target, loop_score, slope)
-    score = source[block.indices] + target[edge_dst(block)]
-    return edge_softmax(block, F.leaky_relu(score, slope), loop_score)
+    return _edge_softmax(*_exact(source, target, loop_score), slope, block)
 
 
-def sum_softmax_on_device(
-    block: Block, source: Tensor, target: Tensor, loop_score: Tensor, slope: float
-) -> tuple[Tensor, Tensor]:
-    """`sum_softmax` by the GPU's kernels."""
-    parts = source, target, loop_score
-    exact = functools.reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
-    source, target, loop_score = (part.to(exact) for part in parts)
-    return device_attention.pair_softmax(source, target, loop_score, slope, _in_edges(block))
-
-
-def _in_edges(block: Block) -> device_attention.InEdges:
-    return device_attention.InEdges(
-        block.indptr,
-        block.indices,
-        block.dst_offset,
-        block.max_in_edges,
-        lambda: out_edges_on_device(block),
-    )
-
-
-@eager
 def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float) -> Tensor:
     """att · leaky_relu(left[src] + right[dst]) for every edge and head (GATv2's score).
 
-    Computed by chunks of edges, forward and, anew, backward.
+    The sums are computed anew in the backward pass.
 
     Args:
         block: The edges.
@@ -133,93 +94,77 @@ def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: fl
     Returns:
         `[num_edges, H]` in the type of `att`.
     """
-    if left.is_cuda:
-        return pair_score_on_device(block, left, right, att, slope)
-    return _pair_score(left, right, att, block, slope)
+    return _pair_score(left, right, att, slope, block)
 
 
-def pair_score_on_device(
-    block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float
-) -> Tensor:
-    """`pair_score` by the GPU's kernels."""
-    return device_attention.pair_scores(left, right, att, slope, _in_edges(block))
-
-
-def _segments(values: Tensor, block: Block, reduce: str) -> Tensor:
-    """Sum or maximum over each destination's edges: `[num_edges, H]` → `[num_dst, H]`."""
-    return torch.segment_reduce(values, reduce, offsets=block.indptr, axis=0, unsafe=True)
-
-
-def _to_edges(rows: Tensor, block: Block) -> Tensor:
-    return rows.repeat_interleave(num_sampled(block), dim=0, output_size=block.num_edges)
+def _exact(*parts: Tensor) -> list[Tensor]:
+    """All in one type, float32 or finer."""
+    dtype = reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
+    return [part.to(dtype).contiguous() for part in parts]
 
 
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, score: Tensor, loop_score: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-        alpha = score.masked_fill(self_loops(block).unsqueeze(1), -torch.inf)
-        top = torch.maximum(_segments(alpha, block, "max"), loop_score)
-        alpha.sub_(_to_edges(top, block)).exp_()
-        loop_alpha = (loop_score - top).exp_()
-        total = _segments(alpha, block, "sum") + loop_alpha
-        alpha.div_(_to_edges(total, block))
-        loop_alpha.div_(total)
-        ctx.block = block
-        ctx.save_for_backward(alpha, loop_alpha)
+    def forward(
+        ctx: Any,
+        score: Tensor,
+        target: Tensor | None,
+        loop_score: Tensor,
+        slope: float,
+        block: Block,
+    ) -> tuple[Tensor, Tensor]:
+        edges = block.dst_offset, block.indptr, block.indices, block.max_in_edges
+        alpha, loop_alpha = ops.edge_softmax(score, target, loop_score, slope, *edges)
+        ctx.save_for_backward(alpha, loop_alpha, score if target is not None else None, target)
+        ctx.slope, ctx.block = slope, block
         return alpha, loop_alpha
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, loop_grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        alpha, loop_alpha = ctx.saved_tensors
-        weighted, loop_weighted = alpha * grad, loop_alpha * loop_grad
-        mean = _segments(weighted, ctx.block, "sum") + loop_weighted
-        weighted.sub_(alpha * _to_edges(mean, ctx.block))
-        return weighted, loop_weighted - loop_alpha * mean, None
+    def backward(ctx: Any, grad: Tensor, loop_grad: Tensor) -> tuple[Tensor | None, ...]:
+        block: Block = ctx.block
+        edges = block.indptr, block.indices, block.max_in_edges
+        score_grad, loop_score_grad = ops.edge_softmax_backward(
+            grad, loop_grad, *ctx.saved_tensors, ctx.slope, *edges
+        )
+        if ctx.saved_tensors[3] is None:
+            return score_grad, None, loop_score_grad, None, None
+        return *_sums_by_end(score_grad, block), loop_score_grad, None, None
 
 
-_edge_softmax: Callable[..., tuple[Tensor, Tensor]] = _EdgeSoftmax.apply
+def _sums_by_end(by_edge: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    """Sums over the out-edges of each source, and over the in-edges of each destination."""
+    back, rows = block.transposed(), LazyFeatures(by_edge).arguments()
+    by_source = Sum(back.indptr, back.edge_ids)
+    by_target = Sum(block.indptr, None, max_in_edges=block.max_in_edges)
+    return (
+        ops.aggregate(*rows, *by_source, "none", by_edge.dtype),
+        ops.aggregate(*rows, *by_target, "none", by_edge.dtype),
+    )
 
 
 class _PairScore(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, left: Tensor, right: Tensor, att: Tensor, block: Block, slope: float
+        ctx: Any, left: Tensor, right: Tensor, att: Tensor, slope: float, block: Block
     ) -> Tensor:
-        dst = edge_dst(block)
-        score = att.new_empty(block.num_edges, att.shape[0])
-        for part in edge_chunks(block.num_edges, left.shape[1]):
-            pair = _pairs(left, right, block.indices[part], dst[part], att)
-            score[part] = (F.leaky_relu(pair, slope) * att).sum(-1)
-        ctx.block, ctx.slope = block, slope
-        ctx.save_for_backward(left, right, att, dst)
+        left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
+        edges = block.indptr, block.indices, block.max_in_edges
+        score: Tensor = ops.pair_scores(left, right, att, slope, *edges)
+        ctx.save_for_backward(left, right, att)
+        ctx.slope, ctx.block = slope, block
         return score
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        left, right, att, dst = ctx.saved_tensors
-        # Sums over many edges: kept in the precision of the parameters.
-        grad_left = torch.zeros_like(left, dtype=att.dtype)
-        grad_right = torch.zeros_like(right, dtype=att.dtype)
-        grad_att = torch.zeros_like(att)
-        for part in edge_chunks(ctx.block.num_edges, left.shape[1]):
-            src_part, dst_part = ctx.block.indices[part], dst[part]
-            pair = _pairs(left, right, src_part, dst_part, att)
-            slope = torch.full_like(pair, ctx.slope).masked_fill_(pair > 0, 1)
-            weight = grad[part].unsqueeze(-1)
-            grad_att += (pair.mul_(slope) * weight).sum(0)
-            pair_grad = slope.mul_(weight * att).flatten(1)
-            grad_left.index_add_(0, src_part, pair_grad)
-            grad_right.index_add_(0, dst_part, pair_grad)
-        return grad_left.to(left.dtype), grad_right.to(right.dtype), grad_att, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        block: Block = ctx.block
+        back = block.transposed()
+        edges = block.indptr, block.indices, block.max_in_edges
+        out_edges = back.indptr, back.indices, back.edge_ids
+        grads = ops.pair_scores_backward(grad, *ctx.saved_tensors, ctx.slope, *edges, *out_edges)
+        return *grads, None, None
 
 
+_edge_softmax: Callable[..., tuple[Tensor, Tensor]] = _EdgeSoftmax.apply
 _pair_score: Callable[..., Tensor] = _PairScore.apply
-
-
-def _pairs(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, att: Tensor) -> Tensor:
-    """left[src] + right[dst] as `[edges, H, C]` in the type of `att`."""
-    pair = left[src].to(att.dtype)
-    pair += right[dst]
-    return pair.view(-1, *att.shape)

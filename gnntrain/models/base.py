@@ -11,11 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm, LayerNorm
 
-from gnntrain.compute.device import DeviceTable
-from gnntrain.loading.features import NamedRows
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.models.aggregate_linear import AggregateLinear, autocast_type
 from gnntrain.models.dropout import Dropout
-from gnntrain.models.fused import AggregatedLinear
-from gnntrain.models.fused_on_device import autocast_type
 from gnntrain.sampling.block import Block
 
 Norm = Literal["none", "batch", "layer"]
@@ -146,7 +144,7 @@ class GNN(nn.Module):
             num_parts = num_layers if jk == "cat" else 1
             self.lin = nn.Linear(num_parts * hidden_channels, out_channels)
 
-    def forward(self, x: Tensor | NamedRows, blocks: Sequence[Block]) -> Tensor:
+    def forward(self, x: Tensor | LazyFeatures, blocks: Sequence[Block]) -> Tensor:
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:
@@ -160,7 +158,7 @@ class GNN(nn.Module):
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
         num_seeds = blocks[-1].num_dst
-        h = x if isinstance(x, NamedRows) and self.reads_rows else self.start(_in_memory(x))
+        h = x if isinstance(x, LazyFeatures) and self.reads_rows else self.start(_in_memory(x))
         state = self.readout_start(num_seeds)
         for i, block in enumerate(blocks):
             h = self.layer(i, h, block)
@@ -175,7 +173,7 @@ class GNN(nn.Module):
         weight = next(self.parameters())
         return self.aggregates_rows and weight.dtype == torch.float32 and not changes_rows
 
-    def layer(self, i: int, h: Tensor | NamedRows, block: Block) -> Tensor:
+    def layer(self, i: int, h: Tensor | LazyFeatures, block: Block) -> Tensor:
         """The rows that leave layer `i` for the destinations of `block`, of its sources' `h`.
 
         Where a layer's aggregation is linear it may come before or after a product. Before, it
@@ -184,9 +182,9 @@ class GNN(nn.Module):
         """
         linear = self.linear(i, block)
         is_narrower = self.has_transform(i) and block.num_src <= 2 * block.num_dst
-        if linear is not None and (isinstance(h, NamedRows) or not is_narrower):
+        if linear is not None and (isinstance(h, LazyFeatures) or not is_narrower):
             return self._linear_layer(i, linear, h, block)
-        if isinstance(h, NamedRows) and self.has_transform(i):
+        if isinstance(h, LazyFeatures) and self.has_transform(i):
             h = self.start(_in_memory(h))
         h_dst = _destinations(h, block)
         if not self.has_transform(i):
@@ -196,7 +194,7 @@ class GNN(nn.Module):
         return self.finish(i, self.combine(i, z, h_dst, _destinations(z, block), block), h_dst)
 
     def _linear_layer(
-        self, i: int, linear: AggregatedLinear, h: Tensor | NamedRows, block: Block
+        self, i: int, linear: AggregateLinear, h: Tensor | LazyFeatures, block: Block
     ) -> Tensor:
         is_plain = isinstance(self.norms[i], nn.Identity) and isinstance(self.act, nn.ReLU)
         if is_plain and not self.residuals and not self._is_output(i):
@@ -204,7 +202,7 @@ class GNN(nn.Module):
         out = linear(h, None)
         return self.finish(i, out, _destinations(h, block) if self.residuals else out)
 
-    def linear(self, i: int, block: Block) -> AggregatedLinear | None:  # noqa: ARG002
+    def linear(self, i: int, block: Block) -> AggregateLinear | None:  # noqa: ARG002
         """What layer `i` computes before its norm, if that is one product with an aggregate."""
         return None
 
@@ -228,7 +226,7 @@ class GNN(nn.Module):
         return h
 
     def combine(
-        self, i: int, z: Tensor | NamedRows, h_dst: Tensor, z_dst: Tensor, block: Block
+        self, i: int, z: Tensor | LazyFeatures, h_dst: Tensor, z_dst: Tensor, block: Block
     ) -> Tensor:
         """Aggregate over the block's edges.
 
@@ -302,16 +300,16 @@ class GNN(nn.Module):
         return i == self.num_layers - 1 and self.jk == "none"
 
 
-def _in_memory(x: Tensor | NamedRows) -> Tensor:
-    if isinstance(x, DeviceTable):  # a product would convert them to what autocast computes in
+def _in_memory(x: Tensor | LazyFeatures) -> Tensor:
+    if isinstance(x, LazyFeatures):  # a product would convert them to what autocast computes in
         return x.whole(autocast_type(x.device, torch.float32))
-    return x if isinstance(x, Tensor) else x.whole()
+    return x
 
 
-def _destinations(rows: Tensor | NamedRows, block: Block) -> Tensor:
+def _destinations(rows: Tensor | LazyFeatures, block: Block) -> Tensor:
     """The rows of the block's destinations among those of its sources."""
     start, stop = block.dst_offset, block.dst_offset + block.num_dst
-    return rows.read(start, stop) if isinstance(rows, NamedRows) else rows[start:stop]
+    return rows.read(start, stop) if isinstance(rows, LazyFeatures) else rows[start:stop]
 
 
 def narrows(before: int, after: int) -> bool:

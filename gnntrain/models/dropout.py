@@ -1,102 +1,47 @@
-"""Dropout that does not wait for torch's generator, which draws one number after the other."""
+"""Dropout by an operator of ours: many times faster than torch's on a CPU, torch's on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gnntrain.compute import kernels
-from gnntrain.compute.eager import eager
-from gnntrain.compute.rows import by_rows, kind_of, words_of
-
-_STEPS = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """One draw of what is dropped: a pure function of its key.
-
-    Attributes:
-        threshold: Of 2^16 equally likely draws, those below it are dropped.
-        key: Names the draw.
-    """
-
-    threshold: int
-    key: int
-
-    @classmethod
-    def draw(cls, probability: float) -> Drop:
-        """Drop with `probability` (in steps of 2^-16), under a key from torch's generator."""
-        if probability == 0:
-            return cls(0, 0)
-        threshold = min(round(probability * _STEPS), _STEPS - 1)
-        return cls(threshold, int(torch.randint(2**63 - 1, ())))
-
-    @property
-    def factor(self) -> float:
-        """What is kept is multiplied by it, so that the mean stays."""
-        return _STEPS / (_STEPS - self.threshold)
-
-    def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
-        """Change the rows `start … stop − 1` in place, after a ReLU if `relu`."""
-        kernels.activate_rows(
-            words_of(rows),
-            kind_of(rows),
-            relu,
-            self.threshold,
-            self.factor,
-            np.uint64(self.key),
-            start,
-            stop,
-        )
+from gnntrain.compute import ops
 
 
 class Dropout(nn.Dropout):
-    """`torch.nn.Dropout`, many times faster on the CPU."""
+    """`torch.nn.Dropout` by `dropout`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop in training, see `dropout`."""
+        """Drop in training."""
         return dropout(x, self.p) if self.training else x
 
 
-@eager
 def dropout(x: Tensor, probability: float) -> Tensor:
-    """Set numbers to 0 with `probability` (on the CPU in steps of 2^-16) and scale the others up.
+    """Set numbers to 0 with `probability` (on a CPU in steps of 2^-16) and scale the others up.
 
     Args:
         x: float `[rows, …]`; gradients flow.
         probability: From 0 to below 1.
     """
-    if probability == 0 or x.numel() == 0:
-        return x
-    if x.is_cuda:
-        return F.dropout(x, probability)
-    return _drop(x, Drop.draw(probability))
+    return x if probability == 0 or x.numel() == 0 else _dropout(x, probability)
 
 
-class _Dropped(torch.autograd.Function):
+class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, drop: Drop) -> Tensor:
-        ctx.drop = drop
-        return _dropped(x, drop)
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        out, state = ops.dropout(x, p)
+        ctx.save_for_backward(state)
+        ctx.p = p
+        return out  # type: ignore[no-any-return]  # operators have no types
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _dropped(grad, ctx.drop), None
+        (state,) = ctx.saved_tensors
+        return ops.dropout_backward(grad, state, ctx.p), None
 
 
-_drop: Callable[..., Tensor] = _Dropped.apply
-
-
-def _dropped(x: Tensor, drop: Drop) -> Tensor:
-    out = x.clone(memory_format=torch.contiguous_format)
-    rows = out.view(len(out), -1)
-    by_rows(len(rows), 0, lambda a, b: drop.apply(rows, a, b))
-    return out
+_dropout: Callable[..., Tensor] = _Dropout.apply

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import GATConv
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
-from gnntrain.loading.features import NamedRows
-from gnntrain.models.aggregate import by_head
-from gnntrain.models.attention import attend, sum_softmax
+from gnntrain.models.attention import attend, by_head, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.sampling.block import Block
 
@@ -92,7 +91,7 @@ class GAT(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | NamedRows,
+        z: Tensor | LazyFeatures,
         h_dst: Tensor,
         z_dst: Tensor,
         block: Block,

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
-from gnntrain.loading.features import NamedRows
 from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.gat import head_width
@@ -70,7 +70,7 @@ class GATv2(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | NamedRows,
+        z: Tensor | LazyFeatures,
         h_dst: Tensor,
         z_dst: Tensor,
         block: Block,

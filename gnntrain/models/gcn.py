@@ -7,10 +7,10 @@ from typing import Unpack
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 
-from gnntrain.loading.features import NamedRows
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
+from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold, narrows
-from gnntrain.models.fused import AggregatedLinear
 from gnntrain.sampling.block import Block
 
 
@@ -45,14 +45,14 @@ class GCN(GNN):
         z: Tensor = self.conv(i).lin(h) if self.has_transform(i) else h
         return z
 
-    def linear(self, i: int, block: Block) -> AggregatedLinear:
+    def linear(self, i: int, block: Block) -> AggregateLinear:
         conv = self.conv(i)
-        return AggregatedLinear(_aggregation(block), conv.lin.weight, None, conv.bias)
+        return AggregateLinear(_aggregation(block), conv.lin.weight, None, conv.bias)
 
     def combine(
         self,
         i: int,
-        z: Tensor | NamedRows,
+        z: Tensor | LazyFeatures,
         h_dst: Tensor,  # noqa: ARG002
         z_dst: Tensor,  # noqa: ARG002
         block: Block,

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch_geometric.nn import MLP as PyGMLP
 from torch_geometric.nn import GINConv
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import OneOrMore
-from gnntrain.loading.features import NamedRows
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
 from gnntrain.sampling.block import Block
@@ -65,7 +65,7 @@ class GIN(GNN):
     def combine(
         self,
         i: int,
-        z: Tensor | NamedRows,
+        z: Tensor | LazyFeatures,
         h_dst: Tensor,
         z_dst: Tensor,  # noqa: ARG002
         block: Block,

@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from gnntrain.loading.features import NamedRows
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.sampling.block import Block
 
@@ -30,16 +30,16 @@ class MLP(GNN):
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
-    def forward(self, x: Tensor | NamedRows, blocks: Sequence[Block] = ()) -> Tensor:
+    def forward(self, x: Tensor | LazyFeatures, blocks: Sequence[Block] = ()) -> Tensor:
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
         num_seeds = blocks[-1].num_dst if blocks else len(x)
-        seeds = x.read(0, num_seeds) if isinstance(x, NamedRows) else x[:num_seeds]
+        seeds = x.read(0, num_seeds) if isinstance(x, LazyFeatures) else x[:num_seeds]
         return super().forward(seeds, [edgeless(len(seeds))] * self.num_layers)
 
     def combine(
         self,
         i: int,
-        z: Tensor | NamedRows,  # noqa: ARG002
+        z: Tensor | LazyFeatures,  # noqa: ARG002
         h_dst: Tensor,
         z_dst: Tensor,  # noqa: ARG002
         block: Block,  # noqa: ARG002

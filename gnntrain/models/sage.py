@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
-from gnntrain.loading.features import NamedRows
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
+from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold, narrows
-from gnntrain.models.fused import AggregatedLinear
 from gnntrain.sampling.block import Block
 
 
@@ -59,18 +59,18 @@ class SAGE(GNN):
     def transform(self, i: int, h: Tensor) -> Tensor:
         return F.linear(h, self.conv(i).lin_l.weight) if self.has_transform(i) else h
 
-    def linear(self, i: int, block: Block) -> AggregatedLinear | None:
+    def linear(self, i: int, block: Block) -> AggregateLinear | None:
         conv = self.conv(i)
         if self.aggregator == "max" or conv.normalize:
             return None
         root_weight = conv.lin_r.weight if conv.root_weight else None
         aggregation = self._aggregation(block)
-        return AggregatedLinear(aggregation, conv.lin_l.weight, root_weight, conv.lin_l.bias)
+        return AggregateLinear(aggregation, conv.lin_l.weight, root_weight, conv.lin_l.bias)
 
     def combine(
         self,
         i: int,
-        z: Tensor | NamedRows,
+        z: Tensor | LazyFeatures,
         h_dst: Tensor,
         z_dst: Tensor,  # noqa: ARG002
         block: Block,

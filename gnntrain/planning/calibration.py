@@ -95,7 +95,7 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             store_bytes=_bytes_read(store, parts.model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
-            placement=parts.placement_in_words,
+            placement=parts.loaders.why_placed,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:

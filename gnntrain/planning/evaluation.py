@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gnntrain.assembly import Parts
-from gnntrain.loading.features import MappedFeatures, StoredRows, as_tensor
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.loading.features import InPlaceFeatures, as_tensor
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
@@ -96,9 +97,9 @@ class PartialEvaluator:
         self, model: GNN, evaluator: LayerwiseEvaluator
     ) -> tuple[list[float], tuple[int, ...]]:
         ranges = list(evaluator.pieces(model))
-        features = MappedFeatures(self._store)
+        features = InPlaceFeatures.of(self._store)
         if not model.uses_graph:
-            rows = features.named()
+            rows = features.select()
             work = [b - a for a, b in ranges]
             taken = self._scaled(ranges, work, lambda a, b: model(rows.read(a, b), ()))
             return [taken], (0,)
@@ -168,7 +169,8 @@ class PartialEvaluator:
         for split in SPLITS:
             seeds = task.seeds(split)
             some = seeds[:_MOST_JUDGED]
-            outputs, targets = torch.randn(len(some), task.num_outputs), task.targets(some)
+            outputs = torch.randn(len(some), task.num_outputs)
+            targets = task.targets[as_tensor(some)]
             task.metrics(outputs, targets)
             began = time.perf_counter()
             task.metrics(outputs, targets)
@@ -180,13 +182,13 @@ class PartialEvaluator:
 class _Layer:
     """One layer of a model over chunks of nodes, with random rows for what came before."""
 
-    def __init__(self, model: GNN, i: int, parts: Parts, features: MappedFeatures) -> None:
+    def __init__(self, model: GNN, i: int, parts: Parts, features: InPlaceFeatures) -> None:
         self._model, self._i = model, i
         self._store = parts.store
         self.stand_in_bytes = 0
         width = features.num_features if i == 0 else model.hidden_channels
-        self._source: StoredRows | Tensor = features.named() if i == 0 else self._stand_in(width)
-        self._given: StoredRows | Tensor = self._source
+        self._source: Tensor | LazyFeatures = features.select() if i == 0 else self._stand_in(width)
+        self._given: Tensor | LazyFeatures = self._source
         self.width = 0
         self.transforms = model.has_transform(i)
         self._needs = replace(needs_of(model), norm=False)
@@ -205,7 +207,7 @@ class _Layer:
             if self.width == 0:  # this rank computes nothing
                 return
             self._given = self._stand_in(self.width)
-        elif isinstance(source, StoredRows) and not model.reads_rows:
+        elif isinstance(source, LazyFeatures) and not model.reads_rows:
             self._given = model.start(source.whole())
 
     def compute(self, a: int, b: int) -> Tensor:
@@ -228,7 +230,7 @@ class _Layer:
         return model.readout(h) if i == model.num_layers - 1 else h
 
     def _input(self, a: int, b: int) -> Tensor:
-        if isinstance(self._source, StoredRows):
+        if isinstance(self._source, LazyFeatures):
             return self._model.start(self._source.read(a, b))
         return self._source[: b - a]
 

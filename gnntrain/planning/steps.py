@@ -10,8 +10,7 @@ import torch
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader, SeedPlan
-from gnntrain.phases import Phases
+from gnntrain.loading.loader import Loader
 from gnntrain.planning.measured import BatchSize
 
 _NUM_WARM = 3  # kernels are loaded, optimiser states made, the next batch drawn ahead
@@ -20,7 +19,7 @@ _SECONDS = 5.0
 _ENDLESS = 1 << 20
 
 
-class WatchedLoader:
+class WatchedLoader(Loader):
     """Hands on a loader's batches as they are, but few of them, and times the steps between.
 
     A short epoch is gone through several times, as a run would. All ranks end at the same step.
@@ -33,8 +32,7 @@ class WatchedLoader:
     """
 
     def __init__(self, loader: Loader, context: DistributedContext) -> None:
-        self.plan: SeedPlan = loader.plan
-        self.phases: Phases = loader.phases
+        super().__init__(loader.plan, loader.phases)
         self.sizes: list[BatchSize] = []
         self.num_timed = 0
         self.seconds = 0.0

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph, Task
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
-from gnntrain.loading.features import StoredRows
 from gnntrain.models import PlainModel
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.scores import SplitScores, predicted_classes, score_split
@@ -141,7 +141,7 @@ def _computed(run: ReportedRun) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | No
     parts = load_best(run.run.path).parts
     found = parts.infer(embed=not isinstance(parts.model, PlainModel))
     rows = found.embeddings
-    if rows is None or isinstance(rows, StoredRows):  # a single layer's are the features
+    if rows is None or isinstance(rows, LazyFeatures):  # a single layer's are the features
         return found.logits.numpy(), None
     return found.logits.numpy(), rows.numpy()
 

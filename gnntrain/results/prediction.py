@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
 from gnntrain.data.node_list import read_nodes
 from gnntrain.errors import UserError
 from gnntrain.inference import Outputs, load_best
-from gnntrain.loading.features import StoredRows, as_tensor
+from gnntrain.loading.features import as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
 from gnntrain.tasks import Column
@@ -125,7 +126,7 @@ def _columns(outputs: Outputs, what: str) -> tuple[list[Field], Mapping[str, Any
     if what == EMBEDDINGS:
         rows = outputs.embeddings
         assert rows is not None  # they were asked for
-        width = rows.num_features if isinstance(rows, StoredRows) else rows.shape[1]
+        width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
         return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
     found = outputs.task.predictions()[what]()
     return [_field(column, outputs.logits) for column in found.columns], found.notes
@@ -136,12 +137,11 @@ def _field(column: Column, outputs: Tensor) -> Field:
     return Field(column.name, column.dtype, values, column.titles)
 
 
-def _matrix(name: str, rows: Tensor | StoredRows, columns: Sequence[str]) -> Field:
+def _matrix(name: str, rows: Tensor | LazyFeatures, columns: Sequence[str]) -> Field:
     return Field(name, np.dtype(np.float32), lambda nodes: _take(rows, nodes).numpy(), columns)
 
 
-def _take(rows: Tensor | StoredRows, nodes: Int64Array) -> Tensor:
-    if isinstance(rows, StoredRows):
-        table = replace(rows.table, nodes=nodes)
-        return StoredRows(table).read(0, len(nodes))
+def _take(rows: Tensor | LazyFeatures, nodes: Int64Array) -> Tensor:
+    if isinstance(rows, LazyFeatures):
+        return rows.select(nodes).whole()
     return rows[as_tensor(nodes)]

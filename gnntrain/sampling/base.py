@@ -1,14 +1,19 @@
-"""What a neighbour sampler promises, and what it hands back."""
+"""The interface of samplers: a sampler takes seeds and a key, and returns a subgraph."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnntrain.sampling.block import Block
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -16,7 +21,7 @@ Int32Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class SampleKey:
-    """Names one draw: with a hop and a destination node it fixes which in-neighbours are taken.
+    """Names one draw: with a hop and a destination node it fixes the in-neighbours that are drawn.
 
     Nothing else enters: not the thread, nor the rank, nor the other nodes of the batch.
     """
@@ -27,139 +32,141 @@ class SampleKey:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledHop:
-    """The in-edges drawn for all nodes found before this hop.
-
-    Destinations are the first `num_dst` nodes of the subgraph, sources the first `num_src`.
-
-    Attributes:
-        indptr: int64 `[num_dst + 1]`, offsets into `indices`.
-        indices: int32 `[num_edges]`, local numbers of the source nodes.
-        edge_ids: int64 `[num_edges]`, positions in the store's `indices`; None unless asked for.
-        num_src: Nodes known after this hop.
-    """
-
-    indptr: Int64Array
-    indices: Int32Array
-    edge_ids: Int64Array | None
-    num_src: int
-
-    @property
-    def num_dst(self) -> int:
-        return len(self.indptr) - 1
-
-    @property
-    def num_edges(self) -> int:
-        return len(self.indices)
-
-
-@dataclass(frozen=True, slots=True)
 class SampledSubgraph:
-    """A sampled multi-hop neighbourhood.
+    """A sampled multi-hop neighbourhood, in host or device memory.
 
-    For PyG's models it is also one directed graph, in which every node has the in-edges that it
-    drew when it was new: `edge_index`, `edge_ids`, `num_sampled_nodes` and `num_sampled_edges`
-    mean what they mean in PyG's mini-batches, and `torch_geometric.utils.trim_to_layer` works on
-    them. With fan-outs of −1 nothing is lost by this view: a node's draws are all alike.
+    Our models compute on `blocks`, one a layer. For PyG's models the subgraph is also one directed
+    graph, in which every node has the in-edges that it drew when it was new: `edge_index`,
+    `edge_ids`, `num_sampled_nodes` and `num_sampled_edges` mean what they mean in PyG's
+    mini-batches, and `torch_geometric.utils.trim_to_layer` works on them. With fan-outs of −1 this
+    view loses nothing: all draws of a node are equal.
+
+    On a GPU the tensors may be views of larger buffers. They were filled on the stream that was
+    current; another stream must wait for that one.
 
     Attributes:
         nodes: int64 `[num_nodes]`, global ids in order of discovery, the seeds first and as given.
-        num_seeds: How many of `nodes` are seeds.
-        hops: The hop next to the seeds first. Every hop draws anew for *all* nodes found so far,
-            so that what a layer computes for a node does not depend on the rest of the batch.
-            (Walks in PyG's way are the exception, see `cumulative_hops`.)
+        num_seeds: Number of seeds.
+        blocks: One `Block` a hop, in the order of a model's layers: the hop farthest from the seeds
+            first. The destinations of a block are the first `num_dst` of `nodes`, its sources the
+            first `num_src`. Every hop draws anew for *all* nodes found so far, so that a layer's
+            output for a node does not depend on the rest of the batch. (PyG's walks are the
+            exception, see `cumulative_blocks`.)
+        num_sampled_edges: For each hop, the one next to the seeds first: the edges to the nodes
+            that the hop before found (or to the seeds).
+        size: Where padding follows the nodes that were drawn: their number, int64 on the device.
     """
 
-    nodes: Int64Array
+    nodes: Tensor
     num_seeds: int
-    hops: tuple[SampledHop, ...]
+    blocks: tuple[Block, ...]
+    num_sampled_edges: list[int]
+    size: Tensor | None = None
 
     @property
     def num_sampled_nodes(self) -> list[int]:
         """The number of seeds, then of the nodes that each hop found."""
-        known = [self.num_seeds, *(hop.num_src for hop in self.hops)]
-        return [
-            known[0],
-            *(after - before for before, after in pairwise(known)),
-        ]
+        known = [self.num_seeds, *(block.num_src for block in reversed(self.blocks))]
+        return [known[0], *(after - before for before, after in pairwise(known))]
 
     @property
-    def num_sampled_edges(self) -> list[int]:
-        """For each hop, the edges to the destinations that the hop before found (or the seeds)."""
-        return [hop.num_edges - int(hop.indptr[oldest]) for hop, oldest in self._new_parts()]
+    def edge_index(self) -> Tensor:
+        """int64 `[2, sum(num_sampled_edges)]`: local sources, local destinations; made anew.
 
-    @property
-    def edge_index(self) -> Int64Array:
-        """int64 `[2, sum(num_sampled_edges)]`: local sources, local destinations; made anew."""
-        edge_index = np.empty((2, sum(self.num_sampled_edges)), np.int64)
-        at = 0
-        for hop, oldest in self._new_parts():
-            new = slice(int(hop.indptr[oldest]), None)
-            end = at + hop.num_edges - int(hop.indptr[oldest])
-            edge_index[0, at:end] = hop.indices[new]
-            edge_index[1, at:end] = np.repeat(
-                np.arange(oldest, hop.num_dst), np.diff(hop.indptr[oldest:])
+        The host does not wait for the device.
+        """
+        edges = [self.nodes.new_empty(2, 0)]
+        for block, oldest, num_new in self._new_edges():
+            numbers = torch.arange(oldest, block.num_dst, device=self.nodes.device)
+            destinations = numbers.repeat_interleave(
+                block.indptr[oldest:].diff(), output_size=num_new
             )
-            at = end
-        return edge_index
+            sources = block.indices[block.num_edges - num_new :].long()
+            edges.append(torch.stack([sources, destinations]))
+        return torch.cat(edges, 1)
 
     @property
-    def edge_ids(self) -> Int64Array | None:
-        """int64, positions in the store's `indices` of the edges of `edge_index`; None: unknown."""
-        parts: list[Int64Array] = [np.empty(0, np.int64)]
-        for hop, oldest in self._new_parts():
-            if hop.edge_ids is None:
+    def edge_ids(self) -> Tensor | None:
+        """int64, the positions in the graph's `indices` of the edges of `edge_index`.
+
+        None: the sampler was not asked for them.
+        """
+        ids = [self.nodes.new_empty(0)]
+        for block, _, num_new in self._new_edges():
+            if block.edge_ids is None:
                 return None
-            parts.append(hop.edge_ids[hop.indptr[oldest] :])
-        return np.concatenate(parts)
+            ids.append(block.edge_ids[block.num_edges - num_new :])
+        return torch.cat(ids)
 
-    def _new_parts(self) -> Iterator[tuple[SampledHop, int]]:
-        """Each hop with the first of its destinations that had not drawn in an earlier hop."""
+    def _new_edges(self) -> Iterator[tuple[Block, int, int]]:
+        """Each hop's block, its first destination that had not drawn before, its new edges."""
         oldest = 0
-        for hop in self.hops:
-            yield hop, oldest
-            oldest = hop.num_dst
+        for block, num_new in zip(reversed(self.blocks), self.num_sampled_edges, strict=True):
+            yield block, oldest, num_new
+            oldest = block.num_dst
 
 
-def cumulative_hops(
-    indptr: Int64Array,
-    indices: Int32Array,
-    edge_ids: Int64Array | None,
-    num_known: Sequence[int],
-) -> tuple[SampledHop, ...]:
-    """The hops of a walk in which each node drew once, when it was new (PyG's way).
+def cumulative_blocks(
+    indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_known: Sequence[int]
+) -> tuple[Block, ...]:
+    """The blocks of a walk in which each node draws once, when it is new (PyG's way).
 
-    All hops are views of one CSC: hop h has the first `num_known[h]` nodes as destinations and
+    All blocks are views of one CSC: hop h has the first `num_known[h]` nodes as destinations and
     `num_known[h + 1]` as sources; older destinations bring the edges that they drew earlier.
 
     Args:
-        indptr: int64 `[num_known[-2] + 1]`.
+        indptr: int32 `[num_known[-2] + 1]`.
         indices: int32 `[num_edges]`, local numbers of sources, by destination.
         edge_ids: int64 `[num_edges]` or None.
         num_known: Number of seeds, then of the nodes known after each hop.
     """
-    hops = []
+    blocks = []
     for num_dst, num_src in pairwise(num_known):
         num_edges = int(indptr[num_dst])
-        hops.append(
-            SampledHop(
-                indptr[: num_dst + 1],
-                indices[:num_edges],
-                None if edge_ids is None else edge_ids[:num_edges],
-                num_src,
-            )
-        )
-    return tuple(hops)
+        ids = None if edge_ids is None else edge_ids[:num_edges]
+        block = Block(indptr[: num_dst + 1], indices[:num_edges], num_src, edge_ids=ids)
+        blocks.append(block)
+    return tuple(reversed(blocks))
 
 
-class NeighborSampler(Protocol):
-    """Draws in-neighbours hop by hop."""
+class Sampler(ABC):
+    """Draws the neighbourhood of seed nodes.
 
-    @property
-    def fan_outs(self) -> tuple[int, ...]:
-        """In-neighbours a node, the hop next to the seeds first; −1 takes all."""
-        ...
+    A new sampler is one class in one file: a subclass, offered as an entry point of the group
+    `gnntrain.samplers`, whose name `sampler.backend` then takes. See `sampling.registry`.
 
-    def sample(self, seeds: Int64Array, *, key: SampleKey) -> SampledSubgraph:
-        """Draw the neighbourhood of `seeds` (int64 `[num_seeds]`, global ids). Thread-safe."""
-        ...
+    Args:
+        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
+        indices: int32 or int64 `[num_edges]`, the source node of each edge. Both are only read.
+        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
+        replace: Draw with replacement.
+        edge_ids: Also return each edge's position in `indices`.
+
+    Attributes:
+        on_gpu: Whether it samples on a GPU: `indptr` then lies in its memory, `indices` there or in
+            pinned host memory. Otherwise both lie in host memory, mapped from the store.
+        thread_safe: Whether `sample` may be called in background threads, several at a time.
+    """
+
+    on_gpu: ClassVar[bool] = False
+    thread_safe: ClassVar[bool] = True
+
+    @abstractmethod
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        fan_outs: Sequence[int],
+        *,
+        replace: bool = False,
+        edge_ids: bool = False,
+    ) -> None: ...
+
+    @abstractmethod
+    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
+        """Draw the neighbourhood of `seeds`.
+
+        Args:
+            seeds: Integers `[num_seeds]`, global node ids.
+            key: Names the draw. Equal seeds and keys give equal subgraphs.
+        """

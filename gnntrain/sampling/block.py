@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.compute.rows import Transposed
+from gnntrain.compute import ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Block:
         weight: float32 `[num_edges]`, the graph's edge weights; None: all 1.
         degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
         norm: float32 `[num_src]`, `Graph.gcn_norm` of the sources.
-        edge_ids: int64 `[num_edges]`, the positions of the edges in the adjacency that they were
-            taken from; None: not asked for.
+        edge_ids: int32 or int64 `[num_edges]`, the positions of the edges in the adjacency that
+            they were taken from; None: not asked for.
         max_in_edges: The most in-edges that a destination has here, if known (the fan-out): a GPU
             then need not provide for hubs.
         derived: What a model has worked out of the edges, kept for the block's next use.
@@ -60,13 +60,20 @@ class Block:
     def num_edges(self) -> int:
         return self.indices.numel()
 
-    def out_edges(self) -> Transposed:
-        """The edges by source, for the backward pass; found once. Of a block on the CPU."""
-        if "out_edges" not in self.derived:
-            arrays = self.indptr.numpy(), self.indices.numpy()
-            self.derived["out_edges"] = Transposed.of(*arrays, self.num_src)
-        edges: Transposed = self.derived["out_edges"]
-        return edges
+    def transposed(self) -> Block:
+        """The out-edges of every source as a block; found once.
+
+        Its destinations are this block's sources; `edge_ids` says which in-edge of this block each
+        edge is. Weights and the like are not carried over.
+        """
+        if "transposed" not in self.derived:
+            indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
+            offset = -self.dst_offset
+            self.derived["transposed"] = Block(
+                indptr, indices, self.num_dst, offset, edge_ids=edge_ids
+            )
+        block: Block = self.derived["transposed"]
+        return block
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
         """The block with all its tensors on `device`: itself where they are there already."""

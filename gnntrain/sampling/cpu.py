@@ -7,16 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import (
     Int32Array,
     Int64Array,
-    SampledHop,
     SampledSubgraph,
     SampleKey,
-    cumulative_hops,
+    Sampler,
+    cumulative_blocks,
 )
+from gnntrain.sampling.block import Block
 from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
     SCAN_LIMIT,
@@ -33,7 +36,7 @@ MAX_HOP_EDGES = 2**31 - 1  # what the int32 offsets of a block can number
 NOT_WANTED: Int64Array = np.empty(0, np.int64)
 
 
-class CPUNeighborSampler:
+class CPUSampler(Sampler):
     """Draws in-neighbours uniformly, in compiled code that releases the GIL.
 
     At each hop all nodes found so far draw anew, each by its own key (see `kernels`): the result
@@ -57,15 +60,15 @@ class CPUNeighborSampler:
 
     def __init__(
         self,
-        indptr: npt.NDArray[np.integer],
-        indices: npt.NDArray[np.integer],
+        indptr: Tensor,
+        indices: Tensor,
         fan_outs: Sequence[int],
         *,
         replace: bool = False,
         edge_ids: bool = False,
         frontier_only: bool = False,
     ) -> None:
-        self._indptr, self._indices = read_only_csc(indptr, indices)
+        self._indptr, self._indices = read_only_csc(indptr.numpy(), indices.numpy())
         self._fan_outs = checked_fan_outs(fan_outs)
         self._replace = replace
         self._edge_ids = edge_ids
@@ -76,12 +79,7 @@ class CPUNeighborSampler:
     def num_nodes(self) -> int:
         return len(self._indptr) - 1
 
-    @property
-    def fan_outs(self) -> tuple[int, ...]:
-        """In-neighbours a node, the hop next to the seeds first; −1 takes all."""
-        return self._fan_outs
-
-    def sample(self, seeds: Int64Array, *, key: SampleKey) -> SampledSubgraph:
+    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
         """Draw the neighbourhood of `seeds`.
 
         Args:
@@ -93,34 +91,38 @@ class CPUNeighborSampler:
             UserError: A seed is not a node of the graph.
             RunError: The batch has more than 2^30 nodes, or a hop 2^31 edges or more.
         """
-        seeds = checked_seeds(seeds, self.num_nodes)
+        given = checked_seeds(seeds.numpy(), self.num_nodes)
         try:
             scratch = self._idle.pop()
         except IndexError:
             scratch = _Scratch(self.num_nodes, self._indices.dtype)
-        subgraph = self._draw(scratch, seeds, key)
+        subgraph = self._draw(scratch, given, key)
         # After an error above the scratch may hold numbers of half a batch: it is not kept then.
         self._idle.append(scratch)
         return subgraph
 
     def _draw(self, scratch: _Scratch, seeds: Int64Array, key: SampleKey) -> SampledSubgraph:
         scratch.start_batch(seeds)
-        hops: list[SampledHop] = []
+        blocks: list[Block] = []
+        num_new_edges: list[int] = []
         oldest = 0
         for hop, fan_out in enumerate(self._fan_outs):
             num_dst = scratch.num_nodes
-            hops.append(self._draw_hop(scratch, oldest, fan_out, numba_hop_key(key, hop)))
-            if self._frontier_only:
-                oldest = num_dst
-        drawn = _cumulated(hops, len(seeds)) if self._frontier_only else tuple(hops)
-        return SampledSubgraph(scratch.finish_batch(), len(seeds), drawn)
+            first = oldest if self._frontier_only else 0
+            block = self._draw_hop(scratch, first, fan_out, numba_hop_key(key, hop))
+            blocks.append(block)
+            num_new_edges.append(block.num_edges - int(block.indptr[oldest - first]))
+            oldest = num_dst
+        drawn = _cumulated(blocks, len(seeds)) if self._frontier_only else tuple(reversed(blocks))
+        nodes = torch.from_numpy(scratch.finish_batch())
+        return SampledSubgraph(nodes, len(seeds), drawn, num_new_edges)
 
-    def _draw_hop(self, scratch: _Scratch, oldest: int, fan_out: int, key: np.uint64) -> SampledHop:
-        """The in-edges of the known nodes from number `oldest` on."""
-        num_dst = scratch.num_nodes - oldest
+    def _draw_hop(self, scratch: _Scratch, first: int, fan_out: int, key: np.uint64) -> Block:
+        """The in-edges of the known nodes from number `first` on."""
+        num_dst = scratch.num_nodes - first
         indptr = np.zeros(num_dst + 1, np.int64)
         starts, degrees = scratch.destination_buffers(num_dst)
-        destinations = scratch.nodes[oldest : scratch.num_nodes]
+        destinations = scratch.nodes[first : scratch.num_nodes]
         most = count_edges(
             self._indptr, destinations, fan_out, self._replace, starts, degrees, indptr
         )
@@ -130,7 +132,7 @@ class CPUNeighborSampler:
         edge_ids = np.empty(num_edges, np.int64) if self._edge_ids else NOT_WANTED
         scratch.num_nodes = draw_hop(
             self._indices,
-            scratch.nodes[oldest : scratch.num_nodes],
+            scratch.nodes[first : scratch.num_nodes],
             key,
             fan_out < 0,
             self._replace,
@@ -147,22 +149,29 @@ class CPUNeighborSampler:
             indices,
             edge_ids,
         )
-        return SampledHop(indptr, indices, edge_ids if self._edge_ids else None, scratch.num_nodes)
+        return Block(
+            # Of the indices' type: torch's CSR tensors want it.
+            torch.from_numpy(indptr.astype(np.int32)),
+            torch.from_numpy(indices),
+            scratch.num_nodes,
+            edge_ids=torch.from_numpy(edge_ids) if self._edge_ids else None,
+            max_in_edges=fan_out if fan_out >= 0 else None,
+        )
 
 
-def _cumulated(hops: Sequence[SampledHop], num_seeds: int) -> tuple[SampledHop, ...]:
-    """Join hops that each cover only their own new destinations."""
-    if not hops:
+def _cumulated(blocks: Sequence[Block], num_seeds: int) -> tuple[Block, ...]:
+    """Join blocks that each cover only their own new destinations; the first hop's first."""
+    if not blocks:
         return ()
-    counts = np.concatenate([np.diff(hop.indptr) for hop in hops])
-    indptr = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=indptr[1:])
-    ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
-    return cumulative_hops(
-        indptr,
-        np.concatenate([hop.indices for hop in hops]),
-        np.concatenate(ids) if ids else None,
-        [num_seeds, *(hop.num_src for hop in hops)],
+    counts = torch.cat([block.indptr.diff() for block in blocks])
+    ids = [block.edge_ids for block in blocks if block.edge_ids is not None]
+    indices = torch.cat([block.indices for block in blocks])
+    check_hop_edges(len(indices))
+    return cumulative_blocks(
+        torch.cat([counts.new_zeros(1), counts.cumsum(0, dtype=torch.int32)]),
+        indices,
+        torch.cat(ids) if ids else None,
+        [num_seeds, *(block.num_src for block in blocks)],
     )
 
 
@@ -205,11 +214,7 @@ class _Scratch:
 
     def reserve(self, num_edges: int, most: int, fan_out: int) -> None:
         """Make room for a hop of `num_edges`, at most `most` of them at one destination."""
-        if num_edges > MAX_HOP_EDGES:
-            raise RunError(
-                f"a hop of a mini-batch has {num_edges:,} edges, beyond the limit of 2^31 - 1",
-                "Lower the batch size or the fan-outs.",
-            )
+        check_hop_edges(num_edges)
         self._reserve_nodes(min(num_edges, len(self.local)))
         if most > len(self.positions):
             self.positions = np.empty(_roomy(most), np.int64)
@@ -228,6 +233,15 @@ class _Scratch:
             nodes = np.empty(_roomy(needed), np.int64)
             nodes[: self.num_nodes] = self.nodes[: self.num_nodes]
             self.nodes = nodes
+
+
+def check_hop_edges(num_edges: int) -> None:
+    """Raises RunError where a hop has more edges than a block's offsets can number."""
+    if num_edges > MAX_HOP_EDGES:
+        raise RunError(
+            f"a hop of a mini-batch has {num_edges:,} edges, beyond the limit of 2^31 - 1",
+            "Lower the batch size or the fan-outs.",
+        )
 
 
 def _roomy(length: int) -> int:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 from torch import Tensor
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
+from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import checked_fan_outs, checked_seeds, numba_hop_key
-from gnntrain.sampling.device import DeviceHop, DeviceSubgraph
 from gnntrain.sampling.gpu_checks import check_place, checked_max_degree
 from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
 
@@ -34,8 +33,8 @@ MAX_LOCAL = 2**31 - 2 * BLOCK
 _ROW_TILE = 1024
 
 
-class TritonNeighborSampler:
-    """Draws what `CPUNeighborSampler` draws, on a GPU: for one key, equal arrays.
+class GPUSampler(Sampler):
+    """Draws on a GPU what `CPUSampler` draws on the CPU: for one key, equal tensors.
 
     A batch costs one wait of the host for the device, at its end, to learn the sizes of what was
     drawn; until then buffers have the largest size that seeds and fan-outs allow. A hop that takes
@@ -60,6 +59,8 @@ class TritonNeighborSampler:
         UserError: The tensors are no CSC or lie where the device cannot read them, or a fan-out is
             neither −1 nor at least 1.
     """
+
+    on_gpu = True
 
     def __init__(
         self,
@@ -86,14 +87,7 @@ class TritonNeighborSampler:
     def num_nodes(self) -> int:
         return self._indptr.numel() - 1
 
-    @property
-    def fan_outs(self) -> tuple[int, ...]:
-        """In-neighbours a node, the hop next to the seeds first; −1 takes all."""
-        return self._fan_outs
-
-    def sample(
-        self, seeds: Tensor | npt.NDArray[np.integer[Any]], *, key: SampleKey
-    ) -> DeviceSubgraph:
+    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
         """Draw the neighbourhood of `seeds`, on the current stream.
 
         Args:
@@ -113,16 +107,17 @@ class TritonNeighborSampler:
             except IndexError:
                 local = self._new_local()
             batch = _Batch(given, local, len(self._fan_outs), self.num_nodes)
-            keys = torch.from_numpy(self.hop_keys(key)).to(self._device, non_blocking=True)
+            keys = self.hop_keys(key).to(self._device, non_blocking=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(len(self._fan_outs))]
             return self._finished(batch, hops, given)
 
-    def hop_keys(self, key: SampleKey) -> npt.NDArray[np.int32]:
-        """What the kernels know a draw by, int32 `[2 · hops]`."""
+    def hop_keys(self, key: SampleKey) -> Tensor:
+        """The key in the form that the kernels take, int32 `[2 · hops]` in host memory."""
         hops = range(len(self._fan_outs))
-        return np.array([numba_hop_key(key, hop) for hop in hops], np.uint64).view(np.int32)
+        keys = np.array([numba_hop_key(key, hop) for hop in hops], np.uint64)
+        return torch.from_numpy(keys.view(np.int32))
 
-    def sample_padded(self, seeds: Tensor, keys: Tensor) -> DeviceSubgraph:
+    def sample_padded(self, seeds: Tensor, keys: Tensor) -> SampledSubgraph:
         """Draw without ever waiting for the device, so that a CUDA graph can record it.
 
         Everything has the largest size that the number of seeds and the fan-outs allow. What was
@@ -143,23 +138,24 @@ class TritonNeighborSampler:
             batch = _Batch(seeds, self._padded_local, num_hops, self.num_nodes, is_padded=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
-            padded = tuple(hop.whole() for hop in hops)
-            return DeviceSubgraph(batch.nodes, len(seeds), padded, batch.sizes[num_hops])
+            blocks = tuple(hop.padded() for hop in reversed(hops))
+            # As if every hop had drawn all that it may, and all of it to new destinations.
+            most = [hop.indices.numel() for hop in hops]
+            return SampledSubgraph(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
 
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
-    def _on_device(self, seeds: Tensor | npt.NDArray[np.integer[Any]]) -> Tensor:
+    def _on_device(self, seeds: Tensor) -> Tensor:
         """The seeds as int64 on the device; those that come from the host are checked there."""
-        if isinstance(seeds, Tensor) and seeds.device == self._device and self.num_nodes > 0:
+        if seeds.device == self._device and self.num_nodes > 0:
             if seeds.dim() != 1 or seeds.is_floating_point() or seeds.dtype == torch.bool:
                 raise UserError(
                     f"seeds are {seeds.dtype} of shape {list(seeds.shape)}",
                     "Give node ids as a one-dimensional tensor of integers.",
                 )
             return seeds.long().contiguous()
-        array = seeds.cpu().numpy() if isinstance(seeds, Tensor) else seeds
-        checked = np.array(checked_seeds(array, self.num_nodes))  # torch wants a writable one
+        checked = checked_seeds(seeds.cpu().numpy(), self.num_nodes)
         return torch.from_numpy(checked).to(self._device, non_blocking=True)
 
     def _draw_hop(self, batch: _Batch, hop: int, keys: Tensor) -> _PaddedHop:
@@ -172,7 +168,8 @@ class TritonNeighborSampler:
             )
         positions = self._positions(batch, hop, offsets, num_edges, keys)
         indices = batch.number(hop, self._indices, positions, offsets)
-        return _PaddedHop(offsets, indices, positions if self._edge_ids else None, batch.num_known)
+        edge_ids = positions if self._edge_ids else None
+        return _PaddedHop(offsets, indices, edge_ids, batch.num_known, fan_out)
 
     def _offsets(self, batch: _Batch, hop: int, fan_out: int) -> tuple[Tensor, int]:
         """Where each destination's edges will lie, and a number that the edges do not exceed."""
@@ -232,7 +229,9 @@ class TritonNeighborSampler:
                 positions = positions * (number < offsets[-1])
         return positions
 
-    def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor) -> DeviceSubgraph:
+    def _finished(
+        self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor
+    ) -> SampledSubgraph:
         batch.forget()
         sizes = _read(batch.sizes)
         # The device has finished the batch; after an error above `local` may hold half a batch's
@@ -240,12 +239,12 @@ class TritonNeighborSampler:
         self._idle.append(batch.local)
         if sizes[-1] > 0:
             checked_seeds(seeds.cpu().numpy(), self.num_nodes)
-        known, num_edges = sizes[: len(hops) + 1], sizes[len(hops) + 1 : -1]
-        trimmed = [
-            hop.trimmed(known[i], known[i + 1], *num_edges[2 * i : 2 * i + 2])
-            for i, hop in enumerate(hops)
-        ]
-        return DeviceSubgraph(batch.nodes[: known[-1]], known[0], tuple(trimmed))
+        known = sizes[: len(hops) + 1]
+        num_edges, num_old = sizes[len(hops) + 1 : -1 : 2], sizes[len(hops) + 2 : -1 : 2]
+        blocks = [hop.trimmed(known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
+        num_new = [every - old for every, old in zip(num_edges, num_old, strict=True)]
+        nodes = batch.nodes[: known[-1]]
+        return SampledSubgraph(nodes, known[0], tuple(reversed(blocks)), num_new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,19 +255,21 @@ class _PaddedHop:
     indices: Tensor
     positions: Tensor | None
     num_known: int
+    fan_out: int
 
-    def whole(self) -> DeviceHop:
-        """The hop with its padding: as if it had drawn all it may, and all to new destinations."""
-        num_edges = self.indices.numel()
-        return DeviceHop(self.offsets, self.indices, self.positions, self.num_known, num_edges)
+    def padded(self) -> Block:
+        """The hop with its padding."""
+        return self.trimmed(self.offsets.numel() - 1, self.num_known, self.indices.numel())
 
-    def trimmed(self, num_dst: int, num_src: int, num_edges: int, num_old: int) -> DeviceHop:
-        return DeviceHop(
-            self.offsets[: num_dst + 1],
+    def trimmed(self, num_dst: int, num_src: int, num_edges: int) -> Block:
+        """The hop of the true sizes."""
+        return Block(
+            # Of the indices' type: torch's CSR tensors want it.
+            self.offsets[: num_dst + 1].to(torch.int32),
             self.indices[:num_edges],
-            None if self.positions is None else self.positions[:num_edges],
             num_src,
-            num_edges - num_old,
+            edge_ids=None if self.positions is None else self.positions[:num_edges],
+            max_in_edges=self.fan_out if self.fan_out >= 0 else None,
         )
 
 

@@ -1,56 +1,54 @@
-"""A step recorded once as a CUDA graph and replayed: the host launches one thing, not hundreds."""
+"""A training step as a CUDA graph: recorded once, then one launch replays hundreds."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.training.snapshot import EpochTotals
 
-if TYPE_CHECKING:
-    from gnntrain.loading.device import SeedBatch
-
 Record = Callable[[Callable[[], None]], Callable[[], None]]
-"""Takes what is to be recorded, and returns what replays it."""
+"""Takes the function to record; returns the function that replays it."""
 
-# Steps that run as they are count in the GPU's memory as well, so that one can be recorded.
+# Eager steps count in the GPU's memory as well, so that a later one can be recorded.
 warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
-# Before that, libraries set up and kernels are compiled and loaded, which cannot be recorded.
+# In the first steps libraries set up and kernels are compiled, which cannot be recorded.
 _NUM_EAGER = 3
 
 
 class CUDAGraphStep:
-    """Draws, gathers, computes and updates as one recorded whole, on fixed memory.
+    """Samples, gathers, computes and updates in one recording, on fixed memory.
 
-    The first steps of the usual size run as they are, then one is recorded; from there on a step is
-    three copies into the recording's memory (seeds, keys, learning rate) and its replay. All of
-    these are real steps of the training.
+    The first steps of the usual size run eagerly, then one is recorded. From then on a step is
+    three copies into the recording's memory (seeds, keys, learning rate) and a replay. All of these
+    are real steps of the training.
 
     Args:
-        make: Makes the padded batch of a step, see `DeviceNeighborLoader.made`.
-        update: Trains on a batch and adds to the totals; only what happens on the device counts.
-        optimizer: The one that `update` moves.
-        device: Where.
+        batches: The loader's batches of a fixed size; the steps to call this with come from them.
+        update: Trains on a batch and adds to the totals; only its work on the device is recorded.
+        optimizer: The optimiser that `update` steps.
+        device: Where the model computes.
         record: How to record; by default as a CUDA graph.
     """
 
     def __init__(
         self,
-        make: Callable[[SeedBatch], MiniBatch],
+        batches: PaddedBatches,
         update: Callable[[MiniBatch, EpochTotals], object],
         optimizer: Optimizer,
         device: torch.device,
         record: Record | None = None,
     ) -> None:
-        self._make = make
+        self.batches = batches
         self._update = update
         self._optimizer = optimizer
         self._device = device
@@ -68,7 +66,7 @@ class CUDAGraphStep:
         """Train one step; the totals' tensors are the recording's own from then on."""
         self._totals.lend(totals)
         if self._given is not None and len(step.seeds) < len(self._given.seeds):
-            self._update(self._make(step), self._totals)  # the rest of an epoch
+            self._update(self.batches.make(step), self._totals)  # the rest of an epoch
             return
         if self._given is None or len(step.seeds) > len(self._given.seeds):
             # Who goes on from a checkpoint may begin with the rest of an epoch.
@@ -88,7 +86,7 @@ class CUDAGraphStep:
 
     def _run(self) -> None:
         assert self._given is not None
-        self._update(self._make(self._given), self._totals)
+        self._update(self.batches.make(self._given), self._totals)
 
     @contextmanager
     def _rate_in_memory(self) -> Iterator[None]:

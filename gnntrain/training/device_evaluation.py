@@ -10,11 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import DeviceFeatures
-from gnntrain.loading.features import FeatureSource, StoredRows
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.loading.pinned import pinned_room
 from gnntrain.models import GNN
@@ -30,7 +29,7 @@ from gnntrain.training.forward import needs_of
 from gnntrain.training.shared_buffers import SharedBuffers
 
 if TYPE_CHECKING:
-    from gnntrain.loading.device import DeviceGraph
+    from gnntrain.loading.graph import GraphTensors
 
 # Numbers (rows × width, or edges × width where rows are gathered) of a chunk: 256 MiB of float32.
 _MAX_CHUNK_NUMBERS = 1 << 26
@@ -67,8 +66,8 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
         *,
         task: Task | None = None,
         all_ranks: bool = True,
-        placed: DeviceFeatures,
-        graph: DeviceGraph | None = None,
+        placed: FeatureSource,
+        graph: GraphTensors | None = None,
         room: int | None = None,
     ) -> None:
         super().__init__(store, features, context, scratch, task=task, all_ranks=all_ranks)
@@ -102,26 +101,22 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
 
     def _features_of_all(self) -> Rows:
         """See `LayerwiseEvaluator`: the table that the GPU reads, if the rows are in reach."""
-        return self._features.named() if self._placed.waits else self._placed.named()
-
-    def _read(self, source: Rows, a: int, b: int) -> Tensor:
-        if isinstance(source, DeviceTable):
-            nodes = torch.arange(a, b, device=self._context.device)
-            return replace(source, nodes=nodes).whole()
-        return super()._read(source, a, b).to(self._context.device)
+        return self._placed.select()
 
     def _to_aggregate(self, model: GNN, source: Rows) -> Rows:  # noqa: ARG002
         return source
 
     def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> tuple[Block, Rows]:
         block = replace(self._in_edges(model, a, b), norm=self._norm(model))
-        # Not the devices as such: "cuda" and "cuda:0" are the same one, but not equal.
-        is_here = isinstance(given, Tensor) and given.device.type == self._context.device.type
-        if is_here or (isinstance(given, DeviceTable) and model.reads_rows):
+        if self._is_here(given) and (isinstance(given, Tensor) or model.reads_rows):
             return block, given
         nodes, block = self._renumbered(block)
         rows = self._gathered(given, nodes)
         return block, model.start(rows) if i == 0 and not model.has_transform(i) else rows
+
+    def _is_here(self, rows: Rows) -> bool:
+        # Not the devices as such: "cuda" and "cuda:0" are the same one, but not equal.
+        return rows.device.type == self._context.device.type
 
     def _in_edges(self, model: GNN, a: int, b: int) -> Block:
         """The in-edges of the nodes `a … b − 1`, on the device."""
@@ -161,14 +156,8 @@ class DeviceLayerwiseEvaluator(LayerwiseEvaluator):
 
     def _gathered(self, given: Rows, nodes: Tensor) -> Tensor:
         """The rows of `nodes` as float32 on the device."""
-        device = self._context.device
-        if isinstance(given, DeviceTable):
-            return replace(given, nodes=nodes).whole()
-        if isinstance(given, StoredRows):
-            return self._features.named(nodes.cpu().numpy()).whole().to(device)
-        if given.is_pinned():
-            return DeviceTable(given, nodes).whole()
-        return given[nodes.cpu()].to(device)
+        features = LazyFeatures(given) if isinstance(given, Tensor) else given
+        return features.select(nodes).whole().to(self._context.device)
 
     def pieces(self, model: GNN) -> Iterator[tuple[int, int]]:
         widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import FeatureSource, StoredRows, as_tensor
+from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
@@ -25,7 +25,7 @@ from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.forward import OnBatch, needs_of
 from gnntrain.training.shared_buffers import SharedBuffers
 
-Rows = Tensor | StoredRows | DeviceTable
+Rows = Tensor | LazyFeatures
 """The rows of all nodes, wherever they lie."""
 
 SPLITS = ("train", "val", "test")
@@ -62,7 +62,7 @@ class Inferred:
     """
 
     logits: Tensor
-    embeddings: Tensor | StoredRows | None = None
+    embeddings: Tensor | LazyFeatures | None = None
 
 
 class LayerwiseEvaluator:
@@ -105,9 +105,9 @@ class LayerwiseEvaluator:
         metrics: SplitMetrics = {}
         if self._context.is_main:
             for split in SPLITS:
-                seeds = self._task.seeds(split)
-                outputs = logits[as_tensor(seeds).to(logits.device)]
-                targets = self._task.targets(seeds).to(outputs.device)
+                rows = as_tensor(self._task.seeds(split))
+                outputs = logits[rows.to(logits.device)]
+                targets = self._task.targets[rows].to(outputs.device)
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits
         # Between evaluations the memory is the training's.
@@ -164,11 +164,9 @@ class LayerwiseEvaluator:
             given = self._given(model, i, source)
             if is_last:
                 target = self._matrix("logits", model.out_channels)
-                kept: Tensor | StoredRows | None = gathered
-                if kept is None and not isinstance(source, DeviceTable):
-                    kept = source
-                elif kept is None:
-                    kept = self._features.named()
+                kept: Rows | None = gathered
+                if kept is None:
+                    kept = self._features.select() if isinstance(source, LazyFeatures) else source
             else:
                 target = self._matrix(f"h{i % 2}", model.hidden_channels)
             for a, b in self.pieces(model):
@@ -226,12 +224,12 @@ class LayerwiseEvaluator:
 
     def _features_of_all(self) -> Rows:
         """The features of all nodes, read by nobody yet."""
-        return self._features.named()
+        return self._features.select()
 
     def _read(self, source: Rows, a: int, b: int) -> Tensor:
         """The rows of the nodes `a … b − 1`, where the model computes."""
-        assert not isinstance(source, DeviceTable)
-        return source[a:b] if isinstance(source, Tensor) else source.read(a, b)
+        rows = source[a:b] if isinstance(source, Tensor) else source.read(a, b)
+        return rows.to(self._context.device)
 
     def _to_aggregate(self, model: GNN, source: Rows) -> Rows:
         """What a layer without a transform aggregates, its input being `source`."""

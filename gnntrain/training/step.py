@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.loader import BlockLoader, Loader
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.phases import Phases
 from gnntrain.training.cuda_graph import CUDAGraphStep, Record
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.update import Update
-
-if TYPE_CHECKING:
-    from gnntrain.loading.device import DeviceNeighborLoader, SeedBatch
 
 
 class Step(Protocol):
@@ -66,7 +64,7 @@ class ReplayedStep:
 
     Args:
         update: Moves the weights.
-        loader: A `DeviceNeighborLoader`.
+        loader: A `BlockLoader` whose sampler can pad.
         context: This rank.
         phases: Where the time of each part is noted.
         record: How to record; by default as a CUDA graph.
@@ -80,14 +78,16 @@ class ReplayedStep:
         phases: Phases,
         record: Record | None = None,
     ) -> None:
-        self._loader = cast("DeviceNeighborLoader", loader)
-        make, device = self._loader.made, context.device
-        self._replay = CUDAGraphStep(make, update, update.optimizer, device, record)
+        assert isinstance(loader, BlockLoader)
+        self._batches = PaddedBatches(loader)
+        self._replay = CUDAGraphStep(
+            self._batches, update, update.optimizer, context.device, record
+        )
         self._phases = phases
 
     def batches(self) -> Iterator[SeedBatch]:
         """Seeds and keys."""
-        return self._loader.seed_batches()
+        return iter(self._batches)
 
     def __call__(self, batch: SeedBatch, totals: EpochTotals) -> None:
         """See `Step`."""

@@ -27,12 +27,11 @@ from rich.console import Console
 from torch import Tensor
 
 from gnntrain.assembly import Parts
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import stored_rows
-from gnntrain.loading.features import as_tensor
+from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
@@ -151,7 +150,7 @@ def measure(
     reached = None
     if must is not None:
         reached = median <= must if case.most is not None else median >= must
-    notes.setdefault("placement", list(parts.placement_in_words))
+    notes.setdefault("placement", list(parts.loaders.why_placed))
     if device.type == "cuda":
         notes["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(device)
     return Figure(case.name, unit, values, median, lower, upper, must, reached, notes)
@@ -182,13 +181,13 @@ def _epochs(parts: Parts, rounds: int, record: Record | None) -> tuple[list[floa
 def _sampling(
     parts: Parts, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    sampler = parts.device_sampler(tuple(parts.config.sampler.fan_outs))
+    sampler = parts.loaders.sampler(parts.config.sampler.fan_outs)
     plan = parts.plan()
     order = plan.order(0)
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
 
     def draw(turn: int, step: int) -> int:
-        drawn = sampler.sample(batches[step], key=SampleKey(0, turn, step))
+        drawn = sampler.sample(as_tensor(batches[step]), SampleKey(0, turn, step))
         return sum(drawn.num_sampled_edges)
 
     rates = _rates(parts.context.device, rounds, len(batches), draw)
@@ -199,13 +198,13 @@ def _gathering(
     parts: Parts, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
-    sampler = parts.device_sampler(parts.config.sampler.fan_outs)
-    table = DeviceTable(stored_rows(parts.store).to(parts.context.device))
+    sampler = parts.loaders.sampler(parts.config.sampler.fan_outs)
+    table = LazyFeatures(stored_rows(parts.store).to(parts.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
-        drawn = sampler.sample(seeds, key=key)
+        drawn = sampler.sample(seeds, key)
         rows = replace(table, nodes=drawn.nodes).whole(table.rows.dtype)
-        return Gathered(sum(hop.num_edges for hop in drawn.hops), drawn.nodes, rows)
+        return Gathered(sum(block.num_edges for block in drawn.blocks), drawn.nodes, rows)
 
     return _gathering_rates(parts, rounds, torch.int64, draw)
 

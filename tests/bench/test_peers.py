@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-from gnntrain.sampling.base import SampledHop
-from gnntrain.sampling.pyg import PyGSampler
+from gnntrain.sampling.block import Block
+from gnntrain.sampling.node_loader import NodeLoaderSampler
 from scripts.bench.peers.floor import Work, work_of
 from scripts.bench.peers.pyg import SAGE, hops_of
 
@@ -19,7 +18,7 @@ def sampled(seed: int, num_hops: int) -> Data:
     generator = torch.Generator().manual_seed(seed)
     edge_index = torch.randint(0, 40, (2, 120), generator=generator)
     graph = Data(edge_index=edge_index, num_nodes=50, x=torch.rand(50, 6, generator=generator))
-    sampler = PyGSampler.from_data(graph, [3] * num_hops)
+    sampler = NodeLoaderSampler.from_data(graph, [3] * num_hops)
     seeds = torch.randperm(50, generator=generator)[:8]
     out = sampler.sample_from_nodes(NodeSamplerInput(None, seeds))
     return Data(
@@ -47,11 +46,11 @@ def test_a_trimmed_forward_gives_the_seeds_what_the_whole_one_gives() -> None:
 
 
 def test_the_floor_counts_products_of_destinations_and_reads_of_the_innermost_layer() -> None:
-    def hop(num_dst: int, num_edges: int) -> SampledHop:
-        indptr = np.linspace(0, num_edges, num_dst + 1).astype(np.int64)
-        return SampledHop(indptr, np.zeros(num_edges, np.int32), None, num_src=num_dst)
+    def block(num_dst: int, num_edges: int) -> Block:
+        indptr = torch.linspace(0, num_edges, num_dst + 1).to(torch.int32)
+        return Block(indptr, torch.zeros(num_edges, dtype=torch.int32), num_src=num_dst)
 
-    outer, inner = hop(2, 10), hop(5, 20)
-    work = work_of([outer, inner], widths=[7, 4, 3], row_bytes=28)
+    outer, inner = block(2, 10), block(5, 20)
+    work = work_of([inner, outer], widths=[7, 4, 3], row_bytes=28)
     # Innermost: forward and the weights' gradients of two maps; then also the input's gradients.
     assert work == Work(5, 2 * 2 * (2 * 5 * 7 * 4) + 3 * 2 * (2 * 2 * 4 * 3), (20 + 5) * 28)

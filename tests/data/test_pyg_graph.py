@@ -17,14 +17,14 @@ from gnntrain.config import BuiltinConfig
 from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.data.pyg_graph import PyGGraph, graph_of
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import NeighborLoader, SeedPlan
+from gnntrain.loading.features import as_tensor
+from gnntrain.loading.loader import SeedPlan
 from gnntrain.run_store import prepare_store
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.sampling.pyg import PyGSampler
+from gnntrain.sampling.node_loader import NodeLoaderSampler
 from tests.data.test_graph import WRITES, typed_graph
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 PLANETOID = Path(__file__).parents[3] / "shared" / "data" / "planetoid"
 needs_cora = pytest.mark.skipif(not PLANETOID.is_dir(), reason="Cora's raw files are not here")
@@ -62,10 +62,9 @@ class DictionaryGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is
 
 
 def batches_of(graph: Graph) -> list[MiniBatch]:
-    sampler = CPUNeighborSampler(graph.indptr, graph.indices, (3, 2), edge_ids=True)
     plan = SeedPlan(graph.split("train"), 8, seed=4)
     needs = BlockNeeds(norm=True, degree=True, weight=True)
-    return list(NeighborLoader(graph, MappedFeatures(graph), sampler, plan, needs=needs, threads=0))
+    return list(cpu_loader(graph, plan, (3, 2), needs=needs, threads=0))
 
 
 def test_a_graph_of_another_kind_gives_the_batches_of_the_store(tmp_path: Path) -> None:
@@ -190,7 +189,7 @@ def test_pygs_loader_with_our_sampler_reads_cora_through_the_interfaces(tmp_path
     view = PyGGraph(store)
     loader = NodeLoader(
         (view, view),
-        PyGSampler(store.indptr, store.indices, [4, 3]),
+        NodeLoaderSampler(as_tensor(store.indptr), as_tensor(store.indices), [4, 3]),
         input_nodes=torch.from_numpy(store.split("train").copy()),
         batch_size=64,
         filter_per_worker=True,

@@ -21,7 +21,7 @@ from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import Config, TrainerConfig, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import digest_of
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
@@ -179,7 +179,7 @@ def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
     plan = SeedPlan(store.split("train"), 100)
     return Trainer(
         SAGE(store.num_features, store.num_outputs, hidden_channels=2),
-        FullGraphLoader(store, MappedFeatures(store), plan, num_layers=2),
+        FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2),
         Silent(),
         task=NodeClassification(store),
         config=TrainerConfig(epochs=1),

@@ -10,8 +10,8 @@ import torch
 from gnntrain.loading.hotness import hottest, out_degrees, presampled
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.graphs import random_graph, stored
+from tests.sampling.graphs import cpu_sampler
 
 
 def test_reads_are_counted_over_all_steps_of_all_epochs() -> None:
@@ -59,9 +59,9 @@ def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
         splits={"train": np.arange(30), "val": np.arange(30, 40), "test": np.arange(40, 50)},
     )
     store = stored(tmp_path / "store", data)
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 3))
+    sampler = cpu_sampler((store.indptr, store.indices), (3, 3))  # type: ignore[arg-type]
     counts = presampled(
-        lambda seeds, key: torch.from_numpy(sampler.sample(seeds, key=key).nodes),
+        lambda seeds, key: sampler.sample(torch.from_numpy(seeds), key).nodes,
         SeedPlan(store.split("train"), 8),
         store.num_nodes,
         2,

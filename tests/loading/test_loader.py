@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 
 @pytest.fixture
@@ -22,12 +22,9 @@ def store(tmp_path: Path) -> StoredGraph:
     return stored(tmp_path / "store")
 
 
-def loader(store: StoredGraph, plan: SeedPlan, threads: int = 0) -> NeighborLoader:
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 2))
+def loader(store: StoredGraph, plan: SeedPlan, threads: int = 0) -> BlockLoader:
     needs = BlockNeeds(norm=True, degree=True)
-    return NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=needs, threads=threads, prefetch=2
-    )
+    return cpu_loader(store, plan, needs=needs, threads=threads, prefetch=2)
 
 
 def counted(batch: MiniBatch) -> list[int]:
@@ -152,12 +149,8 @@ def test_edge_weights_follow_their_edges(tmp_path: Path) -> None:
     data = random_graph()
     data.edge_weight = np.random.default_rng(1).uniform(1, 2, len(data.src)).astype(np.float32)
     store = stored(tmp_path / "store", data)
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (-1,), edge_ids=True)
     plan = SeedPlan(store.split("train"), 1000, shuffle=False)
-    batches = NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=BlockNeeds(weight=True), threads=0
-    )
-    (batch,) = batches
+    (batch,) = cpu_loader(store, plan, (-1,), needs=BlockNeeds(weight=True), threads=0)
     (block,) = batch.blocks
     dst = np.repeat(batch.n_id[: block.num_dst].numpy(), np.diff(block.indptr.numpy()))
     src = batch.n_id.numpy()[block.indices.numpy()]
@@ -199,7 +192,7 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Sto
     batches = []
     for rank in range(4):
         full = FullGraphLoader(
-            store, MappedFeatures(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
+            store, InPlaceFeatures.of(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
         )
         full.set_epoch(1)
         (batch,) = full

@@ -1,6 +1,8 @@
+"""Batches that PyG's own sampler draws."""
+
 from __future__ import annotations
 
-import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.graph import Edges
-from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.data.store import StoredGraph
-from gnntrain.errors import UserError
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import NeighborLoader, SeedPlan
-from gnntrain.loading.pyg_loader import PyGNeighborLoader
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.sampling.pyg import PyGSampler
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 from tests.pyg_backends import BACKENDS, use_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
@@ -39,14 +39,14 @@ def store(tmp_path: Path) -> StoredGraph:
 
 def stock(
     store: StoredGraph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2), **options: Any
-) -> PyGNeighborLoader:
-    features, graph = MappedFeatures(store), PyGGraph(store)
-    return PyGNeighborLoader(store, features, graph, plan, fan_outs, needs=NEEDS, **options)
+) -> BlockLoader:
+    graph = GraphTensors.of(store, NEEDS)
+    sampler = PyGSampler(graph.indptr, graph.indices, fan_outs, **options)
+    return BlockLoader(graph, InPlaceFeatures.of(store), sampler, plan, needs=NEEDS)
 
 
-def own(store: StoredGraph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> NeighborLoader:
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs, edge_ids=True)
-    return NeighborLoader(store, MappedFeatures(store), sampler, plan, needs=NEEDS, threads=0)
+def own(store: StoredGraph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> BlockLoader:
+    return cpu_loader(store, plan, fan_outs, needs=NEEDS, threads=0)
 
 
 def seeds_of(batch: MiniBatch) -> list[int]:
@@ -115,9 +115,10 @@ def test_each_node_draws_as_many_true_in_edges_as_its_hop_asks_for(
         nodes = batch.n_id.numpy()
         outer = batch.blocks[0]
         assert batch.sampled is not None
-        edge_ids = batch.sampled.hops[-1].edge_ids
-        assert edge_ids is not None
+        ids = batch.sampled.blocks[0].edge_ids
+        assert ids is not None
         assert outer.weight is not None
+        edge_ids = ids.numpy()
         np.testing.assert_array_equal(outer.weight, store.edge_weight[edge_ids])
         for dst in range(outer.num_dst):
             first, last = outer.indptr[dst : dst + 2].tolist()
@@ -155,44 +156,28 @@ def test_an_epoch_goes_on_where_its_state_says_with_the_same_draws(store: Stored
 
 
 @pytest.mark.usefixtures("backend")
-def test_epochs_ranks_and_seeds_draw_anew(store: StoredGraph) -> None:
-    hub = np.zeros(1, np.int64)  # the node with the most in-neighbours
-
-    def draw(epoch: int, seed: int, rank: int) -> str:
-        loader = stock(store, SeedPlan(hub, 1, rank, 2, seed=seed), (4, 4))
-        loader.set_epoch(epoch)
-        return str(edges(list(loader)))
-
-    assert draw(1, 0, 0) == draw(1, 0, 0)
-    assert len({draw(1, 0, 0), draw(2, 0, 0), draw(1, 1, 0), draw(1, 0, 1)}) == 4
+def test_batches_are_made_in_the_thread_of_the_step(store: StoredGraph) -> None:
+    """Background threads would draw from the generator that dropout is drawing from."""
+    loader = stock(store, SeedPlan(store.split("train"), 4))
+    next(iter(loader))
+    assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
+    assert set(loader.phases.drain()) == {"sample", "gather"}
 
 
 @pytest.mark.usefixtures("backend")
-def test_steps_draw_anew(tmp_path: Path) -> None:
-    # All nodes have the same in-neighbours: seeded alike, all steps would draw the same ones.
+def test_ranks_draw_anew(tmp_path: Path) -> None:
+    # All nodes have the same in-neighbours: seeded alike, all ranks would draw the same ones.
     everyone = np.arange(60)
     graph = random_graph(src=np.tile(everyone, 60), dst=np.repeat(everyone, 60))
-    loader = stock(stored(tmp_path / "whole", graph), SeedPlan(everyone[:20], 1), (4,))
-    drawn = {str(batch.sampled.edge_ids % 60) for batch in loader}  # type: ignore[union-attr,operator]
-    assert len(drawn) > 15
-
-
-@pytest.mark.usefixtures("backend")
-def test_sampling_leaves_the_generator_of_dropout_alone(store: StoredGraph) -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    list(stock(store, SeedPlan(store.split("train"), 4)))
-    assert torch.equal(torch.rand(3), expected)
-
-
-@pytest.mark.usefixtures("backend")
-def test_the_root_logger_is_not_set_up_behind_our_back(
-    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    list(stock(store, SeedPlan(store.split("train"), 4)))
-    assert logging.root.handlers == []  # else every record of ours would be printed as well
+    store = stored(tmp_path / "whole", graph)
+    ranks = [stock(store, SeedPlan(everyone[:4], 1, rank, 4), (4,)) for rank in range(4)]
+    drawn = set()
+    for batch in (batch for rank in ranks for batch in rank):
+        assert batch.sampled is not None
+        ids = batch.sampled.edge_ids
+        assert ids is not None
+        drawn.add(str(ids % 60))
+    assert len(drawn) == 4
 
 
 @pytest.mark.usefixtures("backend")
@@ -202,37 +187,3 @@ def test_a_model_that_uses_no_graph_gets_its_seeds_alone(store: StoredGraph) -> 
     assert batch.n_id.tolist() == seeds_of(batch)
     assert batch.edge_index.shape == (2, 0)
     np.testing.assert_array_equal(batch.x, store.features[batch.n_id.numpy()])
-
-
-def test_the_graph_is_copied_for_torch_sparse_alone(
-    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_backend("pyg", monkeypatch)
-    indices, indptr, permutation = PyGGraph(store).csc()
-    assert permutation is None
-    assert np.shares_memory(indices.numpy(), store.indices)
-    assert indices.dtype == indptr.dtype == torch.int32
-    use_backend("torch_sparse", monkeypatch)
-    indices, indptr, _ = PyGGraph(store).csc()
-    assert np.shares_memory(indptr.numpy(), store.indptr)
-    assert indices.dtype == indptr.dtype == torch.int64
-
-
-def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
-    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_backend("pyg", monkeypatch)
-    monkeypatch.setattr(Edges, "__len__", lambda _: 2**31)
-    indices, indptr, _ = PyGGraph(store).csc()
-    assert indices.dtype == indptr.dtype == torch.int64
-
-
-def test_repeated_seeds_and_a_missing_backend_are_refused(
-    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_backend("pyg", monkeypatch)
-    with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
-        stock(store, SeedPlan(np.array([4, 5, 4]), 2))
-    use_backend("none", monkeypatch)
-    with pytest.raises(UserError, match="neither can be imported"):
-        stock(store, SeedPlan(np.array([4, 5]), 2))

@@ -17,6 +17,7 @@ from gnntrain.cli import main
 from gnntrain.config import Config
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.planning import steps
 from gnntrain.planning.evaluation import PartialEvaluator
 from gnntrain.planning.memory import layer_matrices
@@ -110,7 +111,7 @@ def test_where_a_gpu_would_read_the_graph_is_told(
 ) -> None:
     assert planned(*small).placement == ()
     where = ("edges in pinned host memory: 9 GiB", "features in the store: 99 GiB")
-    monkeypatch.setattr(Parts, "placement_in_words", property(lambda _: where))
+    monkeypatch.setattr(LoaderBuilder, "why_placed", property(lambda _: where))
     assert main(["plan", *small, "--json", str(tmp_path / "plan.json")]) == 0
     printed = capsys.readouterr().out
     assert all(line in printed for line in where)

@@ -16,7 +16,7 @@ from gnntrain.config import FilesConfig, from_dict
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.results import files
 from gnntrain.results.prediction import predict
 from gnntrain.run import saved_config
@@ -246,7 +246,7 @@ def test_columns_of_labels_are_no_features_of_a_graph_to_predict_for(tmp_path: P
     with_labels = prepare_store(FilesConfig(**given), labelled=False).store
     assert with_labels.num_features == 3
     assert (with_labels.labels == -1).all()
-    assert MappedFeatures(with_labels).num_features == 3
+    assert InPlaceFeatures.of(with_labels).num_features == 3
 
 
 def test_other_features_are_told(tmp_path: Path, store: StoredGraph) -> None:

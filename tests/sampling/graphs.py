@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import torch
 from hypothesis import strategies as st
 
 from gnntrain.sampling.base import Int64Array, SampledSubgraph
+from gnntrain.sampling.cpu import CPUSampler
 
 CSC = tuple[Int64Array, npt.NDArray[np.int32] | Int64Array]
 
@@ -39,12 +44,17 @@ def graphs(draw: st.DrawFn, max_nodes: int = 25, max_edges: int = 120) -> CSC:
     return csc(num_nodes, src, dst, draw(st.sampled_from([np.int32, np.int64])))
 
 
+def cpu_sampler(graph: CSC, fan_outs: Sequence[int], **options: Any) -> CPUSampler:
+    indptr, indices = (torch.from_numpy(array) for array in graph)
+    return CPUSampler(indptr, indices, fan_outs, **options)
+
+
 def global_in_edges(subgraph: SampledSubgraph) -> list[dict[int, list[int]]]:
     """For each hop: destination node -> its drawn source nodes, all in global ids."""
     hops = []
-    for hop in subgraph.hops:
-        sources = subgraph.nodes[hop.indices].tolist()
-        ends = hop.indptr.tolist()
-        destinations = subgraph.nodes[: hop.num_dst].tolist()
+    for block in reversed(subgraph.blocks):
+        sources = subgraph.nodes[block.indices].tolist()
+        ends = block.indptr.tolist()
+        destinations = subgraph.nodes[: block.num_dst].tolist()
         hops.append({v: sources[ends[i] : ends[i + 1]] for i, v in enumerate(destinations)})
     return hops

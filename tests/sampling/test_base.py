@@ -11,8 +11,7 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
-from tests.sampling.graphs import CSC, graphs, random_csc
+from tests.sampling.graphs import CSC, cpu_sampler, graphs, random_csc
 
 KEY = SampleKey(0, 0, 0)
 sampled_graphs = st.tuples(graphs(), st.sets(st.integers(0, 24), max_size=5))
@@ -38,10 +37,10 @@ def test_with_all_neighbours_the_view_has_the_in_edges_of_all_nodes_but_the_fart
     graph = drawn[0]
     indptr, indices = graph
     seeds = [seed for seed in drawn[1] if seed < len(indptr) - 1]
-    sampler = CPUNeighborSampler(
-        indptr, indices, [-1] * num_hops, edge_ids=True, frontier_only=frontier_only
+    sampler = cpu_sampler(
+        (indptr, indices), [-1] * num_hops, edge_ids=True, frontier_only=frontier_only
     )
-    subgraph = sampler.sample(np.array(seeds, np.int64), key=KEY)
+    subgraph = sampler.sample(torch.tensor(seeds, dtype=torch.int64), key=KEY)
     levels = distances(graph, seeds, num_hops)
     in_edges = [[e for v in level for e in range(indptr[v], indptr[v + 1])] for level in levels]
     assert subgraph.num_sampled_nodes == [len(level) for level in levels]
@@ -63,12 +62,12 @@ def test_hops_and_view_agree_on_the_edges_of_new_nodes(
 ) -> None:
     indptr, indices = drawn[0]
     seeds = [seed for seed in drawn[1] if seed < len(indptr) - 1]
-    subgraph = CPUNeighborSampler(indptr, indices, fan_outs).sample(
-        np.array(seeds, np.int64), key=KEY
+    subgraph = cpu_sampler((indptr, indices), fan_outs).sample(
+        torch.tensor(seeds, dtype=torch.int64), key=KEY
     )
     assert sum(subgraph.num_sampled_nodes) == len(subgraph.nodes)
     at, oldest = 0, 0
-    for hop, num_edges in zip(subgraph.hops, subgraph.num_sampled_edges, strict=True):
+    for hop, num_edges in zip(subgraph.blocks[::-1], subgraph.num_sampled_edges, strict=True):
         sources, destinations = subgraph.edge_index[:, at : at + num_edges]
         for destination in range(oldest, hop.num_dst):
             expected = hop.indices[hop.indptr[destination] : hop.indptr[destination + 1]]
@@ -84,7 +83,7 @@ def forward(convs: list[SAGEConv], x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def trimmed_forward(convs: list[SAGEConv], x: Tensor, subgraph: SampledSubgraph) -> Tensor:
-    edge_index = torch.from_numpy(subgraph.edge_index)
+    edge_index = subgraph.edge_index
     for layer, conv in enumerate(convs):
         x, edge_index, _ = trim_to_layer(
             layer, subgraph.num_sampled_nodes, subgraph.num_sampled_edges, x, edge_index
@@ -98,12 +97,12 @@ def test_trimmed_layers_give_the_seeds_what_whole_layers_give_them() -> None:
     indptr, indices = random_csc(80, 600)
     features = torch.randn(80, 4)
     convs = [SAGEConv(4, 4) for _ in range(3)]
-    seeds = np.array([0, 3, 79, 11, 3])
+    seeds = torch.tensor([0, 3, 79, 11, 3])
     for fan_outs, frontier_only in (([3, 4, 2], False), ([3, 4, 2], True)):
-        sampler = CPUNeighborSampler(indptr, indices, fan_outs, frontier_only=frontier_only)
+        sampler = cpu_sampler((indptr, indices), fan_outs, frontier_only=frontier_only)
         subgraph = sampler.sample(seeds, key=KEY)
         x = features[subgraph.nodes]
-        whole = forward(convs, x, torch.from_numpy(subgraph.edge_index))[: len(seeds)]
+        whole = forward(convs, x, subgraph.edge_index)[: len(seeds)]
         torch.testing.assert_close(trimmed_forward(convs, x, subgraph), whole)
 
 
@@ -112,8 +111,8 @@ def test_with_all_neighbours_trimmed_layers_give_what_the_whole_graph_gives() ->
     indptr, indices = random_csc(80, 600)
     features = torch.randn(80, 4)
     convs = [SAGEConv(4, 4) for _ in range(3)]
-    seeds = np.array([0, 3, 79, 11])
-    subgraph = CPUNeighborSampler(indptr, indices, [-1, -1, -1]).sample(seeds, key=KEY)
+    seeds = torch.tensor([0, 3, 79, 11])
+    subgraph = cpu_sampler((indptr, indices), [-1, -1, -1]).sample(seeds, key=KEY)
     destinations = np.repeat(np.arange(80), np.diff(indptr))
     edge_index = torch.from_numpy(np.stack([indices, destinations]))
     expected = forward(convs, features, edge_index)[seeds]

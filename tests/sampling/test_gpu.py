@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.compute.devices import INTERPRETS, NEEDS_GPU, examples, on_each_device
-from tests.sampling.graphs import CSC, csc, graphs, random_csc
+from tests.sampling.graphs import CSC, cpu_sampler, csc, graphs, random_csc
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.sampling import gpu, triton_kernels
-from gnntrain.sampling.gpu import TritonNeighborSampler
+from gnntrain.sampling.gpu import GPUSampler
 from tests.sampling.compiled_ahead import Launch, Recorded
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
@@ -36,23 +35,25 @@ interpreted = pytest.mark.skipif(not INTERPRETS, reason="the kernels are compile
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
 
-def triton_sampler(
-    graph: CSC, fan_outs: list[int], device: str, **options: Any
-) -> TritonNeighborSampler:
+def gpu_sampler(graph: CSC, fan_outs: list[int], device: str, **options: Any) -> GPUSampler:
     indptr, indices = (torch.from_numpy(array).to(device) for array in graph)
-    return TritonNeighborSampler(indptr, indices, fan_outs, **options)
+    return GPUSampler(indptr, indices, fan_outs, **options)
 
 
 def assert_equal(found: SampledSubgraph, expected: SampledSubgraph) -> None:
-    np.testing.assert_array_equal(found.nodes, expected.nodes)
+    assert torch.equal(found.nodes.cpu(), expected.nodes)
     assert found.num_seeds == expected.num_seeds
-    for ours, theirs in zip(found.hops, expected.hops, strict=True):
+    assert found.num_sampled_nodes == expected.num_sampled_nodes
+    assert found.num_sampled_edges == expected.num_sampled_edges
+    assert torch.equal(found.edge_index.cpu(), expected.edge_index)
+    for ours, theirs in zip(found.blocks[::-1], expected.blocks[::-1], strict=True):
         assert ours.num_src == theirs.num_src
+        assert ours.max_in_edges == theirs.max_in_edges
         for name in ("indptr", "indices", "edge_ids"):
             left, right = getattr(ours, name), getattr(theirs, name)
             assert (left is None) == (right is None)
             if right is not None:
-                np.testing.assert_array_equal(left, right, err_msg=name)
+                assert torch.equal(left.cpu(), right), name
                 assert left.dtype == right.dtype
 
 
@@ -64,10 +65,10 @@ def assert_same_draws(
     key: SampleKey = KEY,
     **options: Any,
 ) -> None:
-    expected = CPUNeighborSampler(*graph, fan_outs, edge_ids=True, **options)
-    sampler = triton_sampler(graph, fan_outs, device, edge_ids=True, **options)
-    batch = np.array(seeds, np.int64)
-    assert_equal(sampler.sample(batch, key=key).to_host(), expected.sample(batch, key=key))
+    expected = cpu_sampler(graph, fan_outs, edge_ids=True, **options)
+    sampler = gpu_sampler(graph, fan_outs, device, edge_ids=True, **options)
+    batch = torch.tensor(seeds, dtype=torch.int64)
+    assert_equal(sampler.sample(batch, key=key), expected.sample(batch, key=key))
 
 
 @on_each_device
@@ -137,23 +138,23 @@ def test_a_hop_too_large_to_pad_is_measured_first(
 def test_the_host_waits_once_a_batch_and_once_a_hop_of_all_in_neighbours(
     device: str, fan_outs: list[int], num_waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampler = triton_sampler(random_csc(300, 1000), fan_outs, device)
+    sampler = gpu_sampler(random_csc(300, 1000), fan_outs, device)
     with monkeypatch.context() as patch:
         read = Mock(side_effect=gpu._read)
         patch.setattr(gpu, "_read", read)
-        sampler.sample(np.arange(20), key=KEY)
+        sampler.sample(torch.arange(20), key=KEY)
     assert read.call_count == num_waits
 
 
 @on_a_gpu
 def test_cuda_sees_no_other_wait(device: str) -> None:
-    sampler = triton_sampler(random_csc(3000, 40_000), [5, 4, 70], device, edge_ids=True)
-    sampler.sample(np.arange(100), key=KEY)  # compiles
+    sampler = gpu_sampler(random_csc(3000, 40_000), [5, 4, 70], device, edge_ids=True)
+    sampler.sample(torch.arange(100), key=KEY)  # compiles
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            sampler.sample(np.arange(100), key=KEY)
+            sampler.sample(torch.arange(100), key=KEY)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len([w for w in caught if "synchroniz" in str(w.message)]) == 1
@@ -163,20 +164,21 @@ def test_cuda_sees_no_other_wait(device: str) -> None:
 def test_pinned_host_memory_is_read_over_the_bus(device: str) -> None:
     graph = random_csc(3000, 40_000)
     indptr, indices = (torch.from_numpy(array).pin_memory() for array in graph)
-    sampler = TritonNeighborSampler(indptr, indices, [5, 4], edge_ids=True, device=device)
-    expected = CPUNeighborSampler(*graph, [5, 4], edge_ids=True).sample(np.arange(99), key=KEY)
-    assert_equal(sampler.sample(np.arange(99), key=KEY).to_host(), expected)
+    sampler = GPUSampler(indptr, indices, [5, 4], edge_ids=True, device=device)
+    expected = cpu_sampler(graph, [5, 4], edge_ids=True).sample(torch.arange(99), key=KEY)
+    assert_equal(sampler.sample(torch.arange(99), key=KEY), expected)
 
 
 @on_each_device
 def test_a_used_sampler_gives_what_a_fresh_one_gives(device: str) -> None:
     graph = random_csc(300, 4000)
-    used = triton_sampler(graph, [5, 4], device, edge_ids=True)
-    expected = CPUNeighborSampler(*graph, [5, 4], edge_ids=True)
+    used = gpu_sampler(graph, [5, 4], device, edge_ids=True)
+    expected = cpu_sampler(graph, [5, 4], edge_ids=True)
     rng = np.random.default_rng(0)
     for step in range(5):
-        seeds, key = rng.integers(0, 300, rng.integers(0, 60)), SampleKey(0, 0, step)
-        assert_equal(used.sample(seeds, key=key).to_host(), expected.sample(seeds, key=key))
+        seeds = torch.from_numpy(rng.integers(0, 300, rng.integers(0, 60)))
+        key = SampleKey(0, 0, step)
+        assert_equal(used.sample(seeds, key=key), expected.sample(seeds, key=key))
 
 
 @on_each_device
@@ -184,59 +186,59 @@ def test_an_error_in_the_middle_of_a_batch_leaves_the_next_one_right(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = random_csc(300, 4000)
-    sampler = triton_sampler(graph, [5, 4], device)
-    sampler.sample(np.arange(9), key=KEY)
+    sampler = gpu_sampler(graph, [5, 4], device)
+    sampler.sample(torch.arange(9), key=KEY)
     monkeypatch.setattr(gpu, "MAX_LOCAL", 200)
     with pytest.raises(RunError, match="one hop of a mini-batch may take"):
-        sampler.sample(np.arange(9, 39), key=KEY)
+        sampler.sample(torch.arange(9, 39), key=KEY)
     monkeypatch.undo()
-    expected = CPUNeighborSampler(*graph, [5, 4]).sample(np.arange(50), key=KEY)
-    assert_equal(sampler.sample(np.arange(50), key=KEY).to_host(), expected)
+    expected = cpu_sampler(graph, [5, 4]).sample(torch.arange(50), key=KEY)
+    assert_equal(sampler.sample(torch.arange(50), key=KEY), expected)
 
 
 @on_a_gpu
 def test_threads_on_streams_of_their_own_share_a_sampler(device: str) -> None:
     graph = random_csc(3000, 40_000)
-    sampler = triton_sampler(graph, [5, 4], device, edge_ids=True)
+    sampler = gpu_sampler(graph, [5, 4], device, edge_ids=True)
     torch.cuda.synchronize()
 
     def drawn(step: int) -> SampledSubgraph:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            return sampler.sample(np.arange(step, 3000, 7), key=SampleKey(0, 0, step)).to_host()
+            return sampler.sample(torch.arange(step, 3000, 7), key=SampleKey(0, 0, step))
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(drawn, range(40)))
-    expected = CPUNeighborSampler(*graph, [5, 4], edge_ids=True)
+    expected = cpu_sampler(graph, [5, 4], edge_ids=True)
     for step, subgraph in enumerate(found):
-        seeds, key = np.arange(step, 3000, 7), SampleKey(0, 0, step)
+        seeds, key = torch.arange(step, 3000, 7), SampleKey(0, 0, step)
         assert_equal(subgraph, expected.sample(seeds, key=key))
 
 
 @on_each_device
 def test_edge_ids_are_left_out_unless_asked_for(device: str) -> None:
-    subgraph = triton_sampler(random_csc(50, 300), [3, 3], device).sample(np.arange(5), key=KEY)
-    assert all(hop.edge_ids is None for hop in subgraph.hops)
+    subgraph = gpu_sampler(random_csc(50, 300), [3, 3], device).sample(torch.arange(5), key=KEY)
+    assert all(hop.edge_ids is None for hop in subgraph.blocks[::-1])
 
 
 @on_each_device
 @pytest.mark.parametrize("on_device", [False, True])
 def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: bool) -> None:
-    sampler = triton_sampler(random_csc(50, 300), [3], device)
-    bad, good = np.array([-1, 0, 50, 99]), np.array([3, 49])
-    seeds = torch.from_numpy(bad).to(device) if on_device else bad
+    sampler = gpu_sampler(random_csc(50, 300), [3], device)
+    bad, good = torch.tensor([-1, 0, 50, 99]), torch.tensor([3, 49])
+    seeds = bad.to(device) if on_device else bad
     with pytest.raises(UserError, match=r"3 of 4 seeds are not nodes of the graph: -1, 50, 99"):
         sampler.sample(seeds, key=KEY)
-    seeds = torch.from_numpy(good).to(device) if on_device else good
-    expected = CPUNeighborSampler(*random_csc(50, 300), [3]).sample(good, key=KEY)
-    assert_equal(sampler.sample(seeds, key=KEY).to_host(), expected)
+    seeds = good.to(device) if on_device else good
+    expected = cpu_sampler(random_csc(50, 300), [3]).sample(good, key=KEY)
+    assert_equal(sampler.sample(seeds, key=KEY), expected)
     with pytest.raises(UserError, match="float64"):
         sampler.sample(torch.tensor([0.5], dtype=torch.float64, device=device), key=KEY)
 
 
 @on_each_device
 def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
-    sampler = triton_sampler(csc(0, [], []), [3, -1], device)
-    assert sampler.sample(np.empty(0, np.int64), key=KEY).nodes.numel() == 0
+    sampler = gpu_sampler(csc(0, [], []), [3, -1], device)
+    assert sampler.sample(torch.empty(0, dtype=torch.int64), key=KEY).nodes.numel() == 0
     with pytest.raises(UserError, match="1 of 1 seeds are not nodes"):
         sampler.sample(torch.zeros(1, dtype=torch.int64, device=device), key=KEY)
 
@@ -245,20 +247,20 @@ def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
 @pytest.mark.parametrize("fan_outs", [[5, 0], [-2], [3, -5]])
 def test_a_fan_out_is_positive_or_minus_one(device: str, fan_outs: list[int]) -> None:
     with pytest.raises(UserError, match=str(fan_outs[-1])):
-        triton_sampler(random_csc(50, 300), fan_outs, device)
+        gpu_sampler(random_csc(50, 300), fan_outs, device)
 
 
 @on_each_device
 def test_tensors_that_are_no_csc_are_refused(device: str) -> None:
     indptr, indices = (torch.from_numpy(array).to(device) for array in random_csc(50, 300))
     with pytest.raises(UserError, match="from 0 to 300, but there are 299 edges"):
-        TritonNeighborSampler(indptr, indices[:-1], [3])
+        GPUSampler(indptr, indices[:-1], [3])
     with pytest.raises(UserError, match="over nothing"):
-        TritonNeighborSampler(indptr[:0], indices, [3])
+        GPUSampler(indptr[:0], indices, [3])
     with pytest.raises(UserError, match="float32"):
-        TritonNeighborSampler(indptr, indices.float(), [3])
+        GPUSampler(indptr, indices.float(), [3])
     with pytest.raises(UserError, match="have gaps"):
-        TritonNeighborSampler(indptr, indices[::2], [3])
+        GPUSampler(indptr, indices[::2], [3])
 
 
 KERNELS = {
@@ -283,8 +285,8 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
     indptr, indices = random_csc(50, 300)
     for graph in ((indptr, indices), (indptr, indices.astype(np.int64))):
         for fan_outs, replace in (([1, 10, 64, 65, -1], False), ([3], True)):
-            sampler = triton_sampler(graph, fan_outs, "cpu", replace=replace)
-            sampler.sample(np.arange(3), key=KEY)
+            sampler = gpu_sampler(graph, fan_outs, "cpu", replace=replace)
+            sampler.sample(torch.arange(3), key=KEY)
     distinct = {json.dumps(launch): launch for launch in launches}
     assert {name for name, _, _ in distinct.values()} == KERNELS
     done = subprocess.run(
@@ -301,7 +303,7 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
 
 def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
     code = (
-        "import torch; from gnntrain.sampling.gpu import TritonNeighborSampler as Sampler;"
+        "import torch; from gnntrain.sampling.gpu import GPUSampler as Sampler;"
         "Sampler(torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), [1])"
     )
     variables = {**os.environ, "TRITON_INTERPRET": "0"}
@@ -324,16 +326,16 @@ def test_a_padded_draw_begins_with_what_is_drawn(
 ) -> None:
     """And what follows is 0, and has no edges."""
     nodes = st.integers(0, len(graph[0]) - 2)
-    seeds = np.array(data.draw(st.lists(nodes, min_size=1, max_size=6)), np.int64)
-    sampler = triton_sampler(graph, fan_outs, device, edge_ids=True, replace=replace)
+    seeds = torch.tensor(data.draw(st.lists(nodes, min_size=1, max_size=6)))
+    sampler = gpu_sampler(graph, fan_outs, device, edge_ids=True, replace=replace)
     for step in range(2):  # the second finds no trace of the first
         key = SampleKey(1, 2, step)
-        keys = torch.from_numpy(sampler.hop_keys(key)).to(device)
-        padded = sampler.sample_padded(torch.from_numpy(seeds).to(device), keys)
+        keys = sampler.hop_keys(key).to(device)
+        padded = sampler.sample_padded(seeds.to(device), keys)
         drawn = sampler.sample(seeds, key=key)
         assert torch.equal(padded.nodes[: len(drawn.nodes)], drawn.nodes)
         assert not padded.nodes[len(drawn.nodes) :].any()
-        for hop, expected in zip(padded.hops, drawn.hops, strict=True):
+        for hop, expected in zip(padded.blocks[::-1], drawn.blocks[::-1], strict=True):
             assert torch.equal(hop.indptr[: expected.num_dst + 1], expected.indptr)
             assert bool((hop.indptr[expected.num_dst :] == expected.num_edges).all())
             for name in ("indices", "edge_ids"):
@@ -344,18 +346,18 @@ def test_a_padded_draw_begins_with_what_is_drawn(
 
 @on_each_device
 def test_padded_sizes_depend_on_the_number_of_seeds_alone(device: str) -> None:
-    sampler = triton_sampler(random_csc(100, 700), [3, 2], device)
+    sampler = gpu_sampler(random_csc(100, 700), [3, 2], device)
     shapes = set()
     for start in (0, 50):
-        keys = torch.from_numpy(sampler.hop_keys(KEY)).to(device)
+        keys = sampler.hop_keys(KEY).to(device)
         padded = sampler.sample_padded(torch.arange(start, start + 5).to(device), keys)
-        shapes.add(tuple((hop.num_dst, hop.num_src, hop.num_edges) for hop in padded.hops))
+        shapes.add(tuple((hop.num_dst, hop.num_src, hop.num_edges) for hop in padded.blocks[::-1]))
     assert shapes == {((5, 20, 15), (20, 60, 40))}
 
 
 @on_each_device
 def test_a_padded_draw_of_all_in_neighbours_is_refused(device: str) -> None:
-    sampler = triton_sampler(random_csc(10, 50), [2, -1], device)
-    keys = torch.from_numpy(sampler.hop_keys(KEY)).to(device)
+    sampler = gpu_sampler(random_csc(10, 50), [2, -1], device)
+    keys = sampler.hop_keys(KEY).to(device)
     with pytest.raises(UserError, match="fan-out -1 from up to 3 nodes"):
         sampler.sample_padded(torch.zeros(1, dtype=torch.int64, device=device), keys)

@@ -7,18 +7,18 @@ from threading import Barrier
 
 import numpy as np
 import pytest
+import torch
 
-from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
-from tests.sampling.graphs import global_in_edges, random_csc
+from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from tests.sampling.graphs import cpu_sampler, global_in_edges, random_csc
 
 KEY = SampleKey(seed=7, epoch=0, step=5)
 
 
 def test_many_threads_at_once_give_what_one_gives() -> None:
-    sampler = CPUNeighborSampler(*random_csc(2000, 60_000), [8, 30, 3], edge_ids=True)
+    sampler = cpu_sampler(random_csc(2000, 60_000), [8, 30, 3], edge_ids=True)
     rng = np.random.default_rng(0)
-    batches = [rng.integers(0, 2000, 40) for _ in range(64)]
+    batches = [torch.from_numpy(rng.integers(0, 2000, 40)) for _ in range(64)]
     num_threads = 8
     together = Barrier(num_threads)
 
@@ -43,8 +43,8 @@ def test_many_threads_at_once_give_what_one_gives() -> None:
 def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
     num_ranks: int, replace: bool
 ) -> None:
-    sampler = CPUNeighborSampler(*random_csc(500, 9000), [6, 4, 3], replace=replace)
-    seeds = np.random.default_rng(0).permutation(500)[:100]
+    sampler = cpu_sampler(random_csc(500, 9000), [6, 4, 3], replace=replace)
+    seeds = torch.from_numpy(np.random.default_rng(0).permutation(500)[:100])
     whole = global_in_edges(sampler.sample(seeds, key=KEY))
     for rank in range(num_ranks):
         share = global_in_edges(sampler.sample(seeds[rank::num_ranks], key=KEY))
@@ -54,15 +54,15 @@ def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
 
 
 def test_the_order_of_the_seeds_does_not_matter() -> None:
-    sampler = CPUNeighborSampler(*random_csc(500, 9000), [6, 4])
-    seeds = np.arange(60)
+    sampler = cpu_sampler(random_csc(500, 9000), [6, 4])
+    seeds = torch.arange(60)
     forward = global_in_edges(sampler.sample(seeds, key=KEY))
-    assert global_in_edges(sampler.sample(seeds[::-1], key=KEY)) == forward
+    assert global_in_edges(sampler.sample(seeds.flip(0), key=KEY)) == forward
 
 
 def test_seed_epoch_step_and_hop_each_change_the_draws() -> None:
-    sampler = CPUNeighborSampler(*random_csc(500, 20_000), [3, 3])
-    seeds: Int64Array = np.arange(100)
+    sampler = cpu_sampler(random_csc(500, 20_000), [3, 3])
+    seeds = torch.arange(100)
     keys = [KEY, SampleKey(8, 0, 5), SampleKey(7, 1, 5), SampleKey(7, 0, 6), SampleKey(5, 0, 7)]
     drawn = []
     for key in keys:

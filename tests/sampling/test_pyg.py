@@ -1,123 +1,28 @@
-"""PyG's own loaders run on our sampler, and what PyG's samplers draw comes in our form."""
+"""PyG's own sampling returns our subgraphs."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader, NodeLoader
-from torch_geometric.nn import GraphSAGE
-from torch_geometric.sampler import NodeSamplerInput
 
+from gnntrain.data.graph import Edges
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
-from gnntrain.sampling.pyg import PyGSampler, require_pyg_backend, subgraph_of_batch
+from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey
+from gnntrain.sampling.pyg import PyGSampler, SharedCSC, require_pyg_backend
 from tests.pyg_backends import BACKENDS, use_backend
-from tests.sampling.graphs import CSC, random_csc
+from tests.sampling.graphs import CSC, cpu_sampler, csc, random_csc
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
+
+KEY = SampleKey(0, 0, 0)
 
 
-def communities(num_nodes: int = 400, num_classes: int = 4) -> Data:
-    """A graph whose nodes mostly cite their own class, with weak features: edges must help."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, num_classes, num_nodes)
-    dst = rng.integers(0, num_nodes, 10 * num_nodes)
-    src = rng.integers(0, num_nodes, 10 * num_nodes)
-    same = rng.random(len(dst)) < 0.85
-    by_class = [np.flatnonzero(y == c) for c in range(num_classes)]
-    src[same] = [rng.choice(by_class[c]) for c in y[dst[same]]]
-    x = np.eye(num_classes)[y] + 1.5 * rng.normal(size=(num_nodes, num_classes))
-    edge_index = torch.from_numpy(np.stack([src, dst]))
-    return Data(
-        x=torch.tensor(x, dtype=torch.float32),
-        y=torch.from_numpy(y),
-        edge_index=edge_index,
-        edge_attr=torch.arange(len(src)),
-    )
-
-
-def loader_of(data: Data, fan_outs: list[int], **options: Any) -> NodeLoader:
-    return NodeLoader(data, node_sampler=PyGSampler.from_data(data, fan_outs), **options)
-
-
-def test_a_batch_of_pygs_node_loader_holds_true_edges_and_their_attributes() -> None:
-    data = communities()
-    for batch in loader_of(data, [4, 3], batch_size=50, shuffle=True):
-        assert (batch.n_id[: batch.batch_size] == batch.input_id).all()
-        assert (batch.n_id[batch.edge_index] == data.edge_index[:, batch.e_id]).all()
-        assert (batch.edge_attr == batch.e_id).all()
-        assert (batch.x == data.x[batch.n_id]).all()
-        assert sum(batch.num_sampled_nodes) == batch.num_nodes
-        assert sum(batch.num_sampled_edges) == batch.num_edges
-
-
-def test_every_node_draws_once_when_it_was_just_found() -> None:
-    data = communities()
-    in_degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
-    batch = next(iter(loader_of(data, [4, 3], batch_size=50)))
-    drawn = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
-    num_seeds, num_found, _ = batch.num_sampled_nodes
-    fan_outs = torch.tensor([4] * num_seeds + [3] * num_found)
-    expected = torch.minimum(in_degree[batch.n_id[: len(fan_outs)]], fan_outs)
-    assert (drawn[: len(fan_outs)] == expected).all()
-    assert (drawn[len(fan_outs) :] == 0).all()
-
-
-def test_a_plain_pyg_model_learns_through_pygs_node_loader() -> None:
-    torch.manual_seed(0)
-    data = communities()
-    train = torch.arange(data.num_nodes) < 200
-    model = GraphSAGE(4, 32, num_layers=2, out_channels=4)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    loader = loader_of(data, [5, 5], input_nodes=train, batch_size=50, shuffle=True)
-    for _ in range(15):
-        for batch in loader:
-            optimizer.zero_grad()
-            out = model(
-                batch.x,
-                batch.edge_index,
-                num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                num_sampled_edges_per_hop=batch.num_sampled_edges,
-            )[: batch.batch_size]
-            F.cross_entropy(out, batch.y[: batch.batch_size]).backward()  # type: ignore[no-untyped-call]  # torch
-            optimizer.step()
-    with torch.no_grad():
-        predicted = model(data.x, data.edge_index).argmax(dim=1)
-    assert (predicted == data.y)[~train].float().mean() > 0.8
-    assert (data.x.argmax(dim=1) == data.y)[~train].float().mean() < 0.65, "the edges must matter"
-
-
-def edges_of_an_epoch(loader: NodeLoader) -> list[list[int]]:
-    return [batch.e_id.tolist() for batch in loader]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_and_epochs_draw_anew_and_runs_are_repeatable(num_workers: int) -> None:
-    data = communities()
-    seeds = torch.arange(20).repeat(2)  # two batches of the same seeds
-    runs = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        loader = loader_of(data, [2, 2], input_nodes=seeds, batch_size=20, num_workers=num_workers)
-        runs.append(edges_of_an_epoch(loader) + edges_of_an_epoch(loader))
-    assert runs[0] == runs[1]
-    assert len({str(edges) for edges in runs[0]}) == 4
-
-
-def test_what_cannot_be_sampled_is_refused() -> None:
-    data = communities()
-    with pytest.raises(UserError, match="no edge_index"):
-        PyGSampler.from_data(Data(x=data.x), [2])
-    sampler = PyGSampler.from_data(data, [2])
-    timed = NodeSamplerInput(None, torch.arange(3), torch.arange(3))
-    with pytest.raises(UserError, match="by time"):
-        sampler.sample_from_nodes(timed)
-    with pytest.raises(UserError, match="around nodes only"):
-        sampler.sample_from_edges(None)
+def pyg_sampler(graph: CSC, fan_outs: list[int], *, replace: bool = False) -> PyGSampler:
+    indptr, indices = (torch.from_numpy(array) for array in graph)
+    return PyGSampler(indptr, indices, fan_outs, replace=replace)
 
 
 def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,55 +39,150 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     use_backend(request.param, monkeypatch)
 
 
-def stock_batch(graph: CSC, seeds: list[int], fan_outs: list[int]) -> Data:
-    indptr, indices = graph
-    destinations = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    edge_index = torch.from_numpy(np.stack([indices.astype(np.int64), destinations]))
-    data = Data(edge_index=edge_index, num_nodes=len(indptr) - 1)
-    loader = NeighborLoader(
-        data, fan_outs, torch.tensor(seeds), is_sorted=True, batch_size=len(seeds)
-    )
-    return next(iter(loader))
-
-
 @pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 @pytest.mark.parametrize("num_hops", [1, 2, 3])
-def test_a_batch_of_all_in_neighbours_is_what_our_own_walk_finds(num_hops: int) -> None:
+def test_all_in_neighbours_are_those_that_our_own_sampler_finds(num_hops: int) -> None:
     graph = random_csc(60, 100)
-    seeds = [0, 59, 7, 21]
-    ours = CPUNeighborSampler(*graph, [-1] * num_hops, edge_ids=True)
-    expected = ours.sample(np.array(seeds), key=SampleKey(0, 0, 0))
-    subgraph = subgraph_of_batch(stock_batch(graph, seeds, [-1] * num_hops), num_hops)
-    np.testing.assert_array_equal(subgraph.nodes, expected.nodes)
+    seeds = torch.tensor([0, 59, 7, 21])
+    expected = cpu_sampler(graph, [-1] * num_hops, edge_ids=True).sample(seeds, KEY)
+    subgraph = pyg_sampler(graph, [-1] * num_hops).sample(seeds, KEY)
+    assert torch.equal(subgraph.nodes, expected.nodes)
     assert subgraph.num_seeds == 4
-    for hop, own in zip(subgraph.hops, expected.hops, strict=True):
-        np.testing.assert_array_equal(hop.indptr, own.indptr)
-        np.testing.assert_array_equal(hop.indices, own.indices)
-        np.testing.assert_array_equal(hop.edge_ids, own.edge_ids)
-        assert hop.num_src == own.num_src
+    assert subgraph.num_sampled_nodes == expected.num_sampled_nodes
+    assert subgraph.num_sampled_edges == expected.num_sampled_edges
+    assert torch.equal(subgraph.edge_index, expected.edge_index)
+    for block, own in zip(subgraph.blocks, expected.blocks, strict=True):
+        assert block.num_src == own.num_src
+        for name in ("indptr", "indices", "edge_ids"):
+            assert torch.equal(getattr(block, name), getattr(own, name)), name
+            assert getattr(block, name).dtype == getattr(own, name).dtype, name
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
+@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fan_outs", [[3], [4, 2], [2, -1, 3]])
-def test_a_sampled_batch_keeps_its_edges_by_the_hop_that_drew_them(fan_outs: list[int]) -> None:
-    batch = stock_batch(random_csc(60, 500), [0, 59, 7, 21], fan_outs)
-    subgraph = subgraph_of_batch(batch, len(fan_outs))
-    assert (torch.from_numpy(subgraph.edge_index) == batch.edge_index).all()
-    assert (torch.from_numpy(subgraph.edge_ids) == batch.e_id).all()
-    # The walk again, by sets: a hop's edges end in what was known before it.
-    known = set(range(4))
-    for hop in subgraph.hops:
-        assert hop.num_dst == len(known)
-        known |= {s for s, d in batch.edge_index.T.tolist() if d in known}
-        assert hop.num_src == len(known)
-    assert known == set(range(batch.num_nodes))
+def test_each_node_draws_once_as_many_true_in_edges_as_its_hop_asks_for(
+    fan_outs: list[int], replace: bool
+) -> None:
+    graph = random_csc(60, 500)
+    indptr, indices = graph
+    subgraph = pyg_sampler(graph, fan_outs, replace=replace).sample(torch.arange(0, 60, 9), KEY)
+    nodes = subgraph.nodes.numpy()
+    known = subgraph.num_seeds
+    for block in reversed(subgraph.blocks):
+        assert block.num_dst == known
+        assert block.edge_ids is not None
+        known = block.num_src
+    assert known == len(nodes)
+    (block, *_) = subgraph.blocks
+    ids = block.edge_ids
+    assert ids is not None
+    hop_of = np.repeat(np.arange(len(fan_outs)), subgraph.num_sampled_nodes[:-1])
+    for dst, hop in enumerate(hop_of):
+        first, last = block.indptr[dst : dst + 2].tolist()
+        begin, end = indptr[nodes[dst]], indptr[nodes[dst] + 1]
+        drawn = ids[first:last].numpy()
+        assert ((begin <= drawn) & (drawn < end)).all()
+        np.testing.assert_array_equal(nodes[block.indices[first:last]], indices[drawn])
+        fan_out = fan_outs[hop] if fan_outs[hop] >= 0 else end - begin
+        if replace and fan_outs[hop] >= 0:
+            assert len(drawn) == (fan_out if begin < end else 0)
+        else:
+            assert len(set(drawn.tolist())) == len(drawn) == min(fan_out, end - begin)
+
+
+def drawn(sampler: PyGSampler, seeds: list[int], key: SampleKey) -> str:
+    return str(positions(sampler.sample(torch.tensor(seeds), key)))
+
+
+def positions(subgraph: SampledSubgraph) -> list[int]:
+    """Where in its in-edges each node of `whole_graph` drew."""
+    assert subgraph.edge_ids is not None
+    return [edge % 60 for edge in subgraph.edge_ids.tolist()]
+
+
+def whole_graph() -> CSC:
+    """All nodes have the same in-neighbours: seeded alike, all batches would draw the same ones."""
+    everyone: Int64Array = np.arange(60)
+    return csc(60, np.tile(everyone, 60), np.repeat(everyone, 60))
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-def test_a_batch_without_hops_holds_the_seeds_alone() -> None:
-    subgraph = subgraph_of_batch(stock_batch(random_csc(60, 500), [5, 3], []), 0)
+def test_epochs_steps_seeds_and_ranks_draw_anew_and_repeatably() -> None:
+    """Ranks have other seed nodes in a step."""
+    sampler = pyg_sampler(whole_graph(), [4, 4])
+    assert drawn(sampler, [5], SampleKey(0, 1, 0)) == drawn(sampler, [5], SampleKey(0, 1, 0))
+    keys = [SampleKey(0, 1, 0), SampleKey(0, 2, 0), SampleKey(1, 1, 0), SampleKey(0, 1, 1)]
+    draws = {drawn(sampler, [5], key) for key in keys} | {drawn(sampler, [6], keys[0])}
+    assert len(draws) == 5
+
+
+@pytest.mark.usefixtures("backend")
+def test_many_steps_draw_anew() -> None:
+    sampler = pyg_sampler(whole_graph(), [4])
+    draws = {drawn(sampler, [node], SampleKey(0, 0, node)) for node in range(20)}
+    assert len(draws) > 15
+
+
+@pytest.mark.usefixtures("backend")
+def test_sampling_leaves_the_generator_of_dropout_alone() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    pyg_sampler(random_csc(60, 500), [3, 2]).sample(torch.arange(5), KEY)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_root_logger_is_not_set_up_behind_our_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    pyg_sampler(random_csc(60, 500), [3, 2]).sample(torch.arange(5), KEY)
+    assert logging.root.handlers == []  # else every record of ours would be printed as well
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_walk_without_hops_holds_the_seeds_alone() -> None:
+    subgraph = pyg_sampler(random_csc(60, 500), []).sample(torch.tensor([5, 3]), KEY)
     assert subgraph.nodes.tolist() == [5, 3]
-    assert subgraph.hops == ()
+    assert subgraph.blocks == ()
+    assert subgraph.edge_index.shape == (2, 0)
+
+
+def test_the_graph_is_copied_for_torch_sparse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
+    use_backend("pyg", monkeypatch)
+    row, colptr, permutation = SharedCSC(indptr, indices).csc()
+    assert permutation is None
+    assert row.data_ptr() == indices.data_ptr()
+    assert row.dtype == colptr.dtype == torch.int32
+    use_backend("torch_sparse", monkeypatch)
+    row, colptr, _ = SharedCSC(indptr, indices).csc()
+    assert colptr.data_ptr() == indptr.data_ptr()
+    assert row.dtype == colptr.dtype == torch.int64
+
+
+def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_backend("pyg", monkeypatch)
+    monkeypatch.setattr(Edges, "__len__", lambda _: 2**31)
+    indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
+    row, colptr, _ = SharedCSC(indptr, indices).csc()
+    assert row.dtype == colptr.dtype == torch.int64
+
+
+def test_all_samplers_of_a_graph_share_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend("torch_sparse", monkeypatch)
+    indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
+    first, second = (PyGSampler(indptr, indices, [fan_out]) for fan_out in (2, 3))
+    assert first._graph is second._graph
+    assert PyGSampler(indptr, indices.clone(), [2])._graph is not first._graph
+
+
+def test_repeated_seeds_and_a_missing_backend_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend("pyg", monkeypatch)
+    with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
+        pyg_sampler(random_csc(60, 500), [2]).sample(torch.tensor([4, 5, 4]), KEY)
+    use_backend("none", monkeypatch)
+    with pytest.raises(UserError, match="neither can be imported"):
+        pyg_sampler(random_csc(60, 500), [2])

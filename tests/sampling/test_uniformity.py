@@ -10,10 +10,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from gnntrain.sampling.base import Int64Array, SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
+from tests.sampling.graphs import cpu_sampler
 
 NUM_NODES = 20_000
 LEAST_P = 1e-4
@@ -29,14 +30,14 @@ def positions(
     degree: int, fan_outs: list[int], key: SampleKey, replace: bool = False
 ) -> list[Int64Array]:
     """For each hop `[NUM_NODES, fan_out]`: which of its in-edges each node took."""
-    sampler = CPUNeighborSampler(*regular(degree), fan_outs, replace=replace, edge_ids=True)
-    subgraph = sampler.sample(np.arange(NUM_NODES), key=key)
+    sampler = cpu_sampler(regular(degree), fan_outs, replace=replace, edge_ids=True)
+    subgraph = sampler.sample(torch.arange(NUM_NODES), key=key)
     taken = []
-    for hop in subgraph.hops:
+    for hop in subgraph.blocks[::-1]:
         assert hop.edge_ids is not None
         taken.append(
-            hop.edge_ids.reshape(NUM_NODES, -1)
-            - hop.indptr[:-1, None] // (hop.num_edges // NUM_NODES) * degree
+            hop.edge_ids.numpy().reshape(NUM_NODES, -1)
+            - hop.indptr.numpy()[:-1, None] // (hop.num_edges // NUM_NODES) * degree
         )
     return taken
 
@@ -75,12 +76,12 @@ def test_a_hub_of_100_000_is_sampled_evenly(fan_out: int) -> None:
     """A 16-bit random number modulo the degree would favour the low positions here, twofold."""
     degree = 100_000
     indices = np.zeros(degree, np.int32)
-    sampler = CPUNeighborSampler(np.array([0, degree]), indices, [fan_out], edge_ids=True)
+    sampler = cpu_sampler((np.array([0, degree]), indices), [fan_out], edge_ids=True)
     drawn = []
     for step in range(200_000 // fan_out):
-        (hop,) = sampler.sample(np.array([0]), key=SampleKey(0, 0, step)).hops
+        (hop,) = sampler.sample(torch.tensor([0]), key=SampleKey(0, 0, step)).blocks
         assert hop.edge_ids is not None
-        drawn.append(hop.edge_ids)
+        drawn.append(hop.edge_ids.numpy())
     taken = np.concatenate(drawn)
     assert p_uniform(np.bincount(taken // 500, minlength=200)) > LEAST_P
     assert p_uniform(np.bincount(taken % 64, minlength=64)[: degree % 64]) > LEAST_P

@@ -12,15 +12,14 @@ import torch
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import NeighborLoader, SeedPlan
+from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, SAGE
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.compiling import compiled
 from gnntrain.training.forward import needs_of
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 from tests.training.test_trainer import Scripted
 
 
@@ -39,10 +38,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
         model = kind(store.num_features, store.num_outputs, hidden_channels=8, dropout=0.2)
         needs = needs_of(model)
         assert needs.rows == (kind is not GAT)
-        sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 2))
-        plan = SeedPlan(store.split("train"), 8)
-        features = MappedFeatures(store)
-        loader = NeighborLoader(store, features, sampler, plan, needs=needs, threads=1)
+        loader = cpu_loader(store, SeedPlan(store.split("train"), 8), needs=needs, threads=1)
         trainer = Trainer(
             model,
             loader,

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
-from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
@@ -27,9 +28,8 @@ from tests.training.test_trainer import Recorder, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
-from gnntrain.sampling.gpu import TritonNeighborSampler
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
+from gnntrain.sampling.gpu import GPUSampler
 
 
 @pytest.fixture
@@ -51,13 +51,11 @@ def trainer(
     place, listener = torch.device(device), Recorder()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
     needs = needs_of(model)
-    graph = DeviceGraph.of(store, needs, place, torch.from_numpy(store.indices).to(place))
-    sampler = TritonNeighborSampler(
-        graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None
-    )
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(place)), place)
+    graph = GraphTensors.of(store, needs, place)
+    sampler = GPUSampler(graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None)
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(place)), place)
     plan = SeedPlan(store.split("train"), 8)
-    loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
     made = Trainer(
         model,

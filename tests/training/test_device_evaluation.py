@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import (
-    DeviceFeatures,
-    PlacedFeatures,
-    StagedFeatures,
-    cached_table,
+from gnntrain.loading.feature_placement import cached_rows
+from gnntrain.loading.features import (
+    CopiedFeatures,
+    FeatureSource,
+    InPlaceFeatures,
     stored_rows,
 )
-from gnntrain.loading.features import MappedFeatures
 from gnntrain.training import device_evaluation
 from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
 from gnntrain.training.forward import needs_of
@@ -31,7 +30,7 @@ from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, m
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph
+from gnntrain.loading.graph import GraphTensors
 
 PLENTY, NONE = 2**40, 0
 
@@ -44,15 +43,15 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     )
 
 
-def placed(store: StoredGraph, kind: str, device: torch.device) -> DeviceFeatures:
+def placed(store: StoredGraph, kind: str, device: torch.device) -> FeatureSource:
     rows = stored_rows(store)
     if kind == "staged":
-        return StagedFeatures(rows, device)
+        return CopiedFeatures(rows, device)
     if kind == "cached":
         on_gpu = device.type == "cuda"
         cold = rows.pin_memory() if on_gpu else rows.clone()
-        return PlacedFeatures(cached_table(cold, torch.tensor([0, 7, 30]), device), device)
-    return PlacedFeatures(DeviceTable(rows.to(device)), device)
+        return InPlaceFeatures(cached_rows(cold, torch.tensor([0, 7, 30]), device), device)
+    return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
 
 
 def evaluator(
@@ -62,13 +61,13 @@ def evaluator(
     *,
     room: int,
     features: str = "resident",
-    graph: DeviceGraph | None = None,
+    graph: GraphTensors | None = None,
     memory_limit: int = PLENTY,
 ) -> DeviceLayerwiseEvaluator:
     context = DistributedContext(device=torch.device(device))
     return DeviceLayerwiseEvaluator(
         store,
-        MappedFeatures(store),
+        InPlaceFeatures.of(store),
         context,
         SharedBuffers(context, scratch_dir, memory_limit),
         placed=placed(store, features, context.device),
@@ -117,8 +116,7 @@ def test_edges_on_the_device_are_the_stores(
     model = make_model(store, VARIANTS[3])  # takes weights and norms
     expected = layerwise(store, tmp_path).logits(model)
     place = torch.device(device)
-    indices = torch.from_numpy(store.indices).to(place)
-    graph = DeviceGraph.of(store, needs_of(model), place, indices)
+    graph = GraphTensors.of(store, needs_of(model), place)
     model.to(device)
     found = evaluator(store, tmp_path, device, room=room, graph=graph).logits(model)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures, StoredRows
-from gnntrain.loading.loader import FullGraphLoader, NeighborLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import evaluation
 from gnntrain.training.evaluation import (
@@ -33,6 +33,7 @@ from gnntrain.training.forward import needs_of
 from gnntrain.training.shared_buffers import SharedBuffers
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 VARIANTS: list[dict[str, Any]] = [
     {"name": "sage", "aggregator": "mean", "norm": "batch"},
@@ -80,7 +81,7 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
-        store, MappedFeatures(store), plan, num_layers=model.num_layers, needs=needs_of(model)
+        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=needs_of(model)
     )
     (batch,) = loader
     with torch.no_grad():
@@ -92,7 +93,11 @@ def layerwise(store: StoredGraph, tmp_path: Path, **options: Any) -> LayerwiseEv
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
     return LayerwiseEvaluator(
-        store, MappedFeatures(store), context, SharedBuffers(context, tmp_path, limit), **options
+        store,
+        InPlaceFeatures.of(store),
+        context,
+        SharedBuffers(context, tmp_path, limit),
+        **options,
     )
 
 
@@ -118,7 +123,7 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
     monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
     found = layerwise(store, tmp_path).infer(model, embed=True)
     rows = found.embeddings
-    rows = rows.whole() if isinstance(rows, StoredRows) else rows
+    rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
     assert rows is not None
     assert rows.shape == (store.num_nodes, model.embedding_channels)
     block = whole_graph_block(store, needs_of(model))
@@ -137,12 +142,9 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
     fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     plan = SeedPlan(np.arange(store.num_nodes), 9)
     expected = full_forward(store, model)
-    batches = NeighborLoader(
-        store, MappedFeatures(store), sampler, plan, needs=needs_of(model), threads=0
-    )
+    batches = cpu_loader(store, plan, fan_outs, needs=needs_of(model), threads=0)
     for batch in batches:
         with torch.no_grad():
             found = model(batch.x, batch.blocks)
@@ -181,7 +183,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     for name, all_ranks in (("all", True), ("one", False)):
         evaluator = LayerwiseEvaluator(
             store,
-            MappedFeatures(store),
+            InPlaceFeatures.of(store),
             context,
             SharedBuffers(context, folder, 2**30),
             all_ranks=all_ranks,
@@ -226,12 +228,9 @@ def sampled(
     context: DistributedContext | None = None,
 ) -> Any:
     context = context or DistributedContext()
-    sampler = CPUNeighborSampler(store.indptr, store.indices, fan_outs)
     loaders = {
-        split: NeighborLoader(
+        split: cpu_loader(
             store,
-            MappedFeatures(store),
-            sampler,
             SeedPlan(
                 store.split(split),
                 batch_size,
@@ -240,6 +239,7 @@ def sampled(
                 shuffle=False,
                 redraw=False,
             ),
+            fan_outs,
             needs=needs_of(model),
             threads=0,
         )

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gnntrain.compute import launching
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
@@ -34,8 +34,9 @@ from tests.training.test_trainer import Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader, SeedBatch
-from gnntrain.loading.device_features import PlacedFeatures
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.sampling import gpu, triton_kernels
 
 META = torch.device("meta")
@@ -71,21 +72,21 @@ class Mixed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
 def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer, Any]:
     """A trainer and its loader, all of whose tensors have no memory."""
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options).to(META)
-    needs, host = needs_of(model), torch.device("cpu")
-    graph = DeviceGraph.of(store, needs, host, torch.from_numpy(store.indices))
+    needs = needs_of(model)
+    graph = GraphTensors.of(store, needs)
     has_weight = graph.weight is not None
     # 70 is drawn by another kernel than 2.
-    sampler = gpu.TritonNeighborSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
-    names = ("indptr", "indices", "labels", "norm", "degree", "weight")
+    sampler = gpu.GPUSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
+    names = ("indptr", "indices", "targets", "norm", "weight")
     parts: dict[str, Any] = {name: getattr(graph, name) for name in names}
     moved: dict[str, Any] = {k: None if v is None else v.to(META) for k, v in parts.items()}
-    graph = DeviceGraph(**moved)
+    graph = GraphTensors(**moved)
     sampler._device, sampler._indptr, sampler._indices = META, graph.indptr, graph.indices
     rows = torch.empty(store.num_nodes, store.num_features, device=META)
     slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
-    features = PlacedFeatures(DeviceTable(rows, slots=slots), META)
+    features = InPlaceFeatures(LazyFeatures(rows, slots=slots), META)
     plan = SeedPlan(store.split("train"), 8)
-    loader = DeviceNeighborLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     context = DistributedContext(device=META)
     config = TrainerConfig(clip_norm=1.0)
     told: Any = {"task": store.task, "metric": "accuracy", "config": config, "context": context}
@@ -134,6 +135,6 @@ def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
     step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
     totals = EpochTotals.start(META)
     with Mixed() as mixed:
-        assert trainer.update(loader.made(step), totals)
+        assert trainer.update(PaddedBatches(loader).make(step), totals)
     assert mixed.found == []
     assert mixed.number > 100

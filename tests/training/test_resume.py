@@ -13,7 +13,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.models import SAGE
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.callbacks import Callback
@@ -70,7 +70,7 @@ def make(
         norm="batch" if dropout else "none",
     )
     torch.manual_seed(1 + context.rank)
-    features = MappedFeatures(store)
+    features = InPlaceFeatures.of(store)
     scratch = SharedBuffers(context, directory, 1 << 30)
     return Trainer(
         model,

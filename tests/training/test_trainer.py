@@ -14,15 +14,15 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import FullGraphLoader, Loader, NeighborLoader, SeedPlan
+from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.loader import FullGraphLoader, Loader, SeedPlan
 from gnntrain.models import SAGE
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 
 class Scripted:
@@ -58,11 +58,9 @@ def make_loader(
     store: StoredGraph, context: DistributedContext, batch_size: int, kind: str = "neighbor"
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
-    features = MappedFeatures(store)
     if kind == "full":
-        return FullGraphLoader(store, features, plan, num_layers=2)
-    sampler = CPUNeighborSampler(store.indptr, store.indices, (3, 2))
-    return NeighborLoader(store, features, sampler, plan, threads=1)
+        return FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2)
+    return cpu_loader(store, plan, threads=1)
 
 
 def make_trainer(

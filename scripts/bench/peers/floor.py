@@ -20,9 +20,11 @@ import torch
 
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
+from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import Int64Array, SampledHop, SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.sampling.block import Block
+from gnntrain.sampling.cpu import CPUSampler
 from scripts.bench.peers.turns import Spec, Turns, compete
 
 _NUM_BATCHES = 4
@@ -46,24 +48,22 @@ class Work:
     num_bytes: float
 
 
-def work_of(hops: Sequence[SampledHop], widths: Sequence[int], row_bytes: int) -> Work:
-    """A SAGE step's work over sampled hops, the one next to the seeds first.
+def work_of(blocks: Sequence[Block], widths: Sequence[int], row_bytes: int) -> Work:
+    """A SAGE step's work over the layers' blocks, the innermost layer first.
 
     Two maps a layer, applied to the destinations alone. The backward pass multiplies once for the
     weights and, but for the innermost layer, once for the input.
     """
     flops = 0.0
-    for layer, (hop, (before, after)) in enumerate(
-        zip(reversed(hops), pairwise(widths), strict=True)
-    ):
-        flops += (2 if layer == 0 else 3) * 2 * (2 * hop.num_dst * before * after)
-    innermost = hops[-1]
+    for layer, (block, (before, after)) in enumerate(zip(blocks, pairwise(widths), strict=True)):
+        flops += (2 if layer == 0 else 3) * 2 * (2 * block.num_dst * before * after)
+    innermost = blocks[0]
     num_bytes = float((innermost.num_edges + innermost.num_dst) * row_bytes)
     return Work(innermost.num_dst, flops, num_bytes)
 
 
 def mean_work(spec: Spec, store: StoredGraph) -> Work:
-    sampler = CPUNeighborSampler(store.indptr, store.indices, spec.fan_outs)
+    sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size)
     order = plan.order(1)
     layers = len(spec.fan_outs)
@@ -71,8 +71,9 @@ def mean_work(spec: Spec, store: StoredGraph) -> Work:
     row_bytes = store.num_features * store.features.itemsize
     works = []
     for step in range(min(_NUM_BATCHES, plan.num_steps)):
-        drawn = sampler.sample(plan.global_batch(order, step), key=SampleKey(0, 1, step))
-        works.append(work_of(drawn.hops, widths, row_bytes))
+        seeds = as_tensor(plan.global_batch(order, step))
+        drawn = sampler.sample(seeds, SampleKey(0, 1, step))
+        works.append(work_of(drawn.blocks, widths, row_bytes))
     num_dst, flops, num_bytes = np.mean([(w.num_dst, w.flops, w.num_bytes) for w in works], axis=0)
     return Work(int(num_dst), float(flops), float(num_bytes))
 

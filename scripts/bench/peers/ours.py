@@ -20,10 +20,11 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import launch
 from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.run import launch_plan, prepare_store
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.cpu import CPUNeighborSampler
+from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
@@ -142,15 +143,16 @@ def sample(_: DistributedContext, turns: Turns) -> None:
     """`sampling`: the sampler alone, one batch a thread."""
     spec = turns.spec
     store = prepare_store(config_of(spec).dataset).store
-    sampler = CPUNeighborSampler(store.indptr, store.indices, spec.fan_outs)
+    sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size, drop_last=True)
     order = plan.order(1)
 
     def draw(step: int) -> int:
-        seeds = plan.global_batch(order, step % plan.num_steps)
-        return sum(hop.num_edges for hop in sampler.sample(seeds, key=SampleKey(0, 1, step)).hops)
+        seeds = as_tensor(plan.global_batch(order, step % plan.num_steps))
+        drawn = sampler.sample(seeds, SampleKey(0, 1, step))
+        return sum(block.num_edges for block in drawn.blocks)
 
-    _ready(turns, "CPUNeighborSampler, one batch a thread")
+    _ready(turns, "CPUSampler, one batch a thread")
     step = 0
     with ThreadPoolExecutor(spec.threads) as pool:
         for number in turns:

@@ -5,24 +5,21 @@ from __future__ import annotations
 from inspect import signature
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.device_features import (
-    DeviceFeatures,
-    PlacedFeatures,
+from gnntrain.loading.feature_placement import (
     opened,
     place_features,
     shard_range,
-    sharded_table,
-    stored_rows,
+    sharded_rows,
 )
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, stored_rows
 from gnntrain.loading.placement import Placement
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
@@ -46,7 +43,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     return stored(tmp_path / "store", random_graph(), feature_dtype=request.param)
 
 
-def placed(store: StoredGraph, placement: Placement, device: str) -> DeviceFeatures:
+def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSource:
     context = DistributedContext(device=torch.device(device))
     return place_features(store, placement, context, HOT[: placement.num_cached])
 
@@ -55,14 +52,12 @@ def placed(store: StoredGraph, placement: Placement, device: str) -> DeviceFeatu
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
 def test_the_rows_are_the_stores(store: StoredGraph, placement: Placement, device: str) -> None:
     features = placed(store, placement, device)
-    nodes = np.array([40, 0, 3, 3, 59, 11, 2])
-    expected = stored_rows(store).float()[torch.from_numpy(nodes)]
+    nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
+    expected = stored_rows(store).float()[nodes]
     assert features.num_features == expected.shape[1]
-    on_device = torch.from_numpy(nodes).to(device)
-    given: list[Tensor | np.ndarray[tuple[int], np.dtype[np.int64]]] = [nodes, on_device]
-    for asked in given:
-        assert torch.equal(features.named(asked).whole().cpu(), expected)
-    none = features.named(torch.empty(0, dtype=torch.int64, device=device))
+    for asked in (nodes, nodes.to(device)):
+        assert torch.equal(features.select(asked).whole().cpu(), expected)
+    none = features.select(torch.empty(0, dtype=torch.int64, device=device))
     assert none.whole().shape == (0, expected.shape[1])
 
 
@@ -71,8 +66,8 @@ def test_the_rows_are_the_stores(store: StoredGraph, placement: Placement, devic
 def test_hits_are_counted_until_they_are_taken(store: StoredGraph, device: str, cold: str) -> None:
     placement = Placement("resident", "cached", 4, cold=cold)  # type: ignore[arg-type]
     features = placed(store, placement, device)
-    features.named(torch.tensor([3, 5, 40, 41, 42], device=device))
-    features.named(torch.tensor([10, 1], device=device))
+    features.select(torch.tensor([3, 5, 40, 41, 42], device=device))
+    features.select(torch.tensor([10, 1], device=device))
     assert features.take_reads() == (3, 7)
     assert features.take_reads() == (0, 0)
 
@@ -81,7 +76,7 @@ def test_hits_are_counted_until_they_are_taken(store: StoredGraph, device: str, 
 def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
     features = placed(store, Placement("resident", "cached", 4), device)
     nodes = torch.tensor([3, 5, 3, 3, 3], device=device)
-    features.named(nodes, torch.tensor(2, device=device))
+    features.select(nodes, torch.tensor(2, device=device))
     assert features.take_reads() == (1, 2)
 
 
@@ -89,7 +84,7 @@ def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
 def test_without_a_cache_nothing_is_counted(store: StoredGraph, device: str) -> None:
     for placement in PLACEMENTS[:4]:
         features = placed(store, placement, device)
-        features.named(torch.tensor([1, 2], device=device))
+        features.select(torch.tensor([1, 2], device=device))
         assert features.take_reads() == (0, 0)
 
 
@@ -102,15 +97,15 @@ def test_shards_on_several_gpus_are_read_as_one_table(
     ranges = [shard_range(len(rows), rank, world_size) for rank in range(world_size)]
     assert [r.start for r in ranges[1:]] == [r.stop for r in ranges[:-1]]
     shards = tuple(rows[part].clone() for part in ranges)
-    features = PlacedFeatures(sharded_table(shards, torch.device(device)), torch.device(device))
+    features = InPlaceFeatures(sharded_rows(shards, torch.device(device)), torch.device(device))
     nodes = torch.randperm(len(rows)).to(device)
-    assert torch.equal(features.named(nodes).whole(), rows.float()[nodes])
+    assert torch.equal(features.select(nodes).whole(), rows.float()[nodes])
 
 
 def test_a_table_without_nodes_has_all_rows(store: StoredGraph) -> None:
     features = placed(store, PLACEMENTS[0], "cpu")
-    assert isinstance(features.named(), DeviceTable)
-    assert len(features.named()) == store.num_nodes
+    assert isinstance(features.select(), LazyFeatures)
+    assert len(features.select()) == store.num_nodes
 
 
 def test_what_is_said_to_torch_of_another_ranks_tensor_it_understands() -> None:

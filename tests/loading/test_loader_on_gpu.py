@@ -10,21 +10,21 @@ import pytest
 import torch
 from torch_geometric.utils import trim_to_layer
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.device_features import PlacedFeatures, stored_rows
-from gnntrain.loading.features import MappedFeatures
-from gnntrain.loading.loader import NeighborLoader, SeedPlan
+from gnntrain.loading.features import InPlaceFeatures, stored_rows
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, SeedPlan
+from gnntrain.loading.padded import PaddedBatches
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.cpu import CPUNeighborSampler
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.device import DeviceGraph, DeviceNeighborLoader
-from gnntrain.sampling.gpu import TritonNeighborSampler
+from gnntrain.sampling.gpu import GPUSampler
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
 
@@ -45,17 +45,14 @@ def loaders(
     needs: BlockNeeds = ALL,
     fan_outs: tuple[int, ...] = FAN_OUTS,
     **options: Any,
-) -> tuple[DeviceNeighborLoader, NeighborLoader]:
+) -> tuple[BlockLoader, BlockLoader]:
     plan = SeedPlan(store.split("train"), 7, seed=5)
-    place, indices = torch.device(device), torch.from_numpy(store.indices).to(device)
-    graph = DeviceGraph.of(store, needs, place, indices)
-    weighted: dict[str, Any] = {"edge_ids": needs.weight}
-    ours = TritonNeighborSampler(graph.indptr, graph.indices, fan_outs, **weighted)
-    theirs = CPUNeighborSampler(store.indptr, store.indices, fan_outs, **weighted)
-    features = PlacedFeatures(DeviceTable(stored_rows(store).to(device)), place)
+    graph = GraphTensors.of(store, needs, torch.device(device))
+    sampler = GPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
+    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), torch.device(device))
     return (
-        DeviceNeighborLoader(graph, features, ours, plan, needs=needs, **options),
-        NeighborLoader(store, MappedFeatures(store), theirs, plan, needs=needs, threads=0),
+        BlockLoader(graph, features, sampler, plan, needs=needs, **options),
+        cpu_loader(store, plan, fan_outs, needs=needs, threads=0),
     )
 
 
@@ -120,8 +117,9 @@ def test_a_step_that_is_made_later_is_the_batch_and_padding(
 ) -> None:
     ours, theirs = loaders(store, device, fan_outs=(3, 2))
     shapes = set()
-    for step, expected in zip(ours.seed_batches(), theirs, strict=True):
-        batch = ours.made(step)
+    padded = PaddedBatches(ours)
+    for step, expected in zip(padded, theirs, strict=True):
+        batch = padded.make(step)
         assert batch.is_padded
         assert (batch.num_counted, batch.global_batch_size) == (
             expected.num_counted,
@@ -148,9 +146,7 @@ def test_edges_are_read_from_pinned_host_memory(store: StoredGraph, device: str)
     ours, theirs = loaders(store, device)
     pinned = torch.from_numpy(store.indices).pin_memory()
     graph = ours._graph
-    ours._sampler = TritonNeighborSampler(
-        graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device
-    )
+    ours.sampler = GPUSampler(graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device)
     for batch, expected in zip(ours, theirs, strict=True):
         assert_equal(batch, expected)
 

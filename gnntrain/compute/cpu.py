@@ -1,0 +1,405 @@
+"""The operators on a CPU: Numba's loops of `kernels`, shared out over all threads.
+
+How rows are cut into tasks and chunks does not depend on the number of threads, and so neither do
+the results.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gnntrain.compute import kernels, reference
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
+from gnntrain.compute.workers import parallel_for
+
+Array = npt.NDArray[Any]
+
+_NO_NUMBERS: npt.NDArray[np.int64] = np.empty(0, np.int64)
+_NO_FLOATS: npt.NDArray[np.float32] = np.empty(0, np.float32)
+_NO_TIES: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
+
+_KINDS = {
+    torch.float32: kernels.PLAIN,
+    torch.float64: kernels.PLAIN,
+    torch.bfloat16: kernels.BFLOAT16,
+    torch.float16: kernels.FLOAT16,
+}
+
+# Rows that a thread works on at a time: the intermediate results of so many stay in its cache.
+CHUNK_ROWS = 512
+# A task's rows, and edges counted as rows: few enough tasks that handing them out costs nothing,
+# enough of them that threads end together.
+_TASK_WORK = 4096
+_EDGES_A_ROW = 8
+_MAX_TASKS = 32
+_INT32_MAX = 2**31 - 1
+_STEPS = 1 << 16  # of dropout's probability
+
+# Torch warns once a process that these tensors are in beta, and some versions that they are not
+# checked, which each call says; the user can do nothing about it.
+for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are implicitly"):
+    warnings.filterwarnings("ignore", message=_message, category=UserWarning)
+
+
+class Table:
+    """Rows as the kernels take them: source u is row `nodes[u]` of `words`, or row u without."""
+
+    def __init__(self, features: LazyFeatures) -> None:
+        if features.slots is not None or features.parts is not None:
+            features = LazyFeatures(reference.rows_of(features, 0, len(features)))
+        self.rows, self.width = features.rows.contiguous(), features.num_features
+        self.words, self.kind = words_of(self.rows), _KINDS[self.rows.dtype]
+        self.nodes = _NO_NUMBERS if features.nodes is None else features.nodes.numpy()
+
+    def put(self, first: int, start: int, stop: int, out: Tensor, column: int = 0) -> None:
+        """Copy the sources `first + start … first + stop − 1` into `out`, on this thread.
+
+        The first goes to row 0 of `out`, from `column` on.
+        """
+        rows = words_of(out), kind_of(out), column
+        kernels.gather_rows(self.words, self.kind, self.nodes, first, start, stop, *rows)
+
+
+class Reduction:
+    """`Sum` as the kernel takes it."""
+
+    def __init__(self, table: Table, total: Sum, root: str) -> None:
+        self.num_dst = total.num_dst
+        self.num_edges = len(table.rows if total.indices is None else total.indices)
+        self.width = table.width // 2 if root == "added" else table.width
+        self._table, self._root, self._own = table, root, total.dst_offset
+        source_scale = total.source_scale
+        if total.source_indptr is not None:
+            # As fine as the sums: a finer one would have the kernels widen every row.
+            exact = torch.promote_types(table.rows.dtype, torch.float32)
+            share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
+            source_scale = share if source_scale is None else share * source_scale
+        self._arguments = (
+            table.words,
+            table.kind,
+            table.nodes,
+            total.indptr.numpy(),
+            _NO_NUMBERS if total.indices is None else total.indices.numpy(),
+            total.indices is None,
+            _NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy(),
+            _floats(total.edge_weight),
+            total.heads,
+            _floats(source_scale),
+            _floats(total.scale),
+            total.is_mean,
+            total.dst_offset,
+            total.skip_own,
+            _floats(total.loop),
+            total.first_loop,
+            len(table.rows) if root == "added" else 0,
+        )
+
+    def put(self, start: int, stop: int, out: Tensor) -> None:
+        """Reduce for the destinations `start … stop − 1`, on this thread, into the rows of `out`.
+
+        `out` is float32, float64 or bfloat16.
+        """
+        is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
+        memory = np.empty(self.width, np.float64 if is_double else np.float32)
+        kernels.reduce_rows(*self._arguments, start, stop, words_of(out), kind_of(out), memory)
+        if self._root == "beside":
+            self._table.put(self._own, start, stop, out, column=self.width)
+
+
+def gather(*arguments: Any) -> Tensor:
+    """See `ops.SCHEMAS`, as for all functions that are named as operators."""
+    *given, start, stop, dtype = arguments
+    table = Table(LazyFeatures(*given))
+    if dtype not in (torch.float32, torch.bfloat16, table.rows.dtype):
+        return reference.gather(*arguments)
+    out = torch.empty(stop - start, table.width, dtype=dtype)
+    by_rows(stop - start, 0, lambda a, b: table.put(start, a, b, out[a:b]))
+    return out
+
+
+def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor, Tensor]:
+    out_indptr = indices.new_zeros(num_src + 1)
+    out = out_indptr, torch.empty_like(indices), torch.empty_like(indices)
+    kernels.transpose(indptr.numpy(), indices.numpy(), *(part.numpy() for part in out))
+    return out
+
+
+def aggregate(*arguments: Any) -> Tensor:
+    *given, root, dtype = arguments
+    if dtype == torch.float16:  # the kernels read it, but do not write it
+        return aggregate(*given, root, torch.float32).half()
+    reduction = Reduction(Table(LazyFeatures(*given[:6])), Sum(*given[6:]), root)
+    across = 2 * reduction.width if root == "beside" else reduction.width
+    out = torch.empty(reduction.num_dst, across, dtype=dtype)
+    by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
+    return out
+
+
+def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
+    """By torch's product of two dense matrices at the places of a sparse one."""
+    total = Sum(*arguments)
+    weight, indices = total.edge_weight, total.indices
+    if weight is None or indices is None or weight.numel() == 0:
+        return reference.edge_products(rows, grad, *arguments)
+    heads = total.heads
+    exact = rows.dtype if rows.dtype == torch.float64 else torch.float32  # all the kernel knows
+    scaled = grad if total.scale is None else grad * total.scale.unsqueeze(1)
+    left = reference.by_head(scaled.to(exact), heads)
+    flat = rows.reshape(len(rows) * heads, rows.shape[1] // heads).to(exact)
+    # Torch refuses a matrix with more entries than cells: where duplicates make it one, widen it.
+    missing = -(-len(indices) // total.num_dst) - len(flat)
+    if missing > 0:
+        flat = F.pad(flat, (0, 0, 0, missing))
+    indptr = total.indptr
+    if len(flat) > _INT32_MAX:  # int32 could not number the columns
+        indptr, indices = indptr.long(), indices.long()
+    zeros, size = flat.new_zeros(len(indices)), (total.num_dst, len(flat))
+    products = []
+    for head in range(heads):
+        places = torch.sparse_csr_tensor(
+            indptr, indices * heads + head, zeros, size, check_invariants=False
+        )
+        across = left[:, head].contiguous()
+        products.append(torch.sparse.sampled_addmm(places, across, flat.t(), beta=0.0).values())
+    out = torch.stack(products, dim=1)
+    if total.source_scale is not None or total.is_mean or total.skip_own:
+        out *= reference.edge_factors(total._replace(edge_weight=None))
+    return out.view(weight.shape).to(weight.dtype)
+
+
+def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
+    indptr, indices, max_in_edges, dtype, count = arguments[6:]
+    if dtype == torch.float16:  # see `aggregate`
+        out, ties = aggregate_max(*arguments[:8], max_in_edges, torch.float32, count)
+        return out.half(), ties
+    table = Table(LazyFeatures(*arguments[:6]))
+    out = torch.empty(len(indptr) - 1, table.width, dtype=dtype)
+    ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32)
+    given = table.words, table.kind, table.nodes, indptr.numpy(), indices.numpy()
+    number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
+
+    def task(start: int, stop: int) -> None:
+        counts = ties[start:stop].numpy() if count else _NO_TIES
+        rows = words_of(out[start:stop]), kind_of(out), counts, np.empty(table.width, number)
+        kernels.max_rows(*given, start, stop, *rows)
+
+    by_rows(len(out), len(indices), task)
+    return out, ties
+
+
+def aggregate_max_backward(
+    grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
+) -> Tensor:
+    if rows.dtype == torch.float16:  # see `aggregate`
+        wide = grad.float(), rows.float(), out.float()
+        return aggregate_max_backward(*wide, ties, indptr, indices).half()
+    grad_rows = torch.empty_like(rows)
+    given = words_of(rows), words_of(out), ties.numpy(), words_of(grad), kind_of(rows)
+    edges = indptr.numpy(), indices.numpy()
+    number = np.float64 if rows.dtype == torch.float64 else np.float32
+
+    def task(start: int, stop: int) -> None:
+        memory = np.empty(rows.shape[1], number)
+        target = words_of(grad_rows[start:stop])
+        kernels.spread_maximum(*given, *edges, start, stop, target, memory)
+
+    by_rows(len(rows), len(indices), task)
+    return grad_rows
+
+
+def aggregate_linear(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """A layer in one pass: each thread takes rows through all of it while its cache has them.
+
+    Operation by operation, tensors as long as the block would be written and read several times.
+    """
+    weight, bias, has_root, dropout, keep = arguments[-5:]
+    if weight.dtype == torch.float16:  # see `aggregate`
+        return reference.aggregate_linear(*arguments)
+    table, root = Table(LazyFeatures(*arguments[:6])), "beside" if has_root else "none"
+    reduction = Reduction(table, Sum(*arguments[6:-5]), root)
+    num_dst, across = reduction.num_dst, weight.t()
+    drop = None if dropout is None else Drop.draw(dropout)
+    inputs = weight.new_empty(num_dst if keep else 0, weight.shape[1])
+    out = weight.new_empty(num_dst, weight.shape[0])
+
+    def task(start: int, stop: int) -> None:
+        part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
+        reduction.put(start, stop, part)
+        torch.addmm(bias, part, across, out=out[start:stop])
+        if drop is not None:
+            drop.apply(out, start, stop, relu=True)
+
+    by_rows(num_dst, reduction.num_edges, task)
+    return out, inputs
+
+
+def aggregate_linear_backward(
+    grad: Tensor,
+    weight: Tensor,
+    inputs: Tensor,
+    out: Tensor | None,
+    dropout: float | None,
+    dtype: torch.dtype,
+    needs_inputs: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """ReLU and dropout are undone by looking at the result: what is positive was kept."""
+    if weight.dtype == torch.float16:
+        return reference.aggregate_linear_backward(
+            grad, weight, inputs, out, dropout, dtype, needs_inputs
+        )
+    grad, exact = grad.contiguous(), torch.promote_types(weight.dtype, torch.float32)
+    factor = 1.0 if dropout is None else Drop.of(dropout).factor
+    count = num_tasks(len(inputs), 0)
+    # Each task has sums of its own, so that their order does not depend on the threads.
+    weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
+    bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
+    grad_inputs = torch.empty_like(inputs) if needs_inputs else inputs.new_empty(0)
+
+    def task(number: int, start: int, stop: int) -> None:
+        # A product in 16 bits cannot be summed up in place: there one for the whole task.
+        in_place = exact == weight.dtype
+        for a, b in chunks(start, stop) if in_place else [(start, stop)]:
+            part = grad[a:b]
+            if out is not None:
+                part = torch.empty_like(part)
+                args = words_of(grad), words_of(out), kind_of(out), factor, a, b
+                kernels.mask_rows(*args, words_of(part))
+            if in_place:
+                weight_sums[number].addmm_(part.t(), inputs[a:b])
+            else:
+                weight_sums[number] = part.t() @ inputs[a:b]
+            bias_sums[number] += part.sum(0, dtype=exact)
+            if needs_inputs:
+                torch.mm(part, weight, out=grad_inputs[a:b])
+
+    for_tasks(len(inputs), 0, task)
+    return grad_inputs, _total(weight_sums, weight, dtype), _total(bias_sums, weight[:, 0], dtype)
+
+
+def _total(parts: list[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
+    total = parts[0] if parts else torch.zeros_like(like)
+    for part in parts[1:]:
+        total += part
+    return total.to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One draw of what is dropped: a pure function of its key.
+
+    Torch's own dropout on a CPU waits for its generator, which draws one number after the other.
+
+    Attributes:
+        threshold: Of 2^16 equally likely draws, those below it are dropped.
+        key: Names the draw.
+    """
+
+    threshold: int
+    key: int = 0
+
+    @classmethod
+    def of(cls, p: float, key: int = 0) -> Drop:
+        """Drop with probability `p`, in steps of 2^-16."""
+        return cls(min(round(p * _STEPS), _STEPS - 1), key)
+
+    @classmethod
+    def draw(cls, p: float) -> Drop:
+        """Under a key from torch's generator."""
+        return cls.of(p, int(torch.randint(2**63 - 1, ())) if p > 0 else 0)
+
+    @property
+    def factor(self) -> float:
+        """What is kept is multiplied by it, so that the mean stays."""
+        return _STEPS / (_STEPS - self.threshold)
+
+    def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
+        """Change the rows `start … stop − 1` in place, after a ReLU if `relu`."""
+        key = np.uint64(self.key)
+        given = words_of(rows), kind_of(rows), relu, self.threshold, self.factor, key
+        kernels.activate_rows(*given, start, stop)
+
+    def applied(self, x: Tensor) -> Tensor:
+        """What is left of `x`, `[rows, …]`."""
+        out = x.clone(memory_format=torch.contiguous_format)
+        rows = out.view(len(out), -1)
+        by_rows(len(rows), 0, lambda a, b: self.apply(rows, a, b))
+        return out
+
+
+def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """The state is the key of the draw, int64."""
+    if x.dtype == torch.float16:  # see `aggregate`
+        return reference.dropout(x, p)
+    drop = Drop.draw(p)
+    return drop.applied(x), torch.tensor(drop.key)
+
+
+def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
+    if state.dtype == torch.bool:
+        return reference.dropout_backward(grad, state, p)
+    return Drop.of(p, int(state)).applied(grad)
+
+
+def words_of(rows: Tensor) -> Array:
+    """The tensor's memory as an array that the kernels take."""
+    if rows.dtype in (torch.bfloat16, torch.float16):
+        rows = rows.view(torch.uint16)
+    array: Array = rows.detach().numpy()
+    return array
+
+
+def kind_of(rows: Tensor) -> int:
+    """What the tensor's numbers are to the kernels, see `kernels.PLAIN`."""
+    return _KINDS[rows.dtype]
+
+
+def _floats(tensor: Tensor | None) -> Array:
+    """Factors as one row of float32 or float64, or an empty array for None."""
+    if tensor is None:
+        return _NO_FLOATS
+    tensor = tensor.detach().reshape(-1)
+    array: Array = (tensor.float() if tensor.dtype.itemsize == 2 else tensor).numpy()
+    return array
+
+
+def by_rows(num_rows: int, num_edges: int, task: Callable[[int, int], None]) -> None:
+    """Call `task(start, stop)` for all chunks of rows, on all threads; see `for_tasks`."""
+
+    def chunked(_: int, start: int, stop: int) -> None:
+        for a, b in chunks(start, stop):
+            task(a, b)
+
+    for_tasks(num_rows, num_edges, chunked)
+
+
+def for_tasks(num_rows: int, num_edges: int, task: Callable[[int, int, int], None]) -> None:
+    """Call `task(number, start, stop)` for `num_tasks` ranges of rows, on all threads.
+
+    How the rows are cut does not depend on the number of threads.
+    """
+    count = num_tasks(num_rows, num_edges)
+    parallel_for(
+        lambda number: task(number, num_rows * number // count, num_rows * (number + 1) // count),
+        count,
+    )
+
+
+def num_tasks(num_rows: int, num_edges: int) -> int:
+    """In how many tasks the work on so many rows, with so many edges in all, is shared out."""
+    work = num_rows + num_edges // _EDGES_A_ROW
+    return min(_MAX_TASKS, num_rows, -(-work // _TASK_WORK))
+
+
+def chunks(start: int, stop: int) -> list[tuple[int, int]]:
+    """The ranges of at most `CHUNK_ROWS` rows from `start` to `stop`."""
+    return [(a, min(a + CHUNK_ROWS, stop)) for a in range(start, stop, CHUNK_ROWS)]

@@ -1,0 +1,288 @@
+"""The operators on a GPU, by the kernels in Triton. Nothing here waits for the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute import reference
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.launching import (
+    Pieces,
+    Tile,
+    launch,
+    launch_by_edge,
+    launch_by_row,
+    num_parts,
+)
+from gnntrain.compute.ops import Sum
+
+transpose = reference.transpose
+
+
+def gather(*arguments: Any) -> Tensor:
+    """See `ops.SCHEMAS`, as for all functions that are named as operators."""
+    *given, start, stop, dtype = arguments
+    features = LazyFeatures(*given)
+    width, number = features.num_features, stop - start
+    out = torch.empty(number, width, dtype=dtype, device=features.device)
+    tile = Tile.of(width)
+    grid = num_parts(number, tile.rows), num_parts(width, tile.block)
+    args = {**_places(features), "first": start, "num_rows": number}
+    launch("triton_kernels.gather_rows", grid, tile, out, width, **args)
+    return out
+
+
+def aggregate(*arguments: Any) -> Tensor:
+    features, total = LazyFeatures(*arguments[:6]), Sum(*arguments[6:-2])
+    root, dtype = arguments[-2:]
+    width = features.num_features // 2 if root == "added" else features.num_features
+    across = 2 * width if root == "beside" else width
+    out = torch.empty(total.num_dst, across, dtype=dtype, device=total.indptr.device)
+    weight, loop, adds_own = total.edge_weight, total.loop, root == "added"
+    pieces = _pieces_of(features, total)
+    args = {
+        **_places(features),
+        "indptr": total.indptr,
+        "indices": total.indices,
+        "edges": total.edge_ids,
+        "edge_weight": None if weight is None else weight.contiguous(),
+        "source_scale": total.source_scale,
+        "source_indptr": total.source_indptr,
+        "own": total.dst_offset,
+        "HEADS": total.heads,
+        "SKIP_OWN": total.skip_own,
+        "PIECE": pieces.size,
+    }
+    partial = pieces.partial(out, width)
+    if partial is not None:
+        num_rows = total.num_dst
+        launch_by_row("triton_kernels.reduce_pieces", partial, width, **args, num_rows=num_rows)
+    launch_by_row(
+        "triton_kernels.reduce_rows",
+        out,
+        width,
+        **args,
+        row_scale=total.scale,
+        loop=loop,
+        first_loop=total.first_loop,
+        num_loops=len(loop) if loop is not None else len(features) * adds_own,
+        partial=partial,
+        IS_MEAN=total.is_mean,
+        PUTS_OWN=root == "beside",
+        ADDS_OWN=adds_own,
+    )
+    return out
+
+
+def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
+    total = Sum(*arguments)
+    assert total.edge_weight is not None
+    assert total.indices is not None
+    out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
+    args: dict[str, Any] = {
+        "rows": rows.contiguous(),
+        "grad": grad.contiguous(),
+        "indptr": total.indptr,
+        "indices": total.indices,
+        "source_scale": total.source_scale,
+        "row_scale": total.scale,
+        "own": total.dst_offset,
+        "IS_MEAN": total.is_mean,
+        "SKIP_OWN": total.skip_own,
+    }
+    name, width = "triton_kernels.edge_products", rows.shape[1]
+    pieces = Pieces.of(len(total.indices), total.max_in_edges)
+    launch_by_edge(name, out, width, total.num_dst, pieces, **args)
+    return out
+
+
+def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
+    features = LazyFeatures(*arguments[:6])
+    indptr, indices, max_in_edges, dtype, count = arguments[6:]
+    width, num_dst = features.num_features, len(indptr) - 1
+    out = torch.empty(num_dst, width, dtype=dtype, device=indptr.device)
+    ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32, device=indptr.device)
+    pieces = Pieces.of(len(indices), max_in_edges)
+    given = {**_places(features), "indptr": indptr, "indices": indices, "PIECE": pieces.size}
+    partial, partial_ties = pieces.partial(out, width), None
+    if partial is not None:
+        partial_ties = torch.empty_like(partial, dtype=torch.int32)
+        args = {**given, "ties": partial_ties, "num_rows": num_dst}
+        launch_by_row("triton_maximum.max_pieces", partial, width, **args)
+    args = {**given, "partial": partial, "partial_ties": partial_ties}
+    args |= {"ties": ties if count else None}
+    launch_by_row("triton_maximum.max_rows", out, width, **args)
+    return out, ties
+
+
+def aggregate_max_backward(
+    grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
+) -> Tensor:
+    grad_rows, pieces, width = torch.empty_like(rows), Pieces.of(len(indices)), rows.shape[1]
+    args: dict[str, Any] = {"rows": rows, "tops": out, "ties": ties, "grad": grad, "indptr": indptr}
+    args |= {"indices": indices, "PIECE": pieces.size}
+    partial = pieces.partial(grad_rows, width)
+    if partial is not None:
+        num_rows = len(grad_rows)
+        launch_by_row("triton_maximum.spread_pieces", partial, width, **args, num_rows=num_rows)
+    launch_by_row("triton_maximum.spread_maximum", grad_rows, width, **args, partial=partial)
+    return grad_rows
+
+
+def edge_softmax(
+    score: Tensor,
+    target: Tensor | None,
+    loop_score: Tensor,
+    slope: float,
+    dst_offset: int,
+    indptr: Tensor,
+    indices: Tensor,
+    max_in_edges: int | None,
+) -> tuple[Tensor, Tensor]:
+    out = torch.empty_like(loop_score)
+    alpha = out.new_zeros(len(indices), out.shape[1])
+    pieces, width, num_rows = Pieces.of(len(indices), max_in_edges), out.shape[1], len(out)
+    given: dict[str, Any] = {"rows": score, "target": target}
+    given |= {"indptr": indptr, "indices": indices}
+    given |= {"own": dst_offset, "SLOPE": slope, "PIECE": pieces.size}
+    partial, partial_tops = (pieces.partial(out, width) for _ in range(2))
+    tops, totals = (torch.empty_like(out) if pieces.size else None for _ in range(2))
+    if partial_tops is not None:
+        args = {**given, "totals": partial, "num_rows": num_rows}
+        launch_by_row("triton_attention.softmax_pieces", partial_tops, width, **args)
+    sums = {"tops": tops, "totals": totals}
+    partials = {"partial_tops": partial_tops, "partial": partial}
+    args = {**given, **sums, **partials, "loop_score": loop_score, "alpha": alpha}
+    launch_by_row("triton_attention.edge_softmax", out, width, **args)
+    if pieces.size:
+        args = {**given, **sums, "num_rows": num_rows}
+        _launch_by_piece("softmax_of_pieces", alpha, pieces, **args)
+    return alpha, out
+
+
+def edge_softmax_backward(
+    grad: Tensor,
+    loop_grad: Tensor,
+    alpha: Tensor,
+    loop_alpha: Tensor,
+    score: Tensor | None,
+    target: Tensor | None,
+    slope: float,
+    indptr: Tensor,
+    indices: Tensor,
+    max_in_edges: int | None,
+) -> tuple[Tensor, Tensor]:
+    pieces, num_dst, width = (
+        Pieces.of(len(indices), max_in_edges),
+        len(loop_alpha),
+        alpha.shape[1],
+    )
+    score_grad, out = torch.zeros_like(alpha), torch.empty_like(loop_alpha)
+    given: dict[str, Any] = {"rows": alpha, "grad": grad.contiguous(), "indptr": indptr}
+    partial = pieces.partial(out, width)
+    if partial is not None:
+        args = {**given, "num_rows": num_dst, "PIECE": pieces.size}
+        launch_by_row("triton_attention.mean_pieces", partial, width, **args)
+    given |= {"source": score, "target": target, "indices": indices}
+    given |= {"means": torch.empty_like(out) if pieces.size else None}
+    given |= {"SLOPE": slope, "PIECE": pieces.size}
+    loops = {"loop_alpha": loop_alpha, "loop_grad": loop_grad.contiguous(), "partial": partial}
+    name = "triton_attention.edge_softmax_gradient"
+    launch_by_row(name, out, width, **given, **loops, score_grad=score_grad)
+    if pieces.size:
+        _launch_by_piece("gradient_of_pieces", score_grad, pieces, **given, num_rows=num_dst)
+    return score_grad, out
+
+
+def _launch_by_piece(name: str, out: Tensor, pieces: Pieces, **arguments: Any) -> None:
+    """Run a kernel of which a program writes the edges of one piece to `out`, by edge."""
+    width = out.shape[1]
+    tile = Tile.of(width)
+    grid = pieces.number, num_parts(width, tile.block)
+    launch(f"triton_attention.{name}", grid, tile, out, width, **arguments)
+
+
+def pair_scores(
+    left: Tensor,
+    right: Tensor,
+    att: Tensor,
+    slope: float,
+    indptr: Tensor,
+    indices: Tensor,
+    max_in_edges: int | None,
+) -> Tensor:
+    out = att.new_zeros(len(indices), len(att))
+    args: dict[str, Any] = {"rows": left, "right": right, "att": att, "SLOPE": slope}
+    args |= {"indptr": indptr, "indices": indices}
+    name, pieces = "triton_pairs.pair_scores", Pieces.of(len(indices), max_in_edges)
+    launch_by_edge(name, out, left.shape[1], len(indptr) - 1, pieces, **args)
+    return out
+
+
+def pair_scores_backward(
+    grad: Tensor,
+    left: Tensor,
+    right: Tensor,
+    att: Tensor,
+    slope: float,
+    indptr: Tensor,
+    indices: Tensor,
+    max_in_edges: int | None,
+    out_indptr: Tensor,
+    out_indices: Tensor,
+    out_edge_ids: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    given: dict[str, Any] = {
+        "att": att,
+        "grad": grad.contiguous(),
+        "SLOPE": slope,
+        "HEADS": len(att),
+    }
+    exact = torch.promote_types(att.dtype, torch.float32)
+    values = right.new_empty(right.shape, dtype=exact)
+    by_target = {"indptr": indptr, "indices": indices, "edges": None}
+    pieces = Pieces.of(len(indices), max_in_edges)
+    right_grad = _side_gradient(left, right, values, pieces, **given, **by_target)
+    by_source = {"indptr": out_indptr, "indices": out_indices, "edges": out_edge_ids}
+    pieces = Pieces.of(len(indices))
+    left_grad = _side_gradient(right, left, None, pieces, **given, **by_source)
+    return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
+
+
+def _side_gradient(
+    other: Tensor, mine: Tensor, values: Tensor | None, pieces: Pieces, **arguments: Any
+) -> Tensor:
+    """The gradient of `mine`; what belongs to `att` goes to `values`."""
+    out, width = torch.empty_like(mine), mine.shape[1]
+    given = {**arguments, "rows": other, "mine": mine, "PIECE": pieces.size}
+    partial, partial_values = pieces.partial(out, width), None
+    if partial is not None:
+        partial_values = None if values is None else torch.empty_like(partial)
+        args = {name: value for name, value in given.items() if name != "att"}
+        args |= {"num_rows": len(mine), "values": partial_values}
+        launch_by_row("triton_pairs.pair_pieces", partial, width, **args)
+    partials = {"partial": partial, "partial_values": partial_values, "values": values}
+    launch_by_row("triton_pairs.pair_gradient", out, width, **given, **partials)
+    return out
+
+
+def _places(features: LazyFeatures) -> dict[str, Any]:
+    """What kernels take that read features, see `triton_tables.place_of`."""
+    return {
+        "rows": features.rows,
+        "nodes": features.nodes,
+        "slots": features.slots,
+        "parts": features.parts,
+        "STRIDE": features.rows.stride(0),
+        "PART_ROWS": features.part_rows,
+        "ALIGN": features.align,
+    }
+
+
+def _pieces_of(features: LazyFeatures, total: Sum) -> Pieces:
+    """How the edges of long rows are cut."""
+    edges = features.rows if total.indices is None else total.indices
+    return Pieces.of(len(edges), total.max_in_edges)

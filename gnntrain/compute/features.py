@@ -1,0 +1,106 @@
+"""Lazy feature rows: kernels read them where they lie, and nothing is copied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnntrain.compute import ops
+
+
+@dataclass(frozen=True, slots=True)
+class LazyFeatures:
+    """Feature rows that are named, but not read: of `nodes`, or of all nodes.
+
+    The row of node n is row n of `rows`. With `slots` it is row `slots[n]` of `rows`, or, where the
+    slot is negative, row `n % part_rows` of part `n // part_rows`. With `parts` but no `slots` all
+    rows are in the parts.
+
+    Attributes:
+        rows: `[num_rows, num_features]` of any floating type, each row without gaps: in memory, on
+            the store's mapped pages, on a GPU, or pinned in the host's memory, where a GPU reads it
+            over the bus. With `slots`, the cached rows.
+        nodes: int64 `[n]` where the rows are read, or None: all nodes.
+        slots: int32 `[num_nodes]` likewise, or None.
+        parts: int64 `[num_parts]` likewise, the addresses of `held` (`addresses_of`), or None.
+        part_rows: How many nodes a part holds; the last may hold fewer.
+        held: Matrices of the type, width and strides of `rows`, wherever the GPU can read them:
+            pinned in the host's memory, or on GPUs that are its peers.
+    """
+
+    rows: Tensor
+    nodes: Tensor | None = None
+    slots: Tensor | None = None
+    parts: Tensor | None = None
+    part_rows: int = 0
+    held: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Tensor) -> LazyFeatures:
+        """The rows of a tensor `[num_rows, num_features]`; a copy only where rows have gaps."""
+        has_gaps = rows.shape[1] > 1 and rows.stride(1) != 1
+        return cls(rows.contiguous() if has_gaps else rows)
+
+    @property
+    def num_features(self) -> int:
+        return self.rows.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Who reads the rows: the current GPU, where pinned rows are all there is."""
+        known = (self.nodes, self.slots, self.parts, self.rows)
+        place = next(tensor.device for tensor in known if tensor is not None)
+        is_pinned = place.type == "cpu" and torch.cuda.is_available() and self.rows.is_pinned()
+        return torch.device("cuda", torch.cuda.current_device()) if is_pinned else place
+
+    def __len__(self) -> int:
+        if self.nodes is not None:
+            return len(self.nodes)
+        if self.slots is not None:
+            return len(self.slots)
+        return sum(map(len, self.held)) if self.held else len(self.rows)
+
+    def select(self, nodes: Tensor | npt.NDArray[np.int64]) -> LazyFeatures:
+        """The rows of `nodes` (int64 `[n]`, positions in this selection); none is read."""
+        nodes = torch.from_numpy(nodes) if isinstance(nodes, np.ndarray) else nodes
+        nodes = nodes.to(self.device, non_blocking=True)
+        return replace(self, nodes=nodes if self.nodes is None else self.nodes[nodes])
+
+    def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The rows `start … stop − 1` as `[stop − start, num_features]` in `dtype`."""
+        device = self.device
+        if self.nodes is None and device != self.rows.device:  # pinned: the GPU is to read them
+            nodes = torch.arange(start, stop, device=device)
+            return self.select(nodes).read(0, stop - start, dtype)
+        out: Tensor = ops.gather(*self.arguments(), start, stop, dtype)
+        return out
+
+    def whole(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """All rows as `[n, num_features]` in `dtype`; no copy where they are just that."""
+        is_plain = self.nodes is None and self.slots is None and self.parts is None
+        if is_plain and self.rows.dtype == dtype and self.rows.device == self.device:
+            return self.rows
+        return self.read(0, len(self), dtype)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What operators take that read rows, see `ops`."""
+        return self.rows, self.nodes, self.slots, self.parts, self.part_rows, self.held
+
+    @property
+    def align(self) -> int:
+        """A power of two of numbers that fits a whole number of times between `rows` and parts."""
+        begin = self.rows.data_ptr()
+        apart = math.gcd(16, *(part.data_ptr() - begin for part in self.held))
+        return max(1, apart // self.rows.element_size())
+
+
+def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:
+    """Where each matrix begins, as `LazyFeatures.parts`: int64 `[num_parts]` on `device`."""
+    return torch.tensor([part.data_ptr() for part in held], dtype=torch.int64, device=device)

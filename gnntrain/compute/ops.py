@@ -1,0 +1,159 @@
+"""The operators that models compute with, as torch's dispatcher knows them: `torch.ops.gnntrain`.
+
+Each has a reference in plain torch operators for any device (`reference`), most have kernels for a
+CPU (`cpu`, Numba) and for a GPU (`cuda`, Triton); the dispatcher chooses by where the tensors are.
+None has a gradient of its own: `models.aggregate` and others wrap them with `autograd.Function`.
+
+Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. What belongs to such edges is not
+read; where it is returned, it is 0. `Library` rather than `custom_op`, which imports torch._dynamo
+(2 s) and costs three times as much a call.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# The fields of `LazyFeatures`, of `Sum`, and the two arrays of a block.
+_FEATURES = "Tensor rows, Tensor? nodes, Tensor? slots, Tensor? parts, int part_rows, Tensor[] held"
+_SUM = (
+    "Tensor indptr, Tensor? indices, Tensor? edge_ids, Tensor? edge_weight, Tensor? source_scale, "
+    "Tensor? source_indptr, Tensor? scale, Tensor? loop, int first_loop, int dst_offset, "
+    "int? max_in_edges, bool is_mean, bool skip_own"
+)
+_EDGES = "Tensor indptr, Tensor indices, int? max_in_edges"
+
+SCHEMAS = {
+    # Rows `start … stop − 1`.
+    "gather": f"({_FEATURES}, int start, int stop, ScalarType dtype) -> Tensor",
+    # The out-edges of every source: indptr, indices (destinations), edge ids (in-edges).
+    "transpose": "(Tensor indptr, Tensor indices, int num_src) -> (Tensor, Tensor, Tensor)",
+    # `Sum`. root "beside": row(dst_offset + v) stands beside out[v], which is twice as wide;
+    # "added": the second half of that row is added to out[v] from `first_loop` on, and the first
+    # halves are summed; else "none".
+    "aggregate": f"({_FEATURES}, {_SUM}, str root, ScalarType dtype) -> Tensor",
+    # The gradient of `edge_weight` behind `aggregate`.
+    "edge_products": f"(Tensor rows, Tensor grad, {_SUM}) -> Tensor",
+    # The largest number of each column, 0 without in-edges, and how many in-edges brought it
+    # (int32; nothing if not asked for).
+    "aggregate_max": f"({_FEATURES}, {_EDGES}, ScalarType dtype, bool count) -> (Tensor, Tensor)",
+    # Over the out-edges: sources that share a maximum share its gradient evenly.
+    "aggregate_max_backward": (
+        "(Tensor grad, Tensor rows, Tensor out, Tensor ties, Tensor indptr, Tensor indices)"
+        " -> Tensor"
+    ),
+    # (weight ‖ root weight) · (aggregate ‖ own row) + bias, with a dropout probability followed by
+    # ReLU and dropout; and, if `keep`, the inputs of the product.
+    "aggregate_linear": (
+        f"({_FEATURES}, {_SUM}, Tensor weight, Tensor bias, bool has_root, float? dropout, "
+        "bool keep) -> (Tensor, Tensor)"
+    ),
+    # Gradients of the inputs (nothing if not asked for), of weight and bias (in `dtype`).
+    "aggregate_linear_backward": (
+        "(Tensor grad, Tensor weight, Tensor inputs, Tensor? out, float? dropout, "
+        "ScalarType dtype, bool needs_inputs) -> (Tensor, Tensor, Tensor)"
+    ),
+    # Softmax by head over each destination's in-edges, but for its self loops, which get 0, and
+    # over its own extra loop, of `loop_score`. With `target` the score of an edge is
+    # leaky_relu(score[u] + target[v], slope), else `score` is by edge.
+    "edge_softmax": (
+        "(Tensor score, Tensor? target, Tensor loop_score, float slope, int dst_offset, "
+        f"{_EDGES}) -> (Tensor, Tensor)"
+    ),
+    # Gradients by edge, of score[u] + target[v] where there is a target, and by loop.
+    "edge_softmax_backward": (
+        "(Tensor grad, Tensor loop_grad, Tensor alpha, Tensor loop_alpha, Tensor? score, "
+        f"Tensor? target, float slope, {_EDGES}) -> (Tensor, Tensor)"
+    ),
+    # att · leaky_relu(left[u] + right[v], slope) for every edge and head.
+    "pair_scores": f"(Tensor left, Tensor right, Tensor att, float slope, {_EDGES}) -> Tensor",
+    "pair_scores_backward": (
+        f"(Tensor grad, Tensor left, Tensor right, Tensor att, float slope, {_EDGES}, "
+        "Tensor out_indptr, Tensor out_indices, Tensor out_edge_ids) -> (Tensor, Tensor, Tensor)"
+    ),
+    # Set numbers to 0 with probability p, scale the others up; and what says which.
+    "dropout": "(Tensor x, float p) -> (Tensor, Tensor)",
+    "dropout_backward": "(Tensor grad, Tensor state, float p) -> Tensor",
+}
+
+
+class Sum(NamedTuple):
+    """A weighted sum of rows over the in-edges of each destination: arguments of `aggregate`.
+
+    out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(dst_offset +
+    v), with u the source of the in-edge e; what is None counts as 1, but `loop` as 0.
+
+    Attributes:
+        indptr: int32 or int64 `[num_dst + 1]`.
+        indices: The source of each edge, same dtype, `[num_edges]`; None: edge e has row e.
+        edge_ids: The numbers of the edges in `edge_weight`; None: as they lie.
+        edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
+            `[h·F/H, (h + 1)·F/H)`.
+        source_scale: float `[num_src]`.
+        source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
+        scale: float `[num_dst]`.
+        loop: float; `loop[i]` belongs to destination `first_loop + i`, others have none.
+        first_loop: See `loop`.
+        dst_offset: Source number of destination 0; negative where it is none.
+        max_in_edges: The most edges of a destination, if known.
+        is_mean: Divide the sum by the number of in-edges.
+        skip_own: Leave out edges from a node to itself.
+    """
+
+    indptr: Tensor
+    indices: Tensor | None
+    edge_ids: Tensor | None = None
+    edge_weight: Tensor | None = None
+    source_scale: Tensor | None = None
+    source_indptr: Tensor | None = None
+    scale: Tensor | None = None
+    loop: Tensor | None = None
+    first_loop: int = 0
+    dst_offset: int = 0
+    max_in_edges: int | None = None
+    is_mean: bool = False
+    skip_own: bool = False
+
+    @property
+    def num_dst(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def heads(self) -> int:
+        weight = self.edge_weight
+        return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
+
+
+LIBRARY: Any = torch.library.Library("gnntrain", "DEF")  # type: ignore[no-untyped-call]
+for _name, _schema in SCHEMAS.items():
+    LIBRARY.define(_name + _schema)
+
+
+def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
+    """Take the module's functions as the operators of their names, for a dispatch key."""
+    for name in SCHEMAS:
+        if hasattr(module, name):
+            library.impl(name, getattr(module, name), key, allow_override=library is not LIBRARY)
+
+
+def _operator(name: str) -> Any:
+    return getattr(torch.ops.gnntrain, name).default
+
+
+gather = _operator("gather")
+transpose = _operator("transpose")
+aggregate = _operator("aggregate")
+edge_products = _operator("edge_products")
+aggregate_max = _operator("aggregate_max")
+aggregate_max_backward = _operator("aggregate_max_backward")
+aggregate_linear = _operator("aggregate_linear")
+aggregate_linear_backward = _operator("aggregate_linear_backward")
+edge_softmax = _operator("edge_softmax")
+edge_softmax_backward = _operator("edge_softmax_backward")
+pair_scores = _operator("pair_scores")
+pair_scores_backward = _operator("pair_scores_backward")
+dropout = _operator("dropout")
+dropout_backward = _operator("dropout_backward")

@@ -1,0 +1,224 @@
+"""From a configuration to a rank's loaders: who samples, and where the graph lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.config import Config, SamplerConfig
+from gnntrain.data.graph import Graph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
+from gnntrain.loading.feature_placement import place_features
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.hotness import hottest, out_degrees, presampled
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
+from gnntrain.loading.pinned import pinned
+from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
+from gnntrain.sampling.base import Sampler
+from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.registry import sampler_class
+
+
+class LoaderBuilder:
+    """Makes one rank's loaders over a graph.
+
+    All loaders share the graph's tensors, its feature rows, and a sampler for equal fan-outs. On a
+    GPU the first loader places them, which is a collective: all ranks make it.
+
+    Args:
+        config: The whole configuration.
+        store: The graph.
+        context: This rank.
+        needs: What the model asks for.
+        plan: The training seeds.
+        targets: By node, see `Task.targets`.
+        uses_graph: Whether the model reads edges at all; else batches hold their seeds alone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Graph,
+        context: DistributedContext,
+        needs: BlockNeeds,
+        plan: SeedPlan,
+        targets: Tensor,
+        *,
+        uses_graph: bool = True,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._context = context
+        self._needs = needs
+        self._plan = plan
+        self._targets = targets
+        self._uses_graph = uses_graph
+        self._samplers: dict[tuple[int, ...], Sampler] = {}
+
+    def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
+        """Mini-batches of the seeds of `plan`."""
+        config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
+        threads = num_loader_threads(config, torch.get_num_threads(), on_gpu=on_gpu)
+        # On the CPU Triton's kernels are interpreted, in one thread only.
+        is_interpreted = self.samples_on_gpu and not on_gpu
+        return BlockLoader(
+            self.graph,
+            self.features,
+            self.sampler(fan_outs),
+            plan,
+            needs=self._needs,
+            threads=0 if is_interpreted else threads,
+            prefetch=config.prefetch,
+        )
+
+    def training_loader(self, *, own_features: bool = False) -> Loader:
+        """Mini-batches of the training seeds, or the full graph.
+
+        Args:
+            own_features: See `FullGraphLoader`.
+
+        Raises:
+            UserError: Steps are to be recorded, but edges or features are out of the GPU's reach.
+        """
+        if self._config.sampler.name == "full":
+            return self._full_graph_loader(own_features)
+        loader = self.loader(self._plan, self._config.sampler.fan_outs)
+        records = self._config.trainer.cuda_graph
+        if records and (not self.samples_on_gpu or self.features.waits):
+            why = "; ".join(self.why_placed)
+            raise UserError(
+                f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
+                "Leave it out, or store the features in half: dataset.feature_dtype=bfloat16.",
+            )
+        return loader
+
+    def _full_graph_loader(self, own_features: bool) -> Loader:
+        store, device = self._store, self._context.device
+        features: FeatureSource = InPlaceFeatures.of(store)
+        if device.type == "cuda":
+            features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), device)
+        return FullGraphLoader(
+            store,
+            features,
+            self._plan,
+            num_layers=self._config.model.num_layers,
+            needs=self._needs,
+            device=device,
+            own_features=own_features,
+            targets=self._targets,
+        )
+
+    @cached_property
+    def backend(self) -> str:
+        """The name of the sampler."""
+        asked = self._config.sampler.backend
+        if asked != "auto":
+            return asked
+        placement = self._placement
+        in_reach = placement is not None and placement.topology != "host"
+        return "triton" if in_reach and find_spec("triton") is not None else "numba"
+
+    @property
+    def samples_on_gpu(self) -> bool:
+        """Whether the sampler draws on the GPU, which then holds or reaches the graph's edges."""
+        return self._sampler_class.on_gpu
+
+    @property
+    def why_placed(self) -> tuple[str, ...]:
+        """Where the edges and the features lie and why; empty until a loader has placed them."""
+        placement: Placement | None = self.__dict__.get("_placement")
+        return () if placement is None else placement.why
+
+    @cached_property
+    def graph(self) -> GraphTensors:
+        """The graph's tensors where the sampler reads them."""
+        placement = self._placement
+        if not self.samples_on_gpu or placement is None:
+            return GraphTensors.of(self._store, self._needs, targets=self._targets)
+        context, is_pinned = self._context, placement.topology == "pinned"
+        indices = pinned(self._store.indices, context) if is_pinned else None
+        return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
+
+    @cached_property
+    def features(self) -> FeatureSource:
+        """The feature rows where the model reads them."""
+        placement = self._placement
+        if placement is None:
+            return InPlaceFeatures.of(self._store)
+        hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
+        return place_features(self._store, placement, self._context, hot)
+
+    def sampler(self, fan_outs: Sequence[int]) -> Sampler:
+        """One sampler for all loaders with these fan-outs: its working memory is worth sharing."""
+        key = tuple(fan_outs) if self._uses_graph else ()
+        if key not in self._samplers:
+            self._samplers[key] = self._sampler_class(
+                self.graph.indptr,
+                self.graph.indices,
+                key,
+                replace=self._config.sampler.replace,
+                edge_ids=self.graph.weight is not None,
+            )
+        return self._samplers[key]
+
+    @cached_property
+    def _sampler_class(self) -> type[Sampler]:
+        return sampler_class(self.backend)
+
+    @cached_property
+    def _placement(self) -> Placement | None:
+        """Where a GPU finds the graph; None: a CPU reads the store. Collective."""
+        config, store, asked = self._config, self._store, self._config.sampler.backend
+        draws_on_gpu = None if asked == "auto" else sampler_class(asked).on_gpu
+        if self._context.device.type != "cuda" and not draws_on_gpu:
+            return None
+        sizes = Sizes(
+            small=store.indptr.nbytes
+            + self._targets.nbytes
+            + 4 * store.num_nodes * self._needs.norm
+            + 4 * store.num_edges * (self._needs.weight and store.edge_weight is not None),
+            topology=store.indices.nbytes,
+            features=store.features.nbytes,
+            num_nodes=store.num_nodes,
+        )
+        topology = "host" if draws_on_gpu is False else config.sampler.topology
+        memory = measured_memory(self._context)
+        return place(sizes, memory, topology=topology, features=config.features)
+
+    def _hot_nodes(self, num_cached: int) -> Tensor:
+        """The nodes whose rows this rank's cache holds, ascending."""
+        if num_cached == 0:
+            return torch.empty(0, dtype=torch.int64)
+        asked = self._config.features
+        if asked.hotness == "degree":
+            return hottest(out_degrees(self._store), num_cached)
+        sampler = self.sampler(self._config.sampler.fan_outs)
+        counts = presampled(
+            lambda seeds, key: sampler.sample(as_tensor(seeds), key).nodes,
+            self._plan,
+            self._store.num_nodes,
+            asked.presample_epochs,
+        )
+        return hottest(counts, num_cached)
+
+
+def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool) -> int:
+    """Background threads that make a rank's batches.
+
+    Args:
+        sampler: The `sampler` keys.
+        num_threads: Compute threads of the rank.
+        on_gpu: Whether the rank computes on a GPU.
+    """
+    if sampler.threads is not None:
+        return sampler.threads
+    # On a CPU rank with one core a thread would only take it from the step, and hold a second
+    # batch in memory.
+    return int(on_gpu or num_threads > 1)

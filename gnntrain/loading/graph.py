@@ -1,0 +1,83 @@
+"""The arrays of a graph that mini-batches are made of, beside its features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnntrain.data.graph import Graph
+from gnntrain.loading.features import as_tensor
+from gnntrain.sampling.block import BlockNeeds
+
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTensors:
+    """A graph without its features, where its mini-batches are made.
+
+    In host memory the tensors are views of the store's memory maps: nothing is copied. On a GPU
+    they lie in its memory; `indices` may lie in pinned host memory instead.
+
+    Attributes:
+        indptr: int64 `[num_nodes + 1]`.
+        indices: int32 or int64 `[num_edges]`.
+        targets: By node, see `Task.targets`.
+        norm: float32 `[num_nodes]`, or None where the model does not ask for it, see `Block`.
+        weight: float32 `[num_edges]`, or None likewise.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    targets: Tensor
+    norm: Tensor | None
+    weight: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        store: Graph,
+        needs: BlockNeeds,
+        device: torch.device = _HOST,
+        indices: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> GraphTensors:
+        """Put a store's arrays on a device.
+
+        Args:
+            store: The graph.
+            needs: What the model asks for.
+            device: Where batches are made.
+            indices: The store's, where the device can read them; None: copy them to the device.
+            targets: By node, on the CPU; None: the store's labels.
+        """
+        weight = store.edge_weight if needs.weight else None
+        return cls(
+            indptr=as_tensor(store.indptr).to(device),
+            indices=as_tensor(store.indices).to(device) if indices is None else indices,
+            targets=(as_tensor(store.labels) if targets is None else targets).to(device),
+            norm=as_tensor(store.gcn_norm).to(device) if needs.norm else None,
+            weight=None if weight is None else as_tensor(weight).to(device),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are made."""
+        return self.indptr.device
+
+    @property
+    def num_nodes(self) -> int:
+        return self.indptr.numel() - 1
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """`values[index]`, on one thread of the CPU.
+
+    Loaders call it in background threads. Torch's own indexing would start more threads there,
+    which would compete with the training step for the cores.
+    """
+    if values.device.type != "cpu":
+        return values[index]
+    return torch.from_numpy(values.numpy()[index.numpy()])

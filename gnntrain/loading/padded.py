@@ -1,0 +1,95 @@
+"""Batches of a fixed size, which a CUDA graph can record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gnntrain.errors import UserError
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.features import as_tensor
+from gnntrain.loading.loader import BlockLoader
+from gnntrain.sampling.base import SampledSubgraph, SampleKey
+
+
+@runtime_checkable
+class PaddingSampler(Protocol):
+    """A sampler that can draw without ever waiting for the device, see `GPUSampler`."""
+
+    def hop_keys(self, key: SampleKey) -> Tensor:
+        """The key as `sample_padded` takes it, in host memory."""
+        ...
+
+    def sample_padded(self, seeds: Tensor, keys: Tensor) -> SampledSubgraph:
+        """Draw; all tensors have the largest size that they may have."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeedBatch:
+    """A step before its batch is made: all that changes from one step to the next.
+
+    Attributes:
+        seeds: int64 `[batch_size]`, on the device.
+        keys: int32, on the device, see `GPUSampler.hop_keys`.
+        num_counted, global_batch_size: As in `MiniBatch`.
+    """
+
+    seeds: Tensor
+    keys: Tensor
+    num_counted: int
+    global_batch_size: int
+
+
+class PaddedBatches:
+    """A loader's batches in two parts: the seeds and keys of each step, and the work on the device.
+
+    The second part never waits for the device: all its tensors have the largest size that they may
+    have. A padded batch gives what the batch without the padding gives, but for what is taken over
+    all rows (batch norm).
+
+    Args:
+        loader: Its position moves as the steps are iterated over.
+
+    Raises:
+        UserError: The loader's sampler cannot pad.
+    """
+
+    def __init__(self, loader: BlockLoader) -> None:
+        if not isinstance(loader.sampler, PaddingSampler):
+            raise UserError(
+                f"{type(loader.sampler).__name__} cannot draw batches of a fixed size",
+                "Write sampler.backend=triton, or leave out trainer.cuda_graph.",
+            )
+        self._sampler = loader.sampler
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[SeedBatch]:
+        """The steps from the loader's position to the end of its epoch."""
+        for own, key in self._loader.rank_batches():
+            yield SeedBatch(
+                self._sent(as_tensor(own.seeds)),
+                self._sent(self._sampler.hop_keys(key)),
+                own.num_counted,
+                own.global_batch_size,
+            )
+
+    def make(self, step: SeedBatch) -> MiniBatch:
+        """The padded batch of a step.
+
+        Raises:
+            UserError: The host copies its features, or its largest size is too large.
+        """
+        subgraph = self._sampler.sample_padded(step.seeds, step.keys)
+        return self._loader.fill(subgraph, step.num_counted, step.global_batch_size)
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        """A small tensor on its way to the device; nobody waits for it."""
+        device: torch.device = self._loader.device
+        if device.type == "cuda":
+            return tensor.contiguous().pin_memory().to(device, non_blocking=True)
+        return tensor.clone()

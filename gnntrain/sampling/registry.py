@@ -1,0 +1,31 @@
+"""Which sampler a name stands for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from gnntrain.config.names import SAMPLER_CLASSES
+from gnntrain.errors import UserError
+from gnntrain.plugins import SAMPLERS, load_plugin
+from gnntrain.sampling.base import Sampler
+
+
+def sampler_class(name: str) -> type[Sampler]:
+    """The class behind `sampler.backend=name`: one of ours, or one of an installed package.
+
+    It is imported now, and Triton with it where that is what is asked for.
+
+    Raises:
+        UserError: No sampler has that name, it cannot be imported, or it is no `Sampler`.
+    """
+    if name in SAMPLER_CLASSES:
+        module, _, attribute = SAMPLER_CLASSES[name].partition(":")
+        sampler = getattr(import_module(module), attribute)
+    else:
+        sampler = load_plugin(SAMPLERS, name)
+    if not (isinstance(sampler, type) and issubclass(sampler, Sampler)):
+        raise UserError(
+            f"sampler {name!r} is no subclass of Sampler",
+            "its entry point must name a subclass of gnntrain.sampling.base.Sampler",
+        )
+    return sampler
