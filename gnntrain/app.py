@@ -28,7 +28,7 @@ from gnntrain.config.whole import is_config_file, whole_configuration
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import is_folder
-from gnntrain.plugins import MODELS, plugin_names
+from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
 __all__ = [
     "Composed",
@@ -80,7 +80,7 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     sound = [o for o in choices if not _add(problems, _choice_problem(o, groups))]
     if problems and any(problem.key == "--config-dir" for problem in problems):
         raise ConfigError(problems)
-    node = _compose(sound, config_dirs, problems)
+    node = _compose(sound, groups, config_dirs, problems)
     begun = whole_configuration(files, {o.key_or_group for o in choices}, problems)
     node.update(begun)
     unsure = {o.key_or_group for o in choices} - {o.key_or_group for o in sound}
@@ -272,7 +272,7 @@ def _choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> 
         return None
     chosen = value if several and isinstance(value, list) else [value]
     wrong = [name for name in chosen if str(name) not in options or isinstance(name, bool | None)]
-    if not wrong:
+    if not wrong or all(_is_packaged(group, name) for name in wrong):
         return None
     expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     hint = did_you_mean(str(wrong[0]), options)
@@ -283,11 +283,19 @@ def _choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> 
     return Problem(group, shown(value), expects, hint)
 
 
+def _is_packaged(group: str, name: object) -> bool:
+    """Whether an installed package offers a data set of this name."""
+    return group == "dataset" and name in plugin_names(DATASETS)
+
+
 def _compose(
-    choices: Sequence[Override], config_dirs: Sequence[Path], problems: Sequence[Problem]
+    choices: Sequence[Override],
+    groups: Mapping[str, Sequence[str]],
+    config_dirs: Sequence[Path],
+    problems: Sequence[Problem],
 ) -> DictConfig:
     """The chosen YAML files put together."""
-    lines = [_line(override) for override in choices if not override.is_delete()]
+    lines = [_line(override, groups) for override in choices if not override.is_delete()]
     if config_dirs:
         paths = [f"file://{folder.absolute()}" for folder in config_dirs]
         lines.append(f"hydra.searchpath={json.dumps(paths, ensure_ascii=False)}")
@@ -307,15 +315,25 @@ def _compose(
         raise ConfigError([*problems, problem]) from error
     OmegaConf.set_struct(node, False)
     for override in choices:
+        if _has_no_file(override, groups):
+            node.dataset.name = override.value()
         if override.is_delete() and override.key_or_group in node:  # it may be typed twice
             del node[override.key_or_group]
     return node
 
 
-def _line(override: Override) -> str:
+def _has_no_file(override: Override, groups: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a package's data set is chosen for which there is no YAML file."""
+    group, value = override.key_or_group, override.value()
+    return group == "dataset" and not override.is_delete() and value not in groups[group]
+
+
+def _line(override: Override, groups: Mapping[str, Sequence[str]]) -> str:
     group, value = override.key_or_group, override.value()
     if value is None:
         return f"{group}=none"
+    if _has_no_file(override, groups):
+        return "dataset=_published"
     names = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
     return f"{group}={names}"
 

@@ -32,7 +32,10 @@ def conf_dir() -> Path:
 
 
 def config_groups(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
-    """The options of every group, sorted, with those in the user's own folders."""
+    """The options of every group, sorted, with those in the user's own folders.
+
+    A file whose name begins with an underscore is for others to inherit, and no option.
+    """
     folders = [conf_dir(), *config_dirs]
     return {
         group: sorted(

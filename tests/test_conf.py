@@ -13,9 +13,11 @@ from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
+    BuiltinConfig,
     Config,
     ConfigError,
     CSVConfig,
+    DatasetConfig,
     JSONLConfig,
     MLflowConfig,
     PluginConfig,
@@ -25,6 +27,7 @@ from gnntrain.config import (
     model_names,
     reading,
 )
+from gnntrain.config.published import PUBLISHED
 from gnntrain.config.types import Section, expected
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 
@@ -83,8 +86,26 @@ def keys_of(group: str, option: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_key_has_a_comment(file: Path) -> None:
-    assert [key for _, key, comment in keys_with_comments(file) if not comment] == []
+def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(file: Path) -> None:
+    bases = files_of(file.parent.name, file.stem)[:-1] if file.parent.name == "dataset" else []
+    commented = {key for base in bases for _, key, comment in keys_with_comments(base) if comment}
+    found = [key for _, key, comment in keys_with_comments(file) if not comment]
+    assert set(found) - {"defaults"} <= commented
+
+
+def test_a_file_for_others_to_inherit_is_no_option() -> None:
+    assert (conf_dir() / "dataset" / "_published.yaml").is_file()
+    assert [name for name in config_groups()["dataset"] if name.startswith("_")] == []
+    with pytest.raises(ConfigError, match="_published"):
+        compose_config(["dataset=_published"])
+
+
+def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() -> None:
+    for name, published in PUBLISHED.items():
+        file = conf_dir() / "dataset" / f"{name}.yaml"
+        assert file.read_text().startswith("# ")
+        raw = yaml.safe_load(file.read_text())
+        assert raw == {"defaults": ["_published", "_self_"], "name": name, **published.defaults}
 
 
 def test_an_installed_package_has_the_files_inside(
@@ -202,7 +223,9 @@ def test_a_logger_file_holds_its_options(option: str) -> None:
 
 
 def commented_sections() -> Iterator[tuple[str, Section, int]]:
-    """(file, the section it holds, depth of its keys) of every file that sets defaults."""
+    """(file, the section it holds, depth of its keys) of every file that explains its keys."""
+    yield "dataset/_dataset", DatasetConfig(), 0
+    yield "dataset/_published", BuiltinConfig(), 0
     for group, option in CHOICES:
         if group == "logger":
             yield f"logger/{option}", LOGGERS[option], 1
@@ -217,9 +240,15 @@ def commented_sections() -> Iterator[tuple[str, Section, int]]:
 def test_the_comment_of_a_key_says_meaning_range_and_default(
     name: str, section: Section, depth: int
 ) -> None:
-    files = files_of(*name.split("/"))
-    lines = [line for file in files for line in keys_with_comments(file)]
-    comments = {key: comment for at, key, comment in lines if at == depth and key != "defaults"}
+    comments: dict[str, str] = {}
+    for file in files_of(*name.split("/")):
+        for at, key, comment in keys_with_comments(file):
+            # Where a file only changes a key's default, the base has explained the key.
+            if at == depth and (key not in comments or "default " in comment):
+                comments[key] = comment
+    comments.pop("defaults", None)
+    if name.startswith("dataset/"):
+        del comments["name"]  # the file is called so; the choices are the files
     for key, comment in comments.items():
         field = type(section).model_fields[key]
         assert str(field.description) in comment, key

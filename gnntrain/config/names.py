@@ -1,37 +1,17 @@
 """The names of data sets and samplers; where a data set's own defaults differ.
 
-Nothing is imported here: a name can be listed without torch.
+Nothing heavy is imported here: a name can be listed without torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gnntrain.config.published import PUBLISHED
+
 SYNTHETIC_NAMES = ("synthetic", "synthetic_reddit", "synthetic_products")
 
-BUILTIN_NAMES = (
-    "cora",
-    "citeseer",
-    "pubmed",
-    "reddit",
-    "reddit2",
-    "flickr",
-    "yelp",
-    "amazon_products",
-    "ogbn-arxiv",
-    "ogbn-products",
-    "ogbn-papers100M",
-    "ogbn-proteins",
-    "tolokers",
-    "roman_empire",
-    "amazon_ratings",
-    "minesweeper",
-    "questions",
-    "amazon_computers",
-    "amazon_photo",
-    "coauthor_cs",
-    "coauthor_physics",
-)
+BUILTIN_NAMES = tuple(PUBLISHED)
 
 DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
 
@@ -68,12 +48,6 @@ DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "num_test": 2_213_091,
         "isolated_fraction": 0.0,
     },
-    # Citation graphs given one way: papers also learn from those that cite them.
-    "ogbn-arxiv": {"to_undirected": True},
-    "ogbn-papers100M": {"to_undirected": True},
-    # Bags of words, whose lengths say nothing (Kipf & Welling, 2017).
-    "cora": {"normalize_features": True},
-    "citeseer": {"normalize_features": True},
-    "pubmed": {"normalize_features": True},
+    **{name: published.defaults for name, published in PUBLISHED.items()},
 }
 """Defaults of a data set by its name, where they differ from those of its class."""

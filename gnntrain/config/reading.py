@@ -27,7 +27,7 @@ from gnntrain.config.schema import (
 from gnntrain.config.sweeps import SWEEP_CLASSES
 from gnntrain.config.types import Section, choices, expected
 from gnntrain.groups import GROUPS
-from gnntrain.plugins import MODELS, plugin_names
+from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
 _UNKNOWN = "unknown key"
 _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
@@ -161,7 +161,10 @@ def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> 
     if path not in _DEFAULT_NAMES:
         return default
     name = str(raw.get("name", _DEFAULT_NAMES[path]))
-    return model_section(name) if path == "model" else _CLASSES[path][name]
+    if path == "model":
+        return model_section(name)
+    # A name that is not listed is an installed package's data set.
+    return _CLASSES[path].get(name, BuiltinConfig)
 
 
 def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem | None:
@@ -170,7 +173,8 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
         return None
     names = _names(path)
     name = raw["name"]
-    if name in names or (saved and path == "model" and isinstance(name, str)):
+    may_have_gone = saved and path in ("dataset", "model") and isinstance(name, str)
+    if name in names or may_have_gone:
         return None
     expects = "one of " + ", ".join(names)
     if path == "model" and name == PluginConfig().name:
@@ -184,7 +188,9 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
 def _names(path: str) -> Sequence[str]:
     if path == "model":
         return (*model_names(), *plugin_names(MODELS))
-    return DATASET_NAMES if path == "dataset" else tuple(_CLASSES[path])
+    if path == "dataset":
+        return (*DATASET_NAMES, *plugin_names(DATASETS))
+    return tuple(_CLASSES[path])
 
 
 def _example(path: str, section: type[Section]) -> str | None:

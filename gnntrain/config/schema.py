@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from gnntrain.config.features import FeaturesConfig
 from gnntrain.config.loggers import JSONLConfig, LoggerConfig
@@ -17,7 +17,6 @@ from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, SAMPLER_NAMES
 from gnntrain.config.sweeps import AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
-    Expected,
     FanOuts,
     FolderName,
     NonNegative,
@@ -34,7 +33,7 @@ from gnntrain.config.types import (
     text_of_number,
 )
 from gnntrain.metrics import BUILT_IN_METRICS
-from gnntrain.plugins import METRICS, SAMPLERS
+from gnntrain.plugins import DATASETS, METRICS, SAMPLERS
 
 
 class DatasetConfig(Section):
@@ -97,18 +96,10 @@ class SyntheticConfig(DatasetConfig):
     """Seed of the graph; the same seed gives the same graph."""
 
 
-def _builtin(name: str) -> str:
-    if name not in BUILTIN_NAMES:
-        raise ValueError
-    return name
-
-
 class BuiltinConfig(DatasetConfig):
-    """A published data set, through the classes of PyG and OGB."""
+    """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
-    name: Annotated[
-        str, AfterValidator(_builtin), Expected("one of " + ", ".join(BUILTIN_NAMES))
-    ] = "cora"
+    name: Annotated[str, OneOf(lambda: BUILTIN_NAMES, DATASETS)] = "cora"
     """Name of the data set."""
     split: ZeroOrMore = 0
     """Which of the data set's train/val/test splits, where it has several."""

@@ -6,14 +6,18 @@ Nothing heavy is imported until a graph is built.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
-from gnntrain.data.ogb_data import OGB_NAMES, OGBBuilder
-from gnntrain.data.pyg_data import PYG_SPECS, PyGBuilder
+from gnntrain.data.ogb_data import OGBBuilder
+from gnntrain.data.pyg_data import PyGBuilder, from_pyg
+from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
+from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
 
 class DatasetBuilder(Protocol):
@@ -50,6 +54,57 @@ class SyntheticBuilder:
         return replace(synthetic_graph(**self._options), dataset=self._name)
 
 
+class PackageBuilder:
+    """Builds a data set that an installed package offers by entry point.
+
+    Raises:
+        UserError: No installed package offers it.
+    """
+
+    def __init__(self, config: BuiltinConfig) -> None:
+        self._point = find_plugin(DATASETS, config.name)
+        self._config = config
+
+    def identity(self) -> dict[str, JSON]:
+        """What the package offers, in which version, and what it is called with."""
+        return {
+            "dataset": self._config.name,
+            "made_by": self._point.value,
+            "version": None if self._point.dist is None else self._point.dist.version,
+            "split": self._config.split,
+            "root": self._config.root,
+        }
+
+    def build(self) -> GraphData:
+        """Call the package.
+
+        Raises:
+            UserError: It fails, or returns something else than a graph.
+        """
+        name, given_root = self._config.name, self._config.root
+        root = default_root() / name if given_root is None else Path(given_root)
+        try:
+            made: Any = load_plugin(DATASETS, name)(str(root))
+            graph = made if isinstance(made, GraphData) else _first_graph(made)
+            if not isinstance(graph, GraphData):
+                graph = from_pyg(graph, name, split=self._config.split)
+        except UserError:
+            raise
+        except Exception as error:  # whatever another's code raises
+            raise UserError(
+                f"dataset={name}: {self._point.value} made no graph "
+                f"({type(error).__name__}: {error}).",
+                "It must return a PyG Data, a PyG data set of one, or a GraphData.",
+            ) from error
+        return replace(graph, dataset=name)
+
+
+def _first_graph(made: Any) -> Any:
+    from torch_geometric.data import Data
+
+    return made if isinstance(made, Data) else made[0]
+
+
 def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
 
@@ -58,14 +113,16 @@ def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuild
         labelled: Whether a user's own files must say what is to be learnt.
 
     Raises:
-        UserError: The data set has no split of that number, or a file is not given.
+        UserError: There is no such data set, it has no split of that number, or a file is not
+            given.
     """
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled)
-    if isinstance(config, BuiltinConfig) and config.name in PYG_SPECS:
-        return PyGBuilder(config)
-    if isinstance(config, BuiltinConfig) and config.name in OGB_NAMES:
-        return OGBBuilder(config)
-    raise UserError(f"dataset={config.name}: there is no such data set.")
+    if not isinstance(config, BuiltinConfig):
+        raise UserError(f"dataset={config.name}: there is no such data set.")
+    published = PUBLISHED.get(config.name)
+    if published is None:
+        return PackageBuilder(config)
+    return OGBBuilder(config) if published.class_name is None else PyGBuilder(config)

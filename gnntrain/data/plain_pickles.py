@@ -1,42 +1,28 @@
-"""Raw files that are pickles, read without running what else a pickle may ask for.
+"""Raw files that are pickles, refused where reading them could run code.
 
 Planetoid's files (Cora, CiteSeer, PubMed; Yang et al., 2016) are pickles of Python 2, and PyG reads
 them with `pickle.load`, which runs whatever code a file names. They need an array, a sparse matrix
-and a dictionary of lists: nothing else is let in.
+and a dictionary of lists. Before PyG sees a file it is read here, where it may name nothing else;
+`pickle.load` then looks up the same names.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 
-def load_plain(file: IO[bytes], **options: Any) -> Any:
-    """As `pickle.load`, for NumPy arrays, CSR matrices, lists and dictionaries alone.
+def refuse_code(content: bytes) -> None:
+    """Read a pickle of NumPy arrays, CSR matrices, lists and dictionaries.
 
     Raises:
-        UnpicklingError: The file names anything else.
+        UnpicklingError: It names anything else.
     """
-    return _PlainUnpickler(file, **options).load()
-
-
-@contextmanager
-def only_plain_pickles() -> Iterator[None]:
-    """Have PyG's reader of Planetoid's files read plain data only."""
-    import torch_geometric.io.planetoid as reader
-
-    before = reader.pickle
-    reader.pickle = SimpleNamespace(load=load_plain)
-    try:
-        yield
-    finally:
-        reader.pickle = before
+    _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
 
 
 class _PlainUnpickler(pickle.Unpickler):

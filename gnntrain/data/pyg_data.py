@@ -1,17 +1,24 @@
-"""Data sets that PyTorch Geometric knows, through its own classes."""
+"""Data sets of PyTorch Geometric.
+
+PyG's own classes read the small ones, each in a temporary folder that holds links to the raw files:
+PyG writes its processed copy there, and nothing beside the raw files. For the larger ones, whose
+classes need more memory than the graph, see `gnntrain.data.large_raw`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import contextlib
+import io
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnntrain.config.published import PUBLISHED, Published
 from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, Int64Array, Task
 from gnntrain.data.large_raw import LARGE_READERS, RawGraph
-from gnntrain.data.plain_pickles import only_plain_pickles
+from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
 from gnntrain.data.targets import (
     check_split_number,
@@ -25,64 +32,25 @@ from gnntrain.metrics import DEFAULT_METRICS
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
 
-
-@dataclass(frozen=True)
-class PyGSpec:
-    """How PyG makes a data set, and what its files are called.
-
-    Attributes:
-        class_name: Class in `torch_geometric.datasets`.
-        folder: Folder of the data set, below that of its family.
-        family: Folder shared by the data sets of one class; "" if there is one only.
-        options: Further arguments of the class.
-        num_splits: Splits that come with the data; 0: none, they are drawn at random.
-    """
-
-    class_name: str
-    folder: str
-    family: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-    num_splits: int = 1
-
-
-def _heterophilous(name: str) -> PyGSpec:
-    return PyGSpec("HeterophilousGraphDataset", name, "heterophilous", {"name": name}, 10)
-
-
-PYG_SPECS: Mapping[str, PyGSpec] = {
-    "cora": PyGSpec("Planetoid", "Cora", "planetoid", {"name": "Cora"}),
-    "citeseer": PyGSpec("Planetoid", "CiteSeer", "planetoid", {"name": "CiteSeer"}),
-    "pubmed": PyGSpec("Planetoid", "PubMed", "planetoid", {"name": "PubMed"}),
-    "reddit": PyGSpec("Reddit", "Reddit"),
-    "reddit2": PyGSpec("Reddit2", "Reddit2"),
-    "flickr": PyGSpec("Flickr", "Flickr"),
-    "yelp": PyGSpec("Yelp", "Yelp"),
-    "amazon_products": PyGSpec("AmazonProducts", "AmazonProducts"),
-    "tolokers": _heterophilous("tolokers"),
-    "roman_empire": _heterophilous("roman_empire"),
-    "amazon_ratings": _heterophilous("amazon_ratings"),
-    "minesweeper": _heterophilous("minesweeper"),
-    "questions": _heterophilous("questions"),
-    "amazon_computers": PyGSpec("Amazon", "Computers", "amazon", {"name": "Computers"}, 0),
-    "amazon_photo": PyGSpec("Amazon", "Photo", "amazon", {"name": "Photo"}, 0),
-    "coauthor_cs": PyGSpec("Coauthor", "CS", "coauthor", {"name": "CS"}, 0),
-    "coauthor_physics": PyGSpec("Coauthor", "Physics", "coauthor", {"name": "Physics"}, 0),
-}
-
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
 
+_PICKLED = frozenset({"Planetoid"})
+"""Classes whose raw files are pickles, but for those that end with `_TEXT`."""
+
+_TEXT = ".test.index"
+
 
 class PyGBuilder:
-    """Builds one of `PYG_SPECS`."""
+    """Builds a data set of `PUBLISHED` that has a class in PyG."""
 
     def __init__(self, config: BuiltinConfig) -> None:
         self.dataset = config.name
-        self.spec = PYG_SPECS[config.name]
+        self.published = PUBLISHED[config.name]
         self.split = config.split
         self.given_root = config.root
-        if self.spec.num_splits:
-            check_split_number(self.dataset, self.split, self.spec.num_splits)
+        if self.published.num_splits:
+            check_split_number(self.dataset, self.split, self.published.num_splits)
 
     def identity(self) -> dict[str, JSON]:
         """What makes the graph; the folder counts only as named, so that raw files may go."""
@@ -95,8 +63,8 @@ class PyGBuilder:
             UserError: The raw files are neither there nor to be had, or cannot be read.
         """
         root = Path(self.given_root) if self.given_root is not None else default_root()
-        layout = _layout(self.dataset, self.spec)
-        raw_dir = find_or_download(root, layout, lambda scratch: _download(self.spec, scratch))
+        layout = layout_of(self.dataset)
+        raw_dir = find_or_download(root, layout, self._download)
         try:
             return self._read(raw_dir)
         except Exception as error:  # PyG raises whatever its parsers do
@@ -107,66 +75,87 @@ class PyGBuilder:
                 "again.",
             ) from error
 
+    def _download(self, scratch: Path) -> Path:
+        return _RawFiles.of(self.published, scratch, download=True).folder
+
     def _read(self, raw_dir: Path) -> GraphData:
-        large = LARGE_READERS.get(self.spec.class_name)
-        if large is None:
-            return from_pyg(_processed(self.spec, raw_dir), self.dataset, split=self.split)
-        return _from_raw(large(raw_dir), self.dataset)
+        large = LARGE_READERS.get(str(self.published.class_name))
+        if large is not None:
+            return _from_raw(large(raw_dir), self.dataset)
+        return from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
 
 
-def _layout(dataset: str, spec: PyGSpec) -> RawLayout:
-    own = spec.folder
-    inner = f"{spec.family}/{own}" if spec.family else own
+def layout_of(dataset: str) -> RawLayout:
+    """How the raw files of a data set of PyG may lie."""
+    published = PUBLISHED[dataset]
+    family, _, own = folder_of(published).rpartition("/")
+    inner = f"{family}/{own}" if family else own
     places = dict.fromkeys((f"{inner}/raw", f"{own}/raw", f"{dataset}/raw", "raw", inner, own, ""))
     strangers = _GRAPH_SAINT - {own} if own in _GRAPH_SAINT else frozenset()
-    return RawLayout(dataset, tuple(places), _raw_file_names(spec), strangers)
+    with tempfile.TemporaryDirectory() as empty:
+        names = _RawFiles.of(published, Path(empty), download=False).names
+    return RawLayout(dataset, tuple(places), names, strangers)
 
 
-def _raw_file_names(spec: PyGSpec) -> tuple[str, ...]:
-    names = _bare(spec, "").raw_file_names
-    return (names,) if isinstance(names, str) else tuple(names)
+def folder_of(published: Published) -> str:
+    """Folder of the raw files: called as PyG's class, or by its name among those of the class."""
+    class_name = str(published.class_name)
+    if "name" not in published.arguments:
+        return class_name
+    family = class_name.removesuffix("GraphDataset").lower()
+    return f"{family}/{published.arguments['name']}"
 
 
-def _download(spec: PyGSpec, scratch: Path) -> Path:
-    folder = scratch / "raw"
-    folder.mkdir()
-    _bare(spec, str(folder)).download()
-    return folder
+class _RawFiles(Exception):
+    """Raised where a class of PyG would go on to process: its raw files, and where it puts them."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.folder = folder
+        self.names = names
+
+    @classmethod
+    def of(cls, published: Published, root: Path, *, download: bool) -> _RawFiles:
+        """Of a class of PyG, over the empty folder `root`; downloaded into it or not."""
+        base = _class_of(published)
+
+        def stop(dataset: Any) -> None:
+            if download:
+                base.download(dataset)
+            names = dataset.raw_file_names
+            all_names = (names,) if isinstance(names, str) else tuple(names)
+            raise cls(Path(dataset.raw_dir), all_names)
+
+        try:
+            type(base.__name__, (base,), {"download": stop})(str(root), **published.arguments)
+        except cls as found:
+            return found
+        raise TypeError(f"{base.__name__} does not download its raw files")
 
 
-def _processed(spec: PyGSpec, raw_dir: Path) -> Any:
-    dataset = _bare(spec, str(raw_dir))
-    with quiet(), only_plain_pickles():
-        dataset.process()
-    return dataset.made
-
-
-def _bare(spec: PyGSpec, raw_dir: str) -> Any:
-    """PyG's data set, told where its raw files lie, that has done nothing yet.
-
-    `process()` then leaves the graph in the attribute `made`: nothing is written anywhere, and
-    no pickled file of an earlier run is read.
-    """
+def _class_of(published: Published) -> Any:
     import torch_geometric.datasets
 
-    base = getattr(torch_geometric.datasets, spec.class_name)
+    return getattr(torch_geometric.datasets, str(published.class_name))
 
-    def keep(cls: Any, data_list: list[Any], _path: str) -> None:
-        cls.made = data_list[0]
 
-    def do_not_load(_self: Any, _path: str, **_options: Any) -> None:
-        return None
-
-    members = {
-        "raw_dir": property(lambda _self: raw_dir),
-        "processed_dir": property(lambda _self: raw_dir),
-        "has_download": property(lambda _self: False),
-        "has_process": property(lambda _self: False),
-        "save": classmethod(keep),
-        "load": do_not_load,
-        "made": None,
-    }
-    return type(base.__name__, (base,), members)("", **spec.options)
+def _processed(published: Published, raw_dir: Path) -> Any:
+    """The graph that PyG's class makes of the raw files."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gnntrain-") as root,
+        quiet(),
+        contextlib.redirect_stderr(io.StringIO()),  # PyG says that it processes
+    ):
+        wanted = _RawFiles.of(published, Path(root), download=False)
+        for name in wanted.names:
+            source, target = (raw_dir / name).resolve(), wanted.folder / name
+            if published.class_name in _PICKLED and not name.endswith(_TEXT):
+                content = source.read_bytes()
+                refuse_code(content)
+                target.write_bytes(content)  # a copy: what was checked is what PyG reads
+            else:
+                target.symlink_to(source)
+        return _class_of(published)(root, **published.arguments)[0]
 
 
 def _from_raw(raw: RawGraph, dataset: str) -> GraphData:

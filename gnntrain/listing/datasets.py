@@ -8,9 +8,10 @@ from pathlib import Path
 
 from gnntrain.config import DATASET_NAMES, SyntheticConfig
 from gnntrain.config.names import SYNTHETIC_NAMES
-from gnntrain.data.published import PUBLISHED, GraphSize
+from gnntrain.config.published import PUBLISHED, GraphSize
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 from gnntrain.listing.kinds import Listing
+from gnntrain.plugins import DATASETS, plugin_names
 from gnntrain.reporting.text import counted, format_bytes, shown_path
 
 _SOURCES = "Sizes as PyG and OGB publish them; a stored graph may have an edge in both directions."
@@ -22,7 +23,8 @@ def datasets(stores: Path) -> list[Listing]:
     by_name = defaultdict(list)
     for meta in prepared.values():
         by_name[meta.dataset].append(meta)
-    rows = [_row(name, by_name[name]) for name in DATASET_NAMES]
+    names = (*DATASET_NAMES, *plugin_names(DATASETS))
+    rows = [_row(name, by_name[name]) for name in names]
     header = ["data set", "nodes", "edges", "features", "classes", "prepared"]
     listing = Listing("data sets", header, rows, notes=[_SOURCES])
     return [listing, _stores(stores, prepared, broken)]
@@ -35,14 +37,14 @@ def _row(name: str, prepared: list[StoreMeta]) -> list[str]:
 
 
 def _size(name: str) -> GraphSize | None:
-    """Published, or as the defaults make it; None for a user's own files."""
+    """Published, or as the defaults make it; None for a user's own files or package."""
     if name in SYNTHETIC_NAMES:
         config = SyntheticConfig.model_validate({"name": name})
         num_edges = config.num_edges
         if num_edges is None:
             num_edges = round(config.avg_degree * config.num_nodes)
         return GraphSize(config.num_nodes, num_edges, config.num_features, config.num_classes)
-    return PUBLISHED.get(name)
+    return PUBLISHED[name].size if name in PUBLISHED else None
 
 
 def _prepared(stores: Path) -> tuple[dict[str, StoreMeta], dict[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config.published import PUBLISHED, GraphSize
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.published import BOTH_WAYS, PUBLISHED, GraphSize
 from gnntrain.data.store_meta import META_FILE
 from gnntrain.data.store_place import free_bytes
 from gnntrain.errors import UserError
@@ -54,8 +54,11 @@ def expected_bytes(dataset: DatasetConfig) -> int:
             num_edges = round(dataset.avg_degree * dataset.num_nodes)
         size = GraphSize(dataset.num_nodes, num_edges, dataset.num_features, dataset.num_classes)
     else:
-        size = PUBLISHED[dataset.name]
-        if dataset.name in BOTH_WAYS:
+        published = PUBLISHED.get(dataset.name)
+        if published is None:  # an installed package's
+            return 0
+        size = published.size
+        if published.edges_once or dataset.to_undirected:
             size = size._replace(num_edges=2 * size.num_edges)
     width = 4 if dataset.feature_dtype == "float32" else 2
     a_node = width * size.num_features + 8 + 4 + 4 + 8  # offset, label, norm, split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
@@ -78,16 +78,13 @@ class ReplayedStep:
         phases: Phases,
         record: Record | None = None,
     ) -> None:
-        assert isinstance(loader, BlockLoader)
-        self._batches = PaddedBatches(loader)
-        self._replay = CUDAGraphStep(
-            self._batches, update, update.optimizer, context.device, record
-        )
+        batches = PaddedBatches(cast(BlockLoader, loader))
+        self._replay = CUDAGraphStep(batches, update, update.optimizer, context.device, record)
         self._phases = phases
 
     def batches(self) -> Iterator[SeedBatch]:
         """Seeds and keys."""
-        return iter(self._batches)
+        return iter(self._replay.batches)
 
     def __call__(self, batch: SeedBatch, totals: EpochTotals) -> None:
         """See `Step`."""

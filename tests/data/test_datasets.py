@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import socket
@@ -21,9 +22,10 @@ from gnntrain.config import (
     FilesConfig,
     SyntheticConfig,
 )
+from gnntrain.config.published import PUBLISHED
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData
-from gnntrain.data.pyg_data import PYG_SPECS, from_pyg
+from gnntrain.data.pyg_data import folder_of, from_pyg, layout_of
 from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -173,14 +175,15 @@ def test_multi_label_graph_saint_data_is_read(tmp_path: Path, name: str) -> None
 def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, name: str) -> None:
     import torch_geometric.datasets
 
-    root = tmp_path / PYG_SPECS[name].folder
+    published = PUBLISHED[name]
+    root = tmp_path / folder_of(published)
     if name == "reddit":
         raw_layouts.write_reddit(root / "raw")
     else:
         multilabel = name in ("yelp", "amazon_products")
         raw_layouts.write_graph_saint(root / "raw", multilabel=multilabel)
     ours = build(name, tmp_path)
-    stock = getattr(torch_geometric.datasets, PYG_SPECS[name].class_name)(str(root))[0]
+    stock = getattr(torch_geometric.datasets, str(published.class_name))(str(root))[0]
     theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
     assert len(ours.src) == len(theirs.src)
@@ -224,6 +227,29 @@ def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(
     assert [len(nodes) for nodes in first.splits.values()] == [18, 6, 6]
     together = np.concatenate(list(first.splits.values()))
     assert sorted(together.tolist()) == list(range(30))
+
+
+def test_what_pyg_writes_and_prints_on_the_way_is_gone_afterwards(tmp_path: Path) -> None:
+    raw_layouts.write_gnn_benchmark(tmp_path / "raw", "amazon_electronics_photo.npz")
+    before, own = tree(tmp_path / "raw"), tmp_path / "own"
+    own.mkdir()
+    code = (
+        "import sys\n"
+        "from gnntrain.config import BuiltinConfig\n"
+        "from gnntrain.data.datasets import builder_for\n"
+        "config = BuiltinConfig(name='amazon_photo', root=sys.argv[1])\n"
+        "assert builder_for(config).build().num_nodes == 30\n"
+    )
+    done = subprocess.run(  # PyG prints nothing under pytest
+        [sys.executable, "-c", code, str(tmp_path / "raw")],
+        env={**os.environ, "TMPDIR": str(own)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert tree(tmp_path / "raw") == before
+    assert list(own.iterdir()) == []
 
 
 def test_files_that_are_there_are_not_downloaded(
@@ -392,10 +418,9 @@ def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) 
 
 
 def test_every_pyg_class_is_there_and_says_which_files_it_needs() -> None:
-    from gnntrain.data.pyg_data import _layout
-
-    for name, spec in PYG_SPECS.items():
-        assert _layout(name, spec).files
+    for name, published in PUBLISHED.items():
+        if published.class_name is not None:
+            assert layout_of(name).files
 
 
 def test_naming_the_data_sets_imports_nothing_heavy() -> None:

@@ -778,3 +778,53 @@ def test_two_rows_of_any_length_and_any_number_of_pairs_are_edges(tmp_path: Path
     assert data.edge_weight.tolist() == [1, 1, 1]
     np.save(tmp_path / "e.npy", np.ones((3, 3), int))
     assert "shape [3, 3]" in message_of(**{**paths, "edges": str(tmp_path / "e.npy")})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_graph_read_in_small_batches_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, as_text: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(1000)[:100]
+    names = np.char.add("n", ids.astype(str)) if as_text else ids
+    ends = names[rng.integers(0, 100, (2, 500))]
+    ends[:, 250] = names[0] * 2 if as_text else -1  # no such node
+    edges = {"source": ends[0], "target": ends[1], "w": rng.random(500)}
+    numbers = rng.random((100, 3))
+    paths = {}
+    for role, columns in {
+        "edges": edges,
+        "features": {"id": names, "a": numbers[:, 0], "b": numbers[:, 1], "c": numbers[:, 2]},
+        "labels": {"id": names[::-1], "label": rng.integers(0, 4, 100)},
+    }.items():
+        path = tmp_path / f"{role}.{suffix}"
+        if suffix == "npz" and role == "features":
+            np.savez(path, id=names, x=numbers)
+        elif suffix == "npz":
+            np.savez(path, allow_pickle=False, **columns)
+        elif suffix == "csv":
+            pd.DataFrame(columns).to_csv(path, index=False)
+        else:
+            pd.DataFrame(columns).to_parquet(path)
+        paths[role] = str(path)
+    options = {**paths, "weight_column": "w"}
+    whole, message = build(**options, bad_rows="skip"), message_of(**options)
+    for name, size in {
+        "text_table._BLOCK_BYTES": 300,
+        "tables._BATCH_ROWS": 7,
+        "array_files._BATCH_ROWS": 7,
+    }.items():
+        monkeypatch.setattr(f"gnntrain.data.{name}", size)
+    again = build(**options, bad_rows="skip")
+    assert edges_of(again) == edges_of(whole)
+    assert len(edges_of(again)) == 499
+    for first, second in (
+        (whole.features, again.features),
+        (whole.labels, again.labels),
+        (whole.edge_weight, again.edge_weight),
+        (whole.node_ids, again.node_ids),
+    ):
+        np.testing.assert_array_equal(first, second)
+    assert message_of(**options) == message
+    assert f"edges.{suffix} {'line 252' if suffix == 'csv' else 'row 250'}: node" in message

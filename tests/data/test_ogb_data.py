@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnntrain.config import BuiltinConfig
+from gnntrain.config.published import PUBLISHED
 from gnntrain.data import ogb_data
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import JSON, FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.data.ogb import ogb_nodeproppred
-from gnntrain.data.ogb_data import OGB_NAMES, OGBBuilder
+from gnntrain.data.ogb_data import OGBBuilder
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 
@@ -85,8 +86,10 @@ def test_stores_from_before_self_loops_were_doubled_are_not_taken() -> None:
 
 
 def test_the_doubled_data_sets_are_those_of_ogbs_table() -> None:
-    doubled = {name for name in OGB_NAMES if OGBBuilder(BuiltinConfig(name=name)).is_doubled}
-    assert doubled == ogb_data._WITH_INVERSE_EDGES
+    sets = {name: each for name, each in PUBLISHED.items() if each.class_name is None}
+    assert len(sets) == 4
+    for name, published in sets.items():
+        assert OGBBuilder(BuiltinConfig(name=name)).is_doubled == published.edges_once
 
 
 def _stock(name: str, folder: Path) -> tuple[dict[str, Any], npt.NDArray[Any], dict[str, Any]]:

@@ -11,8 +11,6 @@ import pytest
 from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import SyntheticConfig
-from gnntrain.config.names import BUILTIN_NAMES
-from gnntrain.data.published import PUBLISHED
 from gnntrain.listing.datasets import datasets
 from gnntrain.listing.models import models, samplers
 from gnntrain.listing.runs import runs
@@ -39,12 +37,12 @@ def make_run(folder: Path, summary: object = None) -> Path:
 
 
 def test_every_published_data_set_has_its_sizes() -> None:
-    assert set(PUBLISHED) == set(BUILTIN_NAMES)
     sizes, _ = datasets(Path("/nowhere"))
     rows = {row[0]: row[1:] for row in sizes.rows}
     assert rows["cora"] == ["2,708", "10,556", "1,433", "7", "-"]
     assert rows["synthetic_reddit"][:2] == ["232,965", "114,615,892"]
     assert rows["files"] == ["-"] * 5
+    assert [name for name, row in rows.items() if row[0] == "-"] == ["files"]
 
 
 def test_prepared_stores_are_listed_and_folders_that_are_none_are_named(tmp_path: Path) -> None:

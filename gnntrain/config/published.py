@@ -1,0 +1,108 @@
+"""The published data sets, one line each.
+
+To add a data set of PyG, add its line and a YAML `conf/dataset/NAME.yaml` that inherits
+`_published`. Names, choices in messages, `gnntrain ls datasets` and the estimates of
+`gnntrain plan` follow. Neither PyG nor OGB is imported here: names must be listed at once.
+
+Another package offers a data set without a line here, by an entry point:
+
+    [project.entry-points."gnntrain.datasets"]
+    mine = "my_package:MyDataset"
+
+`MyDataset` is called with a folder (`dataset.root`, or one in the user's cache folder). It returns
+a PyG `Data`, a PyG data set whose first graph is taken, or a `gnntrain.data.graph.GraphData`; a
+class derived from PyG's `InMemoryDataset` will do. `gnntrain dataset=mine` trains on it. A YAML
+`dataset/mine.yaml` in a folder that `--config-dir` names may set keys of its own; it inherits
+`_published`, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class GraphSize(NamedTuple):
+    """Nodes, edges, features a node, classes (or labels, where a node has several)."""
+
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published data set.
+
+    Attributes:
+        size: As PyG's documentation or OGB's web site gives it.
+        class_name: Class in `torch_geometric.datasets`; None: OGB's data set of the same name.
+        arguments: Further arguments of the class, beside the folder.
+        num_splits: Splits that come with the data; 0: none, they are drawn at random.
+        edges_once: Whether the source counts an edge once that is stored in both directions.
+        defaults: Keys of `dataset` that have other defaults here.
+    """
+
+    size: GraphSize
+    class_name: str | None = None
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    num_splits: int = 1
+    edges_once: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+_NO_DEFAULTS: Mapping[str, object] = {}
+# Bags of words, whose lengths say nothing (Kipf & Welling, 2017).
+_WORDS = {"normalize_features": True}
+# Citation graphs given one way: papers also learn from those that cite them.
+_CITATIONS = {"to_undirected": True}
+
+
+def _pyg(
+    class_name: str,
+    *size: int,
+    name: str | None = None,
+    num_splits: int = 1,
+    edges_once: bool = False,
+    defaults: Mapping[str, object] = _NO_DEFAULTS,
+) -> Published:
+    arguments = {} if name is None else {"name": name}
+    return Published(GraphSize(*size), class_name, arguments, num_splits, edges_once, defaults)
+
+
+def _heterophilous(name: str, *size: int) -> Published:
+    kind = "HeterophilousGraphDataset"
+    return _pyg(kind, *size, name=name, num_splits=10, edges_once=True)
+
+
+def _ogb(
+    *size: int, edges_once: bool = False, defaults: Mapping[str, object] = _NO_DEFAULTS
+) -> Published:
+    return Published(GraphSize(*size), edges_once=edges_once, defaults=defaults)
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "cora": _pyg("Planetoid", 2_708, 10_556, 1_433, 7, name="Cora", defaults=_WORDS),
+    "citeseer": _pyg("Planetoid", 3_327, 9_104, 3_703, 6, name="CiteSeer", defaults=_WORDS),
+    "pubmed": _pyg("Planetoid", 19_717, 88_648, 500, 3, name="PubMed", defaults=_WORDS),
+    "reddit": _pyg("Reddit", 232_965, 114_615_892, 602, 41),
+    "reddit2": _pyg("Reddit2", 232_965, 23_213_838, 602, 41),
+    "flickr": _pyg("Flickr", 89_250, 899_756, 500, 7),
+    "yelp": _pyg("Yelp", 716_847, 13_954_819, 300, 100),
+    "amazon_products": _pyg("AmazonProducts", 1_569_960, 264_339_468, 200, 107),
+    "ogbn-arxiv": _ogb(169_343, 1_166_243, 128, 40, defaults=_CITATIONS),
+    "ogbn-products": _ogb(2_449_029, 61_859_140, 100, 47, edges_once=True),
+    "ogbn-papers100M": _ogb(111_059_956, 1_615_685_872, 128, 172, defaults=_CITATIONS),
+    "ogbn-proteins": _ogb(132_534, 39_561_252, 8, 112, edges_once=True),
+    "tolokers": _heterophilous("tolokers", 11_758, 519_000, 10, 2),
+    "roman_empire": _heterophilous("roman_empire", 22_662, 32_927, 300, 18),
+    "amazon_ratings": _heterophilous("amazon_ratings", 24_492, 93_050, 300, 5),
+    "minesweeper": _heterophilous("minesweeper", 10_000, 39_402, 7, 2),
+    "questions": _heterophilous("questions", 48_921, 153_540, 301, 2),
+    "amazon_computers": _pyg("Amazon", 13_752, 491_722, 767, 10, name="Computers", num_splits=0),
+    "amazon_photo": _pyg("Amazon", 7_650, 238_162, 745, 8, name="Photo", num_splits=0),
+    "coauthor_cs": _pyg("Coauthor", 18_333, 163_788, 6_805, 15, name="CS", num_splits=0),
+    "coauthor_physics": _pyg("Coauthor", 34_493, 495_924, 8_415, 5, name="Physics", num_splits=0),
+}
