@@ -25,7 +25,7 @@ from gnntrain.planning.plan import Plan, make_plan
 from gnntrain.planning.resident import OwnPeak, mapped_from, resident
 from gnntrain.planning.store import expected_bytes, open_small_or_built
 from gnntrain.run_store import prepare_store
-from gnntrain.training.shared_buffers import SharedBuffers
+from gnntrain.training.buffers import SharedBuffers
 
 
 @pytest.fixture
