@@ -12,9 +12,9 @@ import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig
-from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build, store_name
+from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import Task
+from gnntrain.data.graph import PrepareOptions, Task
 from gnntrain.data.store import StoredGraph, StoreError
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError

@@ -75,7 +75,7 @@ def _load(path: Path) -> Arrays:
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
     with archive.open(info) as stream:
         read_header(stream, info.file_size)
-    with archive.open(info) as stream:
+        stream.seek(0)
         array: AnyArray = npy_format.read_array(stream, allow_pickle=False)
         return array
 

@@ -22,18 +22,8 @@ from gnntrain.data.arrays import (
     stored_feature_dtype,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm, index_dtype
-from gnntrain.data.graph import (
-    JSON,
-    SPLITS,
-    AnyArray,
-    FeatureRows,
-    GraphData,
-    Int64Array,
-    IntArray,
-    PrepareOptions,
-    Task,
-)
+from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm
+from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import checksums, write_seal
 from gnntrain.data.store_meta import (
@@ -60,20 +50,6 @@ from gnntrain.data.store_place import (
     remove_leftovers,
     temporary_sibling,
 )
-
-__all__ = [
-    "JSON",
-    "FeatureRows",
-    "GraphData",
-    "Int64Array",
-    "IntArray",
-    "OpenedStore",
-    "PrepareOptions",
-    "Task",
-    "open_or_build",
-    "store_name",
-    "write_store",
-]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.ogb_data import OGBBuilder
-from gnntrain.data.pyg_data import PyGBuilder, from_pyg
+from gnntrain.data.pyg_data import PyGBuilder
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
@@ -87,6 +87,8 @@ class PackageBuilder:
             made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
+                from gnntrain.data.pyg_graph import from_pyg
+
                 graph = from_pyg(graph, name, split=self._config.split)
         except UserError:
             raise

@@ -107,10 +107,10 @@ class Graph:
 
     nodes: Mapping[NodeType, Nodes]
     edges: Mapping[EdgeType, Edges]
-    dataset: str
-    task: Task
-    metric: str
-    num_classes: int
+    dataset: str = "graph"
+    task: Task = "multiclass"
+    metric: str = "accuracy"
+    num_classes: int = 1
     class_names: list[str] | list[int] | None = None
     ogb_name: str | None = None
 
@@ -202,6 +202,11 @@ def _only(entries: Mapping[Any, _Entry], what: str) -> _Entry:
         raise ValueError(f"the graph has {len(entries)} {what}: choose one by its name")
     (entry,) = entries.values()
     return entry
+
+
+def index_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The smaller of int32 and int64 that holds every node id."""
+    return np.dtype(np.int32 if num_nodes - 1 <= np.iinfo(np.int32).max else np.int64)
 
 
 @runtime_checkable

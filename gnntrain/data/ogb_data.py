@@ -19,11 +19,10 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
@@ -31,15 +30,12 @@ from gnntrain.data.graph import (
     GraphData,
     Int64Array,
     Task,
+    index_dtype,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.data.ogb import ogb_nodeproppred
-from gnntrain.data.raw_files import RawLayout, default_root, find_or_download
-from gnntrain.data.targets import check_split_number
+from gnntrain.data.raw_files import PublishedBuilder, RawLayout
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import BuiltinConfig
 
 # Raised when the same raw files of a data set with inverse edges give another graph.
 # 2: self loops are doubled.
@@ -50,37 +46,13 @@ _METRICS = {"acc": "accuracy", "rocauc": "roc_auc"}
 _CHUNK = 1 << 24
 
 
-class OGBBuilder:
+class OGBBuilder(PublishedBuilder):
     """Builds a data set of `PUBLISHED` that is OGB's."""
 
-    def __init__(self, config: BuiltinConfig) -> None:
-        check_split_number(config.name, config.split, 1)
-        self.dataset = config.name
-        self.given_root = config.root
-
     def identity(self) -> dict[str, JSON]:
-        """What makes the graph; the folder counts only as named, so that raw files may go."""
-        identity: dict[str, JSON] = {"dataset": self.dataset, "split": 0, "root": self.given_root}
-        doubled = PUBLISHED[self.dataset].edges_once  # OGB's table says so too, after seconds
-        return identity | {"reading": _READING} if doubled else identity
-
-    def build(self) -> GraphData:
-        """Read the raw files, downloaded if need be.
-
-        Raises:
-            UserError: The raw files are neither there nor to be had, or cannot be read.
-        """
-        root = Path(self.given_root) if self.given_root is not None else default_root()
-        folder = find_or_download(root, self._layout(), self._download)
-        self._check_release(folder)
-        try:
-            return self._read(folder)
-        except Exception as error:  # of gzip, zlib, zipfile, pyarrow, pandas, NumPy
-            raise UserError(
-                f"dataset={self.dataset}: the raw files in {folder} cannot be read "
-                f"({type(error).__name__}: {error}).",
-                "They may be incomplete: remove them to have them downloaded again.",
-            ) from error
+        """As for all; data sets with inverse edges have a version of how they are read, too."""
+        doubled = self.published.edges_once  # OGB's table says so too, after seconds
+        return super().identity() | ({"reading": _READING} if doubled else {})
 
     @cached_property
     def _meta(self) -> Mapping[str, str]:
@@ -96,7 +68,7 @@ class OGBBuilder:
         """Whether the files hold one direction of each edge, and OGB adds the other."""
         return self._meta["add_inverse_edge"] == "True"
 
-    def _layout(self) -> RawLayout:
+    def layout(self) -> RawLayout:
         own = self.dataset.replace("-", "_")
         places = (own, f"ogb/{own}", self._meta["download_name"], "")
         if self._meta["binary"] == "True":
@@ -109,7 +81,7 @@ class OGBBuilder:
         split = [f"split/{self._meta['split']}/{name}" for name in _SPLIT_FILES.values()]
         return RawLayout(self.dataset, places, (*(f"raw/{name}" for name in raw), *split))
 
-    def _download(self, scratch: Path) -> Path:
+    def download(self, scratch: Path) -> Path:
         ogb_nodeproppred()
         from ogb.utils.url import download_url, extract_zip
 
@@ -135,7 +107,8 @@ class OGBBuilder:
                 "Move that folder away to have the right one downloaded.",
             )
 
-    def _read(self, folder: Path) -> GraphData:
+    def read(self, folder: Path) -> GraphData:
+        self._check_release(folder)
         read = _read_binary if self._meta["binary"] == "True" else _read_tables
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
         num_tasks = int(self._meta["num tasks"])
@@ -182,8 +155,7 @@ def _flags(labels: AnyArray) -> AnyArray:
 def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
     num_nodes = _single_number(raw / "num-node-list.csv.gz")
     num_edges = _single_number(raw / "num-edge-list.csv.gz")
-    ids = np.dtype(np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64)
-    edges = _read_table(raw / "edge.csv.gz", num_edges, ids, columns_apart=True)
+    edges = _read_table(raw / "edge.csv.gz", num_edges, index_dtype(num_nodes), columns_apart=True)
     labels = _read_table(raw / "node-label.csv.gz", num_nodes, np.dtype(np.float32))
     if meta["has_node_attr"] == "True":
         features = _read_table(raw / "node-feat.csv.gz", num_nodes, np.dtype(np.float32))
@@ -289,8 +261,7 @@ def _edge_rows(edge_index: AnyArray | StreamedRows, num_nodes: int) -> tuple[Any
     if isinstance(edge_index, np.ndarray):
         return edge_index[0], edge_index[1]
     num_edges = edge_index.shape[1]
-    small = num_nodes <= np.iinfo(np.int32).max
-    ends = np.empty(2 * num_edges, np.int32 if small else np.int64)
+    ends = np.empty(2 * num_edges, index_dtype(num_nodes))
     for start in range(0, len(ends), _CHUNK):
         stop = min(start + _CHUNK, len(ends))
         chunk = edge_index.values(start, stop)

@@ -1,4 +1,4 @@
-"""Graphs behind PyG's interfaces `FeatureStore` and `GraphStore`, and graphs made from them.
+"""Graphs behind PyG's interfaces `FeatureStore` and `GraphStore`, and graphs made from PyG's.
 
 Apart from `gnntrain.data.graph`, because importing PyG takes a second.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch_geometric.typing
 from torch import Tensor
-from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from gnntrain.data.csc import in_edges
@@ -27,10 +27,18 @@ from gnntrain.data.graph import (
     EdgeType,
     FeatureDtype,
     Graph,
+    GraphData,
+    Int64Array,
     Nodes,
     NodeType,
 )
-from gnntrain.data.targets import infer_task
+from gnntrain.data.targets import (
+    check_split_number,
+    infer_task,
+    labelled_graph,
+    random_split,
+    smallest_int,
+)
 from gnntrain.metrics import DEFAULT_METRICS
 
 # Mapped pages are read-only, which torch has no notion of; nothing here writes to them.
@@ -173,7 +181,6 @@ def graph_of(
     graph_store: GraphStore,
     *,
     dataset: str = "graph",
-    metric: str | None = None,
 ) -> Graph:
     """A graph in memory from PyG's interfaces: a `Data`, a `HeteroData`, or a store of your own.
 
@@ -182,7 +189,6 @@ def graph_of(
             `train_mask`, `val_mask` and `test_mask`, as `PyGGraph` describes them.
         graph_store: Has the edges in any layout.
         dataset: Name of the data set.
-        metric: Metric of the data set; None: the usual one of its task.
 
     Raises:
         ValueError: Not exactly one node type has labels.
@@ -200,14 +206,13 @@ def graph_of(
     labels = [each.labels for each in nodes.values() if each.labels is not None]
     if len(labels) != 1:
         raise ValueError(f"{len(labels)} node types have labels instead of one")
-    num_classes = labels[0].shape[1] if labels[0].ndim == 2 else int(labels[0].max()) + 1
-    task = infer_task(labels[0], num_classes)
+    task, num_classes = infer_task(labels[0])
     return Graph(
         nodes=nodes,
         edges=_edges_by_type(graph_store, nodes),
         dataset=dataset,
         task=task,
-        metric=metric or DEFAULT_METRICS[task],
+        metric=DEFAULT_METRICS[task],
         num_classes=num_classes,
     )
 
@@ -221,10 +226,7 @@ def _nodes_of(tensors: Mapping[str, Tensor]) -> Nodes:
         x = x.float()
     feature_dtype = _ARRAY_TYPES[x.dtype]
     stored = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
-    labels: AnyArray | None = None
-    if y is not None:
-        y = y[:, 0] if y.shape[1:] == (1,) else y
-        labels = y.numpy().astype(np.int32 if y.dim() == 1 else np.uint8)
+    labels = None if y is None else _labels_of(y)
     splits = {
         split: np.flatnonzero(tensors[name].numpy())
         for name, split in _MASKS.items()
@@ -247,3 +249,59 @@ def _edges_by_type(store: GraphStore, nodes: Mapping[NodeType, Nodes]) -> dict[E
         )
         for name in src
     }
+
+
+def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
+    """A PyG `Data` object as `GraphData`.
+
+    Labels are taken from `y`: one column of integers (−1: unlabelled) is a binary task for two
+    classes and multi-class for more; several columns of 0 and 1 are multi-label. Splits come
+    from `train_mask`, `val_mask`, `test_mask`: boolean `[num_nodes]`, or `[num_nodes,
+    num_splits]` of which `split` picks one. A graph without any mask is split at random, 60 %
+    train, 20 % val, 20 % test over its labelled nodes, in the way numbered by `split`.
+
+    Args:
+        data: A homogeneous graph with `edge_index` and `y`; `x` and a one-dimensional
+            `edge_weight` are optional.
+        dataset: Name of the data set.
+        split: Which split.
+
+    Raises:
+        UserError: There is no split of this number.
+    """
+    labels = _labels_of(data.y)
+    src, dst = (smallest_int(_array(ends), len(labels)) for ends in data.edge_index)
+    weight = data.edge_weight if "edge_weight" in data else None
+    return labelled_graph(
+        dataset,
+        src,
+        dst,
+        labels,
+        _splits_of(data, labels, dataset, split),
+        None if data.x is None else _array(data.x.to_dense()),
+        None if weight is None or weight.dim() != 1 else _array(weight.float()),
+    )
+
+
+def _array(tensor: Tensor) -> AnyArray:
+    array: AnyArray = tensor.detach().cpu().numpy()
+    return array
+
+
+def _labels_of(y: Tensor) -> AnyArray:
+    labels = _array(y[:, 0] if y.shape[1:] == (1,) else y)
+    return labels.astype(np.int32 if labels.ndim == 1 else np.uint8)
+
+
+def _splits_of(data: Data, labels: AnyArray, dataset: str, split: int) -> dict[str, Int64Array]:
+    masks = {
+        name: _array(data[mask]).reshape(len(labels), -1)
+        for mask, name in _MASKS.items()
+        if mask in data
+    }
+    if not masks:
+        labelled = np.ones(len(labels), bool) if labels.ndim == 2 else labels >= 0
+        return random_split(np.flatnonzero(labelled), split)
+    check_split_number(dataset, split, min(mask.shape[1] for mask in masks.values()))
+    none = np.zeros((0, split + 1), bool)
+    return {name: np.flatnonzero(masks.get(name, none)[:, split]) for name in SPLITS}

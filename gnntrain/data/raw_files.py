@@ -1,4 +1,4 @@
-"""Where a data set's raw files lie, and how they get there when they do not."""
+"""Published data sets: where their raw files lie, how they get there, and who reads them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ import socket
 import sys
 import tempfile
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import platformdirs
 
+from gnntrain.config.published import PUBLISHED
+from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import BuiltinConfig
 
 STALL_SECONDS = 30.0
 """A download that gives no byte for this long has failed."""
@@ -46,6 +54,58 @@ class RawLayout:
     places: tuple[str, ...]
     files: tuple[str, ...]
     strangers: frozenset[str] = frozenset()
+
+
+class PublishedBuilder(ABC):
+    """Builds a data set of `PUBLISHED` from its raw files.
+
+    Raises:
+        UserError: The data set has no split of the number that is asked for.
+    """
+
+    def __init__(self, config: BuiltinConfig) -> None:
+        self.dataset = config.name
+        self.published = PUBLISHED[config.name]
+        self.split = config.split
+        self.given_root = config.root
+        if self.published.num_splits:
+            check_split_number(self.dataset, self.split, self.published.num_splits)
+
+    def identity(self) -> dict[str, JSON]:
+        """What makes the graph; the folder counts only as named, so that raw files may go."""
+        return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
+
+    def build(self) -> GraphData:
+        """Read the raw files, downloaded if need be.
+
+        Raises:
+            UserError: The raw files are neither there nor to be had, or cannot be read.
+        """
+        root = Path(self.given_root) if self.given_root is not None else default_root()
+        raw_dir = find_or_download(root, self.layout(), self.download)
+        try:
+            return self.read(raw_dir)
+        except UserError:
+            raise
+        except Exception as error:  # whatever PyG, zipfile, pyarrow, pandas or NumPy raise
+            raise UserError(
+                f"dataset={self.dataset}: the raw files in {raw_dir} cannot be read "
+                f"({type(error).__name__}: {error}).",
+                "They may be incomplete or not the original: remove them to have them downloaded "
+                "again.",
+            ) from error
+
+    @abstractmethod
+    def layout(self) -> RawLayout:
+        """How the raw files may lie."""
+
+    @abstractmethod
+    def download(self, scratch: Path) -> Path:
+        """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
+
+    @abstractmethod
+    def read(self, raw_dir: Path) -> GraphData:
+        """Read the raw files, which lie in `raw_dir`."""
 
 
 def find_raw(root: Path, layout: RawLayout) -> Path | None:
@@ -93,10 +153,8 @@ def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], P
         UserError: The files are not there and cannot be downloaded; says which go where.
     """
     found = find_raw(root, layout)
-    return found if found is not None else _download(root, layout, download)
-
-
-def _download(root: Path, layout: RawLayout, download: Callable[[Path], Path]) -> Path:
+    if found is not None:
+        return found
     target = root / layout.places[0]
     try:
         with _scratch_folder(root, layout.dataset) as scratch, _patient_network():
@@ -157,10 +215,8 @@ def _patient_network() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep what PyG and OGB print to themselves; a progress bar stays on a terminal."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        if not sys.stderr.isatty():
-            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+    stderr = sys.stderr if sys.stderr.isatty() else io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         yield
 
 

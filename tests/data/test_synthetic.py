@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnntrain.data import pair_draws
-from gnntrain.data.build import GraphData, PrepareOptions, write_store
-from gnntrain.data.graph import FeatureRows
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.pair_draws import alias_tables
 from gnntrain.data.synthetic import synthetic_graph
 from gnntrain.errors import UserError
