@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -98,12 +98,8 @@ def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedSto
 
 
 def _options(dataset: DatasetConfig) -> PrepareOptions:
-    return PrepareOptions(
-        to_undirected=dataset.to_undirected,
-        add_self_loops=dataset.add_self_loops,
-        normalize_features=dataset.normalize_features,
-        feature_dtype=dataset.feature_dtype,
-    )
+    names = [field.name for field in fields(PrepareOptions)]
+    return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
 
 def store_folder(dataset: DatasetConfig) -> Path:

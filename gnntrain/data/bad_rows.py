@@ -6,12 +6,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gnntrain.data.graph import Int64Array
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.data.tables import Table
 
 NUM_SHOWN = 10
 
@@ -19,18 +22,6 @@ Record = Sequence[str]
 """One row's fields as text."""
 
 _logger = logging.getLogger("gnntrain")
-
-
-class RowSource(Protocol):
-    """A file whose rows can be looked up again, for a message about them (see `Table`)."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def unit(self) -> str: ...
-
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]: ...
 
 
 class BadRows:
@@ -49,7 +40,7 @@ class BadRows:
 
     def add(
         self,
-        source: RowSource,
+        source: Table,
         rows: Int64Array,
         reason: Callable[[Record], str],
         hint: str = "",

@@ -41,13 +41,12 @@ from gnntrain.data.store_meta import (
     read_meta,
 )
 from gnntrain.data.store_place import (
+    clear_place,
     disk_errors,
     disk_full,
     free_bytes,
     locked,
     move_into_place,
-    refuse_foreign,
-    remove_leftovers,
     temporary_sibling,
 )
 
@@ -110,8 +109,7 @@ def open_or_build(
         if store is not None:
             reason = "opened: another process has just built it"
             return OpenedStore(store, False, reason, time.perf_counter() - begin)
-        refuse_foreign(path)
-        remove_leftovers(path.parent, path.name)
+        clear_place(path)
         store = _write(path, builder(), options, identity)
     return OpenedStore(store, True, problem, time.perf_counter() - begin)
 
@@ -129,8 +127,7 @@ def write_store(
     """
     path = Path(path).absolute()
     with locked(path):
-        refuse_foreign(path)
-        remove_leftovers(path.parent, path.name)
+        clear_place(path)
         return _write(path, data, options, identity)
 
 

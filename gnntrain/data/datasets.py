@@ -40,18 +40,18 @@ class SyntheticBuilder:
     """Builds a random graph."""
 
     def __init__(self, config: SyntheticConfig) -> None:
-        self._name = config.name
-        self._options = config.model_dump(exclude=set(DatasetConfig.model_fields))
+        self._config = config
 
     def identity(self) -> dict[str, JSON]:
         """The graph's sizes, shares and seed."""
-        return {"dataset": self._name, **self._options}
+        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return {"dataset": self._config.name, **options}
 
     def build(self) -> GraphData:
         """Generate the graph."""
         from gnntrain.data.synthetic import synthetic_graph
 
-        return replace(synthetic_graph(**self._options), dataset=self._name)
+        return synthetic_graph(self._config)
 
 
 class PackageBuilder:

@@ -166,7 +166,8 @@ def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
 
 def _read_ids(path: Path) -> Int64Array:
     """The only column of a headerless csv.gz."""
-    return np.concatenate([column for (column,) in _table_blocks(path, np.dtype(np.int64))])
+    blocks = _table_blocks(path, np.dtype(np.int64), None)
+    return np.concatenate([column for _, (column,) in blocks])
 
 
 def _single_number(path: Path) -> int:
@@ -180,25 +181,23 @@ def _read_table(
 
     `columns_apart` lays each column out contiguously.
     """
-    table: AnyArray | None = None
-    done = 0
-    for block in _table_blocks(path, dtype):
-        if table is None:
-            order: Any = "F" if columns_apart else "C"
-            table = np.empty((num_rows, len(block)), dtype, order)
-        stop = done + len(block[0])
-        if stop > num_rows:
-            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
+    table: AnyArray = np.empty((num_rows, 0), dtype)
+    for rows, block in _table_blocks(path, dtype, num_rows):
+        if rows.start == 0:
+            table = np.empty((num_rows, len(block)), dtype, "F" if columns_apart else "C")
         for index, column in enumerate(block):
-            table[done:stop, index] = column
-        done = stop
-    if table is None or done < num_rows:
-        raise ValueError(f"{path.name} has {done} rows instead of {num_rows}")
+            table[rows, index] = column
     return table
 
 
-def _table_blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[AnyArray]]:
-    """Columns of a headerless csv.gz, some thousands of rows at a time."""
+def _table_blocks(
+    path: Path, dtype: np.dtype[Any], num_rows: int | None
+) -> Iterator[tuple[slice, list[AnyArray]]]:
+    """Columns of a headerless csv.gz, some thousands of rows at a time, and which rows they are.
+
+    Raises:
+        ValueError: A number is missing, or there are not `num_rows` rows, where that is known.
+    """
     import gzip
 
     import pyarrow as pa
@@ -214,10 +213,17 @@ def _table_blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[AnyArray]]:
             column_types=dict.fromkeys(names, pa.from_numpy_dtype(dtype))
         ),
     )
+    end = 0
     for batch in reader:
+        rows = slice(end, end + batch.num_rows)
+        end = rows.stop
+        if num_rows is not None and end > num_rows:
+            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
         if dtype.kind == "i" and any(column.null_count for column in batch.columns):
             raise ValueError(f"{path.name} has a row with a missing number")
-        yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+        yield rows, [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+    if num_rows is not None and end < num_rows:
+        raise ValueError(f"{path.name} has {end} rows instead of {num_rows}")
 
 
 def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray:
@@ -227,22 +233,15 @@ def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray
     node features for ogbn-proteins in this way; it has none. One block of rows is in memory at a
     time.
     """
-    sums: AnyArray | None = None
+    sums: AnyArray = np.zeros((num_nodes, 0))
     num_in_edges = np.zeros(num_nodes)
-    done = 0
-    for block in _table_blocks(path, np.dtype(np.float32)):
-        stop = done + len(block[0])
-        src, dst = edges[done:stop, 0], edges[done:stop, 1]
-        if len(src) < len(block[0]):
-            raise ValueError(f"{path.name} has more rows than there are edges")
-        sums = np.zeros((num_nodes, len(block))) if sums is None else sums
-        for ends in (dst, src):
+    for rows, block in _table_blocks(path, np.dtype(np.float32), len(edges)):
+        if rows.start == 0:
+            sums = np.zeros((num_nodes, len(block)))
+        for ends in (edges[rows, 1], edges[rows, 0]):
             num_in_edges += np.bincount(ends, minlength=num_nodes)
             for index, column in enumerate(block):
                 sums[:, index] += np.bincount(ends, column, minlength=num_nodes)
-        done = stop
-    if sums is None or done < len(edges):
-        raise ValueError(f"{path.name} has {done} rows instead of {len(edges)}")
     return (sums / np.maximum(num_in_edges, 1)[:, None]).astype(np.float32)
 
 

@@ -73,7 +73,7 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         self._graph = graph
         self._is_homogeneous = len(graph.nodes) == len(graph.edges) == 1
         # What had to be converted is kept, so that it is converted once.
-        self._tensors: dict[tuple[NodeType, str], Tensor] = {}
+        self._tensors: dict[tuple[NodeType | EdgeType, str], Tensor | None] = {}
         self._edge_index: dict[EdgeType, tuple[Tensor, Tensor]] = {}
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
@@ -96,32 +96,21 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         ]
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
-        if isinstance(attr.group_name, tuple):
-            tensor = self._edge_tensor(attr.group_name, attr.attr_name)
-        else:
-            tensor = self._node_tensor(attr.group_name, attr.attr_name)
-        if tensor is None or attr.index is None:
-            return tensor
-        return tensor[attr.index]
+        group = attr.group_name
+        if group is None and self._is_homogeneous:
+            (group,) = self._graph.nodes
+        if (group, attr.attr_name) not in self._tensors:
+            self._tensors[group, attr.attr_name] = self._new_tensor(group, attr.attr_name)
+        tensor = self._tensors[group, attr.attr_name]
+        return tensor if tensor is None or attr.index is None else tensor[attr.index]
 
-    def _edge_tensor(self, name: EdgeType, attribute: str) -> Tensor | None:
-        edges = self._graph.edges.get(name)
+    def _new_tensor(self, group: NodeType | EdgeType, attribute: str) -> Tensor | None:
+        if group in self._graph.nodes:
+            return _tensor_of(self._graph.nodes[cast(NodeType, group)], attribute)
+        edges = self._graph.edges.get(cast(EdgeType, group))
         if edges is None or edges.weight is None or attribute != "edge_weight":
             return None
         return torch.from_numpy(edges.weight)
-
-    def _node_tensor(self, name: NodeType | None, attribute: str) -> Tensor | None:
-        if name is None and self._is_homogeneous:
-            (name,) = self._graph.nodes
-        nodes = self._graph.nodes.get(str(name))
-        if nodes is None:
-            return None
-        if (str(name), attribute) not in self._tensors:
-            tensor = _tensor_of(nodes, attribute)
-            if tensor is None:
-                return None
-            self._tensors[str(name), attribute] = tensor
-        return self._tensors[str(name), attribute]
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         tensor = self._get_tensor(attr)

@@ -356,7 +356,7 @@ def test_raw_files_that_are_broken_are_a_users_error(tmp_path: Path) -> None:
     for name in ("reddit_data.npz", "reddit_graph.npz"):
         with zipfile.ZipFile(raw / name, "w") as archive:
             archive.writestr("feature.npy", b"nothing")
-    with pytest.raises(UserError, match="the raw files in .* cannot be read"):
+    with pytest.raises(UserError, match=r"the raw files in .* cannot be read"):
         build("reddit", tmp_path)
 
 
