@@ -28,8 +28,8 @@ class BadRows:
     """Collects bad rows over several files.
 
     Args:
-        policy: "error": `settle` raises with the first rows and the total. "skip": the rows
-            are left out and `settle` warns with the same report.
+        policy: "error": `report` raises with the first rows and the total. "skip": the rows
+            are left out and `report` warns with the same report.
     """
 
     def __init__(self, policy: Literal["error", "skip"]) -> None:
@@ -58,7 +58,7 @@ class BadRows:
         if hint:
             self._hints[hint] = None
 
-    def settle(self) -> None:
+    def report(self) -> None:
         """Report what was added so far, if anything.
 
         Raises:

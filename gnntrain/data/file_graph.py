@@ -50,7 +50,7 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
     src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
-    bad.settle()
+    bad.report()
     return GraphData(
         dataset="files",
         num_nodes=index.num_nodes,
@@ -102,8 +102,8 @@ def _read_nodes(columns: Columns, bad: BadRows) -> Rows:
     strict = bad if "id" in nodes.columns else BadRows("error")
     names = columns.names_of_numbers
     nodes = nodes.drop(~is_finite(nodes.matrix), strict, lambda row: _not_finite(row, names))
-    strict.settle()
-    bad.settle()
+    strict.report()
+    bad.report()
     if "id" not in nodes.columns and len(nodes) < nodes.end:
         raise UserError(
             f"{path} has bad rows and no node ids.",

@@ -49,7 +49,7 @@ class Nodes:
         features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits.
         feature_dtype: Which of the three.
         labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
-            `[num_nodes, num_classes]`; None where nothing is to be learnt of these nodes.
+            `[num_nodes, num_classes]`; None for nodes without labels.
         splits: Node ids of "train", "val" and "test", int64, ascending, each once.
         ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
     """
@@ -246,7 +246,7 @@ class GraphData:
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         class_names: The classes in the user's words (where a node has several labels: the labels),
             int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
-        labelled: False for a graph that nothing is to be learnt from: it needs no training node.
+        labelled: False for a graph to predict on only: it needs no training node.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
         ogb_name: Name of the OGB evaluator to use, if any.
     """

@@ -157,7 +157,7 @@ def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], P
         return found
     target = root / layout.places[0]
     try:
-        with _scratch_folder(root, layout.dataset) as scratch, _patient_network():
+        with _scratch_folder(root, layout.dataset) as scratch, _network_timeouts():
             fetched = download(scratch)
             _check_whole(fetched, layout.files)
             _install(fetched, target, layout.files)
@@ -176,7 +176,7 @@ def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], P
 
 @contextlib.contextmanager
 def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
-    """An empty folder in `root`, hence on its file system; it and a root made for it go again."""
+    """An empty folder in `root`, for a while; a `root` made for it goes, too, if it stays empty."""
     made = [folder for folder in (root, *root.parents) if not folder.exists()]
     root.mkdir(parents=True, exist_ok=True)
     try:
@@ -189,39 +189,35 @@ def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _patient_network() -> Iterator[None]:
+def _network_timeouts() -> Iterator[None]:
     """No download hangs: sockets and fsspec's HTTP client give up on a silent server."""
     import aiohttp
     from fsspec.config import conf  # type: ignore[import-untyped]  # it has no types
 
-    before = socket.getdefaulttimeout()
+    timeout_before, conf_before = socket.getdefaulttimeout(), dict(conf)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
-    previous = {scheme: conf.get(scheme) for scheme in ("http", "https")}
-    for scheme in previous:
-        conf[scheme] = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    options = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    conf.update(http=options, https=options)
     socket.setdefaulttimeout(STALL_SECONDS)
     try:
         with quiet():
             yield
     finally:
-        socket.setdefaulttimeout(before)
-        for scheme, value in previous.items():
-            if value is None:
-                conf.pop(scheme, None)
-            else:
-                conf[scheme] = value
+        socket.setdefaulttimeout(timeout_before)
+        conf.clear()
+        conf.update(conf_before)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what PyG and OGB print to themselves; a progress bar stays on a terminal."""
+    """Suppress what PyG and OGB print; on a terminal, progress bars stay."""
     stderr = sys.stderr if sys.stderr.isatty() else io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         yield
 
 
 def _check_whole(folder: Path, files: Sequence[str]) -> None:
-    """A connection that closes early leaves a short file and no error: look."""
+    """Refuse truncated files: a connection that closes early raises no error."""
     for name in files:
         path = folder / name
         if not path.is_file() or path.stat().st_size == 0:

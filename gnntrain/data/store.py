@@ -13,8 +13,6 @@ from gnntrain.data.graph import SPLITS, AnyArray, Edges, FeatureDtype, Graph, No
 from gnntrain.data.store_files import checksums, is_sealed, map_array, stamps_of, write_seal
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 
-__all__ = ["StoreError", "StoredGraph"]
-
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class StoredGraph(Graph):
@@ -37,7 +35,7 @@ class StoredGraph(Graph):
         Args:
             path: The store's directory.
             check: Verify all checksums if a file was touched since they were last verified.
-                False spares worker processes what their parent has just done.
+                False in worker processes, whose parent has just done so.
 
         Raises:
             StoreError: Something is missing, damaged, or of another format version.

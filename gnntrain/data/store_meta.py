@@ -1,4 +1,4 @@
-"""What `meta.json` of a graph store says, and whether it can be believed."""
+"""`meta.json` of a graph store: its schema and its checks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class StoreMeta(_Meta):
 
 
 def canonical_json(value: object) -> str:
-    """The one spelling of `value` that digests and names are taken over."""
+    """JSON of `value` with sorted keys and no blanks, from which digests are computed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -133,7 +133,7 @@ def read_meta(path: Path) -> StoreMeta:
 
 
 def _check_arrays(path: Path, meta: StoreMeta) -> None:
-    """What the arrays are said to be must fit the sizes, or a kernel would read beyond them."""
+    """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them."""
     num_nodes, num_edges = meta.node_types[0].num_nodes, meta.edge_types[0].num_edges
     names = r"int64|\|S[1-9][0-9]*"
     expected: dict[str, tuple[str, tuple[int, ...]]] = {

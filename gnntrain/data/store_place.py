@@ -64,7 +64,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn what the disk may refuse into sentences."""
+    """Turn errors of the disk into UserError and RunError."""
     try:
         yield
     except OSError as error:

@@ -19,8 +19,8 @@ from gnntrain.data import store_files
 from gnntrain.data.arrays import npy_header
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import PrepareOptions
-from gnntrain.data.store import StoredGraph, StoreError
-from gnntrain.data.store_meta import digest_of
+from gnntrain.data.store import StoredGraph
+from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import RunError
 from tests.data.oracles import small_graph
 
