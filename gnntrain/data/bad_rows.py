@@ -29,7 +29,7 @@ class BadRows:
 
     Args:
         policy: "error": `report` raises with the first rows and the total. "skip": the rows
-            are left out and `report` warns with the same report.
+            are left out and `report` warns with the same text.
     """
 
     def __init__(self, policy: Literal["error", "skip"]) -> None:

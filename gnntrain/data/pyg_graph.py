@@ -88,12 +88,13 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """The edge index of each edge type, in CSC layout."""
-        return [
-            EdgeAttr(
-                None if self._is_homogeneous else name, EdgeLayout.CSC, size=self._size_of(name)
-            )
-            for name in self._graph.edges
-        ]
+        attrs = []
+        for name in self._graph.edges:
+            src, _, dst = name
+            size = len(self._graph.nodes[src]), len(self._graph.nodes[dst])
+            shown = None if self._is_homogeneous else name
+            attrs.append(EdgeAttr(shown, EdgeLayout.CSC, size=size))
+        return attrs
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
         group = attr.group_name
@@ -132,10 +133,6 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         return False
 
     _put_tensor = _remove_tensor = _put_edge_index = _remove_edge_index = _refuse
-
-    def _size_of(self, name: EdgeType) -> tuple[int, int]:
-        """Number of source and of destination nodes."""
-        return len(self._graph.nodes[name[0]]), len(self._graph.nodes[name[2]])
 
 
 def _tensor_of(nodes: Nodes, attribute: str) -> Tensor | None:
