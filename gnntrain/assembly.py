@@ -14,12 +14,11 @@ from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.features import CopiedFeatures, InPlaceFeatures, stored_rows
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.tasks import NodeClassification, Task
 from gnntrain.tasks.node_classification import Labels
-from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
+from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import (
     Evaluator,
     Inferred,
@@ -28,7 +27,6 @@ from gnntrain.training.evaluation import (
     infer_by_batch,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.shared_buffers import SharedBuffers
 
 # Sampled evaluation must not draw what training draws.
 _EVALUATION_STREAM = 0x45564131
@@ -68,6 +66,7 @@ class Parts:
             context,
             needs_of(self.model),
             self.plan(),
+            self.task.targets,
             uses_graph=isinstance(self.model, PlainModel) or self.model.uses_graph,
         )
 
@@ -82,7 +81,7 @@ class Parts:
 
     def plan(self) -> SeedPlan:
         """Which training nodes this rank takes when."""
-        config, seeds = self.config, self.store.split("train")
+        config, seeds = self.config, self.task.seeds("train")
         full = config.sampler.name == "full"
         return SeedPlan(
             seeds,
@@ -147,16 +146,19 @@ class Parts:
 
     def _layerwise(self) -> LayerwiseEvaluator:
         all_ranks = self.config.evaluation.ranks == "all"
-        common = self.store, InPlaceFeatures.of(self.store), self.context, self._scratch()
-        if self.context.device.type != "cuda":
-            return LayerwiseEvaluator(*common, task=self.task, all_ranks=all_ranks)
+        store, context, host = self.store, self.context, self._scratch()
+        if context.device.type != "cuda":
+            return LayerwiseEvaluator(store, context, host, task=self.task, all_ranks=all_ranks)
         samples = self.config.sampler.name == "neighbor"
-        graph = self.loaders.graph if samples and self.loaders.samples_on_gpu else None
-        # What mini-batches read; where there are none, what the host copies.
-        copied = CopiedFeatures(stored_rows(self.store), self.context.device)
-        placed = self.loaders.features if samples else copied
-        return DeviceLayerwiseEvaluator(
-            *common, task=self.task, all_ranks=all_ranks, placed=placed, graph=graph
+        return LayerwiseEvaluator(
+            store,
+            context,
+            DeviceBuffers(context, host),
+            task=self.task,
+            all_ranks=all_ranks,
+            # What mini-batches read; where there are none, the store's pages.
+            features=self.loaders.features.select() if samples else None,
+            graph=self.loaders.graph if samples and self.loaders.samples_on_gpu else None,
         )
 
     def _scratch(self) -> SharedBuffers:
@@ -168,7 +170,7 @@ class Parts:
     def _evaluation_loader(self, split: str, fan_outs: Sequence[int], all_ranks: bool) -> Loader:
         config = self.config.evaluation
         seed = self.config.trainer.seed ^ _EVALUATION_STREAM
-        nodes = self.store.split(split)
+        nodes = self.task.seeds(split)
         if config.max_steps is not None:
             # A random part of the split, the same one on any number of ranks.
             shuffled = SeedPlan(nodes, config.batch_size, seed=seed).order(0)

@@ -51,7 +51,7 @@ def break_down(place: str, what: str) -> None:
         # Ended from aside, while the main thread exchanges gradients with the others.
         patch(Trainer, "_train_step", what, from_aside=True)
     elif place == "evaluation":
-        patch(LayerwiseEvaluator, "_layer", what)
+        patch(LayerwiseEvaluator, "layer", what)
     else:
         patch(checkpoint_writer, "save_checkpoint", what)
 

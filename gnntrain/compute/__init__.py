@@ -1,8 +1,9 @@
 """Arithmetic that torch lacks: fused gathers and segment sums, as operators of torch."""
 
-from gnntrain.compute import cpu, cuda, reference
-from gnntrain.compute.ops import register
+from gnntrain.compute import cpu, cuda, reference, shapes
+from gnntrain.compute.ops import register, register_shapes
 
 register(reference, "CompositeExplicitAutograd")
 register(cpu, "CPU")
 register(cuda, "CUDA")
+register_shapes(shapes)

@@ -128,8 +128,10 @@ class Sum(NamedTuple):
 
 
 LIBRARY: Any = torch.library.Library("gnntrain", "DEF")  # type: ignore[no-untyped-call]
+_DRAWS = {"aggregate_linear", "dropout"}  # random numbers: compiled code must not repeat them
 for _name, _schema in SCHEMAS.items():
-    LIBRARY.define(_name + _schema)
+    _tags = (torch.Tag.nondeterministic_seeded,) if _name in _DRAWS else ()
+    LIBRARY.define(_name + _schema, tags=_tags)
 
 
 def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
@@ -137,6 +139,12 @@ def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
     for name in SCHEMAS:
         if hasattr(module, name):
             library.impl(name, getattr(module, name), key, allow_override=library is not LIBRARY)
+
+
+def register_shapes(module: ModuleType) -> None:
+    """Take the module's functions as what `torch.compile` is told of results."""
+    for name in SCHEMAS:
+        torch.library.register_fake(f"gnntrain::{name}", getattr(module, name), lib=LIBRARY)
 
 
 def _operator(name: str) -> Any:

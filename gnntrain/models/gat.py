@@ -6,15 +6,50 @@ from typing import Annotated, ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
+import torch_geometric.nn as pyg
 from torch import Tensor
-from torch_geometric.nn import GATConv
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, by_head, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.conv import BlockConv
 from gnntrain.sampling.block import Block
+
+
+class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's classes carry no types
+    """Σ α_uv W x_u + b over the in-neighbours u and v itself."""
+
+    has_transform = True
+
+    def transform(self, x: Tensor) -> Tensor:
+        """W x and, as one more column a head, a source's part of the score, a_src · W x.
+
+        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both, and the part
+        of the score is there wherever the row is.
+        """
+        weight, score = self._weights(self.att_src)
+        return F.linear(x, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
+
+    def propagate_block(
+        self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
+    ) -> Tensor:
+        assert isinstance(z, Tensor)  # of `transform`
+        _, score_weight = self._weights(self.att_dst)
+        score_dst = F.linear(x_dst, score_weight)
+        score_src = by_head(z, self.heads)[..., -1]
+        loop_src = by_head(z_dst, self.heads)[..., -1]
+        loop = F.leaky_relu(loop_src + score_dst, self.negative_slope)
+        weights = sum_softmax(block, score_src, score_dst, loop, self.negative_slope)
+        out = attend(block, z, z_dst, weights, self.dropout if self.training else 0.0)[..., :-1]
+        bias: Tensor = self.bias
+        return (out.flatten(1) if self.concat else out.mean(1)) + bias
+
+    def _weights(self, att: Tensor) -> tuple[Tensor, Tensor]:
+        """W as `[H, C, F]`, and the product of a (`[1, H, C]`) with it, `[H, F]`."""
+        weight = self.lin.weight.view(self.heads, self.out_channels, -1)
+        return weight, torch.einsum("hc,hcf->hf", att.squeeze(0), weight)
 
 
 def head_width(channels: int, heads: int) -> int:
@@ -62,10 +97,10 @@ class GAT(GNN):
         negative_slope: NonNegative = 0.2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
-        def make_conv(before: int, after: int, is_output: bool) -> GATConv:
+        def make_conv(before: int, after: int, is_output: bool) -> BlockGATConv:
             width = after if is_output else head_width(after, heads)
             count = output_heads if is_output else heads
-            return GATConv(
+            return BlockGATConv(
                 before,
                 width,
                 heads=count,
@@ -75,42 +110,3 @@ class GAT(GNN):
             )
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
-
-    def has_transform(self, i: int) -> bool:  # noqa: ARG002
-        return True
-
-    def transform(self, i: int, h: Tensor) -> Tensor:
-        """W h and, as one more column a head, a source's part of the score, a_src · W h.
-
-        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both, and the part
-        of the score is there wherever the row is.
-        """
-        weight, score = self._weights(i, self.conv(i).att_src)
-        return F.linear(h, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
-
-    def combine(
-        self,
-        i: int,
-        z: Tensor | LazyFeatures,
-        h_dst: Tensor,
-        z_dst: Tensor,
-        block: Block,
-    ) -> Tensor:
-        assert isinstance(z, Tensor)  # of `transform`
-        conv = self.conv(i)
-        _, score_weight = self._weights(i, conv.att_dst)
-        score_dst = F.linear(h_dst, score_weight)
-        score_src = by_head(z, conv.heads)[..., -1]
-        loop_src = by_head(z_dst, conv.heads)[..., -1]
-        slope, dropout = conv.negative_slope, conv.dropout if self.training else 0.0
-        loop = F.leaky_relu(loop_src + score_dst, slope)
-        weights = sum_softmax(block, score_src, score_dst, loop, slope)
-        out = attend(block, z, z_dst, weights, dropout)[..., :-1]
-        bias: Tensor = conv.bias
-        return (out.flatten(1) if conv.concat else out.mean(1)) + bias
-
-    def _weights(self, i: int, att: Tensor) -> tuple[Tensor, Tensor]:
-        """W as `[H, C, F]`, and the product of a (`[1, H, C]`) with it, `[H, F]`."""
-        conv = self.conv(i)
-        weight = conv.lin.weight.view(conv.heads, conv.out_channels, -1)
-        return weight, torch.einsum("hc,hcf->hf", att.squeeze(0), weight)

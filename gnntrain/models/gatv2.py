@@ -5,15 +5,39 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Unpack
 
 import torch.nn.functional as F
+import torch_geometric.nn as pyg
 from torch import Tensor
-from torch_geometric.nn import GATv2Conv
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.conv import BlockConv
 from gnntrain.models.gat import head_width
 from gnntrain.sampling.block import Block
+
+
+class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's classes carry no types
+    """Σ α_uv W_l x_u + b over the in-neighbours u and v itself."""
+
+    has_transform = True
+
+    def transform(self, x: Tensor) -> Tensor:
+        z: Tensor = self.lin_l(x)
+        return z
+
+    def propagate_block(
+        self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
+    ) -> Tensor:
+        assert isinstance(z, Tensor)  # of `transform`
+        right: Tensor = self.lin_r(x_dst)
+        att = self.att.squeeze(0)
+        score = pair_score(block, z, right, att, self.negative_slope)
+        pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
+        weights = edge_softmax(block, score, (pair * att).sum(-1))
+        out = attend(block, z, z_dst, weights, self.dropout if self.training else 0.0)
+        bias: Tensor = self.bias
+        return (out.flatten(1) if self.concat else out.mean(1)) + bias
 
 
 class GATv2(GNN):
@@ -46,10 +70,10 @@ class GATv2(GNN):
         negative_slope: NonNegative = 0.2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
-        def make_conv(before: int, after: int, is_output: bool) -> GATv2Conv:
+        def make_conv(before: int, after: int, is_output: bool) -> BlockGATv2Conv:
             width = after if is_output else head_width(after, heads)
             count = output_heads if is_output else heads
-            return GATv2Conv(
+            return BlockGATv2Conv(
                 before,
                 width,
                 heads=count,
@@ -59,30 +83,3 @@ class GATv2(GNN):
             )
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
-
-    def has_transform(self, i: int) -> bool:  # noqa: ARG002
-        return True
-
-    def transform(self, i: int, h: Tensor) -> Tensor:
-        z: Tensor = self.conv(i).lin_l(h)
-        return z
-
-    def combine(
-        self,
-        i: int,
-        z: Tensor | LazyFeatures,
-        h_dst: Tensor,
-        z_dst: Tensor,
-        block: Block,
-    ) -> Tensor:
-        assert isinstance(z, Tensor)  # of `transform`
-        conv = self.conv(i)
-        right: Tensor = conv.lin_r(h_dst)
-        att = conv.att.squeeze(0)
-        score = pair_score(block, z, right, att, conv.negative_slope)
-        pair = F.leaky_relu(z_dst + right, conv.negative_slope).view(-1, *att.shape)
-        dropout = conv.dropout if self.training else 0.0
-        weights = edge_softmax(block, score, (pair * att).sum(-1))
-        out = attend(block, z, z_dst, weights, dropout)
-        bias: Tensor = conv.bias
-        return (out.flatten(1) if conv.concat else out.mean(1)) + bias

@@ -4,62 +4,42 @@ from __future__ import annotations
 
 from typing import Unpack
 
+import torch_geometric.nn as pyg
 from torch import Tensor
-from torch_geometric.nn import GCNConv
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
-from gnntrain.models.base import GNN, Scaffold, narrows
-from gnntrain.sampling.block import Block
+from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.sampling.block import Block, BlockNeeds
 
 
-class GCN(GNN):
-    """h_v ← Σ_{u ≠ v} n_v w_uv n_u W h_u + n_v² W h_v + b, with n_v = 1/√(1 + Σ_{u ≠ v} w_uv).
+class BlockGCNConv(BlockConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's classes carry no types
+    """Σ_{u ≠ v} n_v w_uv n_u W x_u + n_v² W x_v + b, with n of `Block.norm`."""
 
-    The n of every node (`Block.norm`) come from the whole graph's degrees, so that a mini-batch
-    with all neighbours gives the full graph's answer; sampled in-neighbours give an unbiased
-    estimate of the sum. Each node has one self loop of weight 1; those in the data are ignored.
+    needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
 
-    Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
-        **scaffold: See `GNN`.
-    """
+    @property
+    def has_transform(self) -> bool:
+        return narrows(self.in_channels, self.out_channels)
 
-    uses_norm = True
-    uses_weight = True
-    uses_degree = True
-    aggregates_rows = True
-
-    def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> GCNConv:
-            return GCNConv(before, after)
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
-
-    def has_transform(self, i: int) -> bool:
-        return narrows(self.conv(i).in_channels, self.conv(i).out_channels)
-
-    def transform(self, i: int, h: Tensor) -> Tensor:
-        z: Tensor = self.conv(i).lin(h) if self.has_transform(i) else h
+    def transform(self, x: Tensor) -> Tensor:
+        z: Tensor = self.lin(x) if self.has_transform else x
         return z
 
-    def linear(self, i: int, block: Block) -> AggregateLinear:
-        conv = self.conv(i)
-        return AggregateLinear(_aggregation(block), conv.lin.weight, None, conv.bias)
+    def linear(self, block: Block) -> AggregateLinear:
+        return AggregateLinear(_aggregation(block), self.lin.weight, None, self.bias)
 
-    def combine(
+    def propagate_block(
         self,
-        i: int,
-        z: Tensor | LazyFeatures,
-        h_dst: Tensor,  # noqa: ARG002
-        z_dst: Tensor,  # noqa: ARG002
         block: Block,
+        z: Tensor | LazyFeatures,
+        x_dst: Tensor,  # noqa: ARG002
+        z_dst: Tensor,  # noqa: ARG002
     ) -> Tensor:
-        conv = self.conv(i)
         rows = aggregate(z, _aggregation(block))
-        out: Tensor = (rows if self.has_transform(i) else conv.lin(rows)) + conv.bias
+        out: Tensor = (rows if self.has_transform else self.lin(rows)) + self.bias
         return out
 
 
@@ -76,3 +56,23 @@ def _aggregation(block: Block) -> Aggregation:
         loop=norm_dst.square(),
         skip_loops=True,
     )
+
+
+class GCN(GNN):
+    """h_v ← Σ_{u ≠ v} n_v w_uv n_u W h_u + n_v² W h_v + b, with n_v = 1/√(1 + Σ_{u ≠ v} w_uv).
+
+    The n of every node (`Block.norm`) come from the whole graph's degrees, so that a mini-batch
+    with all neighbours gives the full graph's answer; sampled in-neighbours give an unbiased
+    estimate of the sum. Each node has one self loop of weight 1; those in the data are ignored.
+
+    Args:
+        in_channels: Width of the input rows.
+        out_channels: Width of the outputs.
+        **scaffold: See `GNN`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
+        def make_conv(before: int, after: int, _is_output: bool) -> BlockGCNConv:
+            return BlockGCNConv(before, after)
+
+        super().__init__(make_conv, in_channels, out_channels, **scaffold)

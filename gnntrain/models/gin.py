@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from typing import ClassVar, Unpack
 
+import torch_geometric.nn as pyg
 from torch import Tensor
-from torch_geometric.nn import MLP as PyGMLP
-from torch_geometric.nn import GINConv
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import OneOrMore
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
-from gnntrain.sampling.block import Block
+from gnntrain.models.conv import BlockConv
+from gnntrain.sampling.block import Block, BlockNeeds
 
 _INNER_NORMS = {
     "none": (None, None),
     "batch": ("batch_norm", {"allow_single_element": True}),
     "layer": ("layer_norm", {"mode": "node"}),
 }
+
+
+class BlockGINConv(BlockConv, pyg.GINConv):  # type: ignore[misc]  # PyG's classes carry no types
+    """MLP((1 + ε) x_v + Σ x_u over the in-neighbours u)."""
+
+    needs = BlockNeeds(degree=True, rows=True)
+
+    def propagate_block(
+        self,
+        block: Block,
+        z: Tensor | LazyFeatures,
+        x_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        total = aggregate(z, Aggregation(block, scale=sampling_scale(block)))
+        out: Tensor = self.nn(total + (1 + self.eps) * x_dst)
+        return out
 
 
 class GIN(GNN):
@@ -36,8 +53,6 @@ class GIN(GNN):
     """
 
     config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
-    uses_degree = True
-    aggregates_rows = True
 
     def __init__(
         self,
@@ -51,26 +66,13 @@ class GIN(GNN):
         norm, norm_kwargs = _INNER_NORMS[scaffold.get("norm", "none")]
         activation = ACTIVATIONS[scaffold.get("activation", "relu")]
 
-        def make_conv(before: int, after: int, _is_output: bool) -> GINConv:
-            mlp = PyGMLP(
+        def make_conv(before: int, after: int, _is_output: bool) -> BlockGINConv:
+            mlp = pyg.MLP(
                 [before, *[after] * mlp_layers],
                 act=activation(),
                 norm=norm,
                 norm_kwargs=norm_kwargs,
             )
-            return GINConv(mlp, train_eps=train_eps)
+            return BlockGINConv(mlp, train_eps=train_eps)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
-
-    def combine(
-        self,
-        i: int,
-        z: Tensor | LazyFeatures,
-        h_dst: Tensor,
-        z_dst: Tensor,  # noqa: ARG002
-        block: Block,
-    ) -> Tensor:
-        conv = self.conv(i)
-        total = aggregate(z, Aggregation(block, scale=sampling_scale(block)))
-        out: Tensor = conv.nn(total + (1 + conv.eps) * h_dst)
-        return out

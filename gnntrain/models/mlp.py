@@ -10,7 +10,21 @@ from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.conv import BlockConv
 from gnntrain.sampling.block import Block
+
+
+class Linear(BlockConv, nn.Linear):
+    """W x_v + b: no edge is looked at."""
+
+    def propagate_block(
+        self,
+        block: Block,  # noqa: ARG002
+        z: Tensor | LazyFeatures,  # noqa: ARG002
+        x_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        return self(x_dst)  # type: ignore[no-any-return]  # torch's modules return Any
 
 
 class MLP(GNN):
@@ -25,8 +39,8 @@ class MLP(GNN):
     uses_graph = False
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> nn.Linear:
-            return nn.Linear(before, after)
+        def make_conv(before: int, after: int, _is_output: bool) -> Linear:
+            return Linear(before, after)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
@@ -35,17 +49,6 @@ class MLP(GNN):
         num_seeds = blocks[-1].num_dst if blocks else len(x)
         seeds = x.read(0, num_seeds) if isinstance(x, LazyFeatures) else x[:num_seeds]
         return super().forward(seeds, [edgeless(len(seeds))] * self.num_layers)
-
-    def combine(
-        self,
-        i: int,
-        z: Tensor | LazyFeatures,  # noqa: ARG002
-        h_dst: Tensor,
-        z_dst: Tensor,  # noqa: ARG002
-        block: Block,  # noqa: ARG002
-    ) -> Tensor:
-        out: Tensor = self.conv(i)(h_dst)
-        return out
 
 
 def edgeless(num_nodes: int) -> Block:

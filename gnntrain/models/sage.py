@@ -5,14 +5,54 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 import torch.nn.functional as F
+import torch_geometric.nn as pyg
 from torch import Tensor
-from torch_geometric.nn import SAGEConv
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
-from gnntrain.models.base import GNN, Scaffold, narrows
-from gnntrain.sampling.block import Block
+from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.sampling.block import Block, BlockNeeds
+
+
+class BlockSAGEConv(BlockConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
+    """lin_l(aggregate of x_u over the in-neighbours u) + lin_r(x_v)."""
+
+    @property
+    def needs(self) -> BlockNeeds:
+        return BlockNeeds(rows=True, degree=self.aggr == "sum")
+
+    @property
+    def has_transform(self) -> bool:
+        return self.aggr != "max" and narrows(self.in_channels, self.out_channels)
+
+    def transform(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.lin_l.weight) if self.has_transform else x
+
+    def linear(self, block: Block) -> AggregateLinear | None:
+        if self.aggr == "max" or self.normalize:
+            return None
+        root_weight = self.lin_r.weight if self.root_weight else None
+        lin_l = self.lin_l
+        return AggregateLinear(self._aggregation(block), lin_l.weight, root_weight, lin_l.bias)
+
+    def propagate_block(
+        self,
+        block: Block,
+        z: Tensor | LazyFeatures,
+        x_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        rows = aggregate(z, self._aggregation(block))
+        out: Tensor = rows + self.lin_l.bias if self.has_transform else self.lin_l(rows)
+        if self.root_weight:
+            out = out + self.lin_r(x_dst)
+        return F.normalize(out, dim=-1) if self.normalize else out
+
+    def _aggregation(self, block: Block) -> Aggregation:
+        scale = sampling_scale(block) if self.aggr == "sum" else None
+        return Aggregation(block, self.aggr, scale=scale)
 
 
 class SAGE(GNN):
@@ -31,8 +71,6 @@ class SAGE(GNN):
         **scaffold: See `GNN`.
     """
 
-    aggregates_rows = True
-
     def __init__(
         self,
         in_channels: int,
@@ -43,45 +81,9 @@ class SAGE(GNN):
         normalize: bool = False,
         **scaffold: Unpack[Scaffold],
     ) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> SAGEConv:
-            return SAGEConv(
+        def make_conv(before: int, after: int, _is_output: bool) -> BlockSAGEConv:
+            return BlockSAGEConv(
                 before, after, aggr=aggregator, root_weight=root_weight, normalize=normalize
             )
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
-        self.aggregator = aggregator
-        self.uses_degree = aggregator == "sum"
-
-    def has_transform(self, i: int) -> bool:
-        conv = self.conv(i)
-        return self.aggregator != "max" and narrows(conv.in_channels, conv.out_channels)
-
-    def transform(self, i: int, h: Tensor) -> Tensor:
-        return F.linear(h, self.conv(i).lin_l.weight) if self.has_transform(i) else h
-
-    def linear(self, i: int, block: Block) -> AggregateLinear | None:
-        conv = self.conv(i)
-        if self.aggregator == "max" or conv.normalize:
-            return None
-        root_weight = conv.lin_r.weight if conv.root_weight else None
-        aggregation = self._aggregation(block)
-        return AggregateLinear(aggregation, conv.lin_l.weight, root_weight, conv.lin_l.bias)
-
-    def combine(
-        self,
-        i: int,
-        z: Tensor | LazyFeatures,
-        h_dst: Tensor,
-        z_dst: Tensor,  # noqa: ARG002
-        block: Block,
-    ) -> Tensor:
-        conv = self.conv(i)
-        rows = aggregate(z, self._aggregation(block))
-        out: Tensor = rows + conv.lin_l.bias if self.has_transform(i) else conv.lin_l(rows)
-        if conv.root_weight:
-            out = out + conv.lin_r(h_dst)
-        return F.normalize(out, dim=-1) if conv.normalize else out
-
-    def _aggregation(self, block: Block) -> Aggregation:
-        scale = sampling_scale(block) if self.uses_degree else None
-        return Aggregation(block, self.aggregator, scale=scale)

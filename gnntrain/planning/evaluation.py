@@ -12,20 +12,23 @@ from torch import Tensor
 
 from gnntrain.assembly import Parts
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.loading.features import InPlaceFeatures, as_tensor
-from gnntrain.loading.loader import whole_graph_block
+from gnntrain.data.graph import Graph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
 from gnntrain.planning.resident import OwnPeak, resident
 from gnntrain.sampling.block import Block
+from gnntrain.training.buffers import Buffers
 from gnntrain.training.evaluation import (
     ROW_COST,
     SPLITS,
     LayerwiseEvaluator,
+    Rows,
     SampledEvaluator,
     SplitMetrics,
 )
-from gnntrain.training.forward import OnBatch, needs_of
+from gnntrain.training.forward import OnBatch
 
 _MOST_CHUNKS = 12
 _SECONDS = 1.5  # of a layer, or of a split
@@ -96,28 +99,28 @@ class PartialEvaluator:
     def _by_layer(
         self, model: GNN, evaluator: LayerwiseEvaluator
     ) -> tuple[list[float], tuple[int, ...]]:
-        ranges = list(evaluator.pieces(model))
-        features = InPlaceFeatures.of(self._store)
+        ranges = list(evaluator.chunks(model))
+        stored = LazyFeatures(stored_rows(self._store))
+        num_rows = [b - a for a, b in ranges]
         if not model.uses_graph:
-            rows = features.select()
-            work = [b - a for a, b in ranges]
-            taken = self._scaled(ranges, work, lambda a, b: model(rows.read(a, b), ()))
+            taken = self._scaled(ranges, num_rows, lambda a, b: model(stored.read(a, b), ()))
             return [taken], (0,)
         seconds, widths = [], []
-        num_rows = [b - a for a, b in ranges]
         indptr = self._store.indptr
         work = [int(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
         for i in range(model.num_layers):
             began = resident().own
             self._peak.begin()
-            layer = _Layer(model, i, self._parts, features)
-            taken = self._scaled(ranges, num_rows, layer.transform) if layer.transforms else 0.0
-            layer.make_given()
+            layer = _Layer(model, i, self._store, stored, self._parts.context, evaluator.buffers)
+            taken = 0.0
+            if model.conv(i).has_transform:
+                taken = self._scaled(ranges, num_rows, layer.transform)
+                layer.make_given()
             seconds.append(taken + self._scaled(ranges, work, layer.compute))
             widths.append(layer.width)
             self._extra = max(self._extra, self._peak.so_far() - began - layer.stand_in_bytes)
             del layer
-        self._extra += 4 * model.state_channels * sum(num_rows)
+        self._extra += 4 * model.jk_channels * sum(num_rows)
         return seconds, tuple(widths)
 
     def _scaled(
@@ -169,7 +172,8 @@ class PartialEvaluator:
         for split in SPLITS:
             seeds = task.seeds(split)
             some = seeds[:_MOST_JUDGED]
-            outputs, targets = torch.randn(len(some), task.num_outputs), task.targets(some)
+            outputs = torch.randn(len(some), task.num_outputs)
+            targets = task.targets[as_tensor(some)]
             task.metrics(outputs, targets)
             began = time.perf_counter()
             task.metrics(outputs, targets)
@@ -178,63 +182,59 @@ class PartialEvaluator:
         return total
 
 
+class _FoldedEvaluator(LayerwiseEvaluator):
+    """Computes on matrices of fewer rows than there are nodes: node v has row v modulo that."""
+
+    def _read(self, source: Rows, a: int, b: int) -> Tensor:
+        return source[: b - a] if isinstance(source, Tensor) else source.read(a, b)
+
+    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> tuple[Block, Rows]:
+        block, rows = super()._view(model, i, given, a, b)
+        is_short = isinstance(rows, Tensor) and len(rows) < block.num_src
+        return (_folded(block, len(rows)) if is_short else block), rows
+
+
 class _Layer:
     """One layer of a model over chunks of nodes, with random rows for what came before."""
 
-    def __init__(self, model: GNN, i: int, parts: Parts, features: InPlaceFeatures) -> None:
+    def __init__(
+        self,
+        model: GNN,
+        i: int,
+        store: Graph,
+        stored: LazyFeatures,
+        context: DistributedContext,
+        buffers: Buffers,
+    ) -> None:
         self._model, self._i = model, i
-        self._store = parts.store
+        self._num_nodes = store.num_nodes
+        self._evaluator = _FoldedEvaluator(store, context, buffers, all_ranks=False)
         self.stand_in_bytes = 0
-        width = features.num_features if i == 0 else model.hidden_channels
-        self._source: Tensor | LazyFeatures = features.select() if i == 0 else self._stand_in(width)
-        self._given: Tensor | LazyFeatures = self._source
         self.width = 0
-        self.transforms = model.has_transform(i)
-        self._needs = replace(needs_of(model), norm=False)
-        self._norm = as_tensor(self._store.gcn_norm) if model.uses_norm else None
+        self._source: Rows = stored if i == 0 else self._stand_in(model.hidden_channels)
+        self._given = self._source
 
     def transform(self, a: int, b: int) -> Tensor:
         """What the nodes `a … b − 1` send."""
-        rows = self._model.transform(self._i, self._input(a, b))
+        rows = self._evaluator.transform(self._model, self._i, self._source, a, b)
         self.width = rows.shape[1]
         return rows
 
     def make_given(self) -> None:
-        """Make what the layer aggregates."""
-        model, source = self._model, self._source
-        if self.transforms:
-            if self.width == 0:  # this rank computes nothing
-                return
+        """Make what the layer aggregates, once `transform` has shown how wide it is."""
+        if self.width:  # else this rank computes nothing
             self._given = self._stand_in(self.width)
-        elif isinstance(source, LazyFeatures) and not model.reads_rows:
-            self._given = model.start(source.whole())
 
     def compute(self, a: int, b: int) -> Tensor:
         """The layer's output for the nodes `a … b − 1`."""
-        model, i, given = self._model, self._i, self._given
-        block = whole_graph_block(self._store, self._needs, a, b)
-        block = replace(block, norm=self._norm)
-        if isinstance(given, Tensor) and len(given) < block.num_src:
-            block = _folded(block, len(given))
-        if self.transforms:
-            assert isinstance(given, Tensor)
-            h_dst = self._input(a, b)
-            first = block.dst_offset
-            z_dst = given[first : first + block.num_dst]
-            h = model.finish(i, model.combine(i, given, h_dst, z_dst, block), h_dst)
-        else:
-            h = model.layer(i, given, block)
-        if model.state_channels:
-            h = model.readout_add(i, model.readout_start(len(h)), h)
-        return model.readout(h) if i == model.num_layers - 1 else h
-
-    def _input(self, a: int, b: int) -> Tensor:
-        if isinstance(self._source, LazyFeatures):
-            return self._model.start(self._source.read(a, b))
-        return self._source[: b - a]
+        model, i = self._model, self._i
+        h = self._evaluator.layer(model, i, self._source, self._given, a, b)
+        before = torch.zeros(len(h), model.jk_channels) if i > 0 else None
+        state = model.jk_update(i, before, h)
+        return model.readout(state) if i == model.num_layers - 1 else h
 
     def _stand_in(self, width: int) -> Tensor:
-        num_rows = min(self._store.num_nodes, max(1 << 16, _STAND_IN_BYTES // (4 * width)))
+        num_rows = min(self._num_nodes, max(1 << 16, _STAND_IN_BYTES // (4 * width)))
         self.stand_in_bytes += 4 * num_rows * width
         return torch.rand(num_rows, width)
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -15,25 +15,26 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, PlainModel
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import NodeClassification, Task
-from gnntrain.training.forward import OnBatch, needs_of
-from gnntrain.training.shared_buffers import SharedBuffers
+from gnntrain.training.buffers import Buffers
+from gnntrain.training.forward import OnBatch
+
+if TYPE_CHECKING:
+    from gnntrain.loading.graph import GraphTensors
+
+_INT32_MAX = 2**31 - 1
 
 Rows = Tensor | LazyFeatures
 """The rows of all nodes, wherever they lie."""
 
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
-
-# One chunk of layer-wise inference: bounds what is held beside the activations themselves.
-_MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
-_MAX_CHUNK_EDGES = 1 << 20
 
 # What a row costs in layer-wise inference beside its edges, counted in edges.
 ROW_COST = 16
@@ -68,35 +69,44 @@ class Inferred:
 class LayerwiseEvaluator:
     """Exact evaluation: every layer for all nodes, over all in-neighbours, before the next.
 
-    A rank computes its share of the destination nodes, chunk by chunk; the ranks of a machine
-    write into one shared copy of a layer's activations. Beside two such matrices (three where a
-    model transforms rows before it aggregates) it holds no more than a chunk.
+    A rank computes its part of the destination nodes, chunk by chunk, into one matrix of a layer's
+    activations for all ranks. Beside two such matrices (three where a model transforms rows before
+    it aggregates) it holds no more than a chunk. Where the layer before is not on the model's
+    device, a chunk's in-neighbours are gathered, each once, and numbered anew.
 
     Args:
+        store: The graph.
+        context: This rank.
+        buffers: Gives the matrices, wherever they lie.
         task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
-        all_ranks: Share the nodes out over all ranks, or let rank 0 compute alone.
+        all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
+        features: The rows of all nodes, wherever they lie; None: the store's pages.
+        graph: The edges on the device; None: the store's.
     """
 
     def __init__(
         self,
         store: Graph,
-        features: FeatureSource,
         context: DistributedContext,
-        scratch: SharedBuffers,
+        buffers: Buffers,
         *,
         task: Task | None = None,
         all_ranks: bool = True,
+        features: LazyFeatures | None = None,
+        graph: GraphTensors | None = None,
     ) -> None:
         self._store = store
         self._task = task or NodeClassification(store)
-        self._features = features
+        self._stored = LazyFeatures(stored_rows(store))
+        self._features = self._stored if features is None else features
+        self._graph = graph
         self._context = context
-        self._scratch = scratch
+        self.buffers = buffers
         self._norm_on_device: Tensor | None = None
-        if all_ranks:
-            self._rows = balanced_range(store.indptr, context.rank, context.world_size)
-        else:
-            self._rows = (0, store.num_nodes if context.is_main else 0)
+        self._numbers: Tensor | None = None
+        size, rank = context.world_size if all_ranks else 1, context.rank
+        self._ranges = [balanced_range(store.indptr, part, size) for part in range(size)]
+        self._rows = self._ranges[rank] if rank < size else (0, 0)
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
@@ -105,13 +115,14 @@ class LayerwiseEvaluator:
         metrics: SplitMetrics = {}
         if self._context.is_main:
             for split in SPLITS:
-                seeds = self._task.seeds(split)
-                outputs = logits[as_tensor(seeds).to(logits.device)]
-                targets = self._task.targets(seeds).to(outputs.device)
+                rows = as_tensor(self._task.seeds(split))
+                outputs = logits[rows.to(logits.device)]
+                targets = self._task.targets[rows].to(outputs.device)
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits
         # Between evaluations the memory is the training's.
-        self._release()
+        self._numbers = None
+        self.buffers.release()
         return self._context.broadcast(metrics)
 
     def logits(self, model: GNN) -> Tensor:
@@ -119,7 +130,7 @@ class LayerwiseEvaluator:
         return self.infer(model).logits
 
     def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
-        """What the model says of every node, shared by all ranks. Collective.
+        """What the model says of every node, for all ranks. Collective.
 
         Belongs to the caller until the next call.
 
@@ -131,149 +142,185 @@ class LayerwiseEvaluator:
         kept = embeddings.cpu() if isinstance(embeddings, Tensor) else embeddings
         return Inferred(found.logits.cpu(), kept)
 
+    def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
+        """This rank's nodes, cut into the ranges that it computes one after another.
+
+        Ends early once the run was asked to stop: that is told where all ranks meet.
+        """
+        widest = max(self._stored.num_features, model.hidden_channels, model.out_channels, 1)
+        limits = self.buffers.chunk_limits(widest)
+        control = self._context.control
+        cuts = chunks(self._store.indptr, *self._rows, *limits)
+        return takewhile(lambda _: not control.stop_requested, cuts)
+
+    def transform(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
+        """What the nodes `a … b − 1` send in layer `i`, whose input is `source`."""
+        return model.conv(i).transform(self._input(model, i, source, a, b))
+
+    def layer(self, model: GNN, i: int, source: Rows, given: Rows, a: int, b: int) -> Tensor:
+        """Layer `i`'s output for the nodes `a … b − 1`.
+
+        Args:
+            model: In evaluation mode.
+            i: The layer.
+            source: Its input, for all nodes.
+            given: What it aggregates, for all nodes: `transform`'s rows, or `source`.
+            a, b: See above.
+        """
+        block, rows = self._view(model, i, given, a, b)
+        if not model.conv(i).has_transform:
+            return model.layer(i, rows, block)
+        assert isinstance(rows, Tensor)
+        h_dst = self._input(model, i, source, a, b)
+        z_dst = rows[block.dst_offset : block.dst_offset + block.num_dst]
+        return model.propagate(i, block, rows, h_dst, z_dst)
+
     @torch.no_grad()
     def _inferred(self, model: GNN, *, embed: bool) -> Inferred:
         """As `infer`, wherever the answers lie."""
         was_training = model.training
         model.eval()
+        self.buffers.begin(self._needed(model, embed))
         try:
             return self._by_layer(model, embed) if model.uses_graph else self._by_row(model, embed)
         finally:
             model.train(was_training)
 
+    def _needed(self, model: GNN, embed: bool) -> int:
+        """Bytes of the matrices that are there at the same time."""
+        widths = [model.hidden_channels] * (2 if model.num_layers > 1 else 0)
+        widths += [max(model.hidden_channels, model.out_channels), model.out_channels]
+        widths += [model.embedding_channels] * embed
+        return 4 * self._store.num_nodes * (sum(widths) + model.jk_channels)
+
     def _by_row(self, model: GNN, embed: bool) -> Inferred:
+        """Of a model that looks at no edge: all layers of a chunk at once."""
         out = self._matrix("logits", model.out_channels)
         kept = self._matrix("embeddings", model.embedding_channels) if embed else None
-        for start, stop in self.pieces(model):
-            rows = self._read(self._features_of_all(), start, stop)
-            out[start:stop] = _rows_alone(model, rows, None if kept is None else kept[start:stop])
-        self._share(out)
+        for a, b in self.chunks(model):
+            rows = self._read(self._features, a, b)
+            out[a:b] = _rows_alone(model, rows, None if kept is None else kept[a:b])
+        self._sync(out)
         if kept is not None:
-            self._share(kept)
+            self._sync(kept)
         return Inferred(out, kept)
 
     def _by_layer(self, model: GNN, embed: bool) -> Inferred:
+        source: Rows = self._features
         start, stop = self._rows
-        gathered = None
+        states = torch.empty(stop - start, model.jk_channels, device=self._context.device)
+        embeddings: Rows | None = None
         if embed and model.jk != "none":
-            gathered = self._matrix("embeddings", model.embedding_channels)
-        source = self._features_of_all()
-        readout = model.readout_start(stop - start) if model.state_channels else None
+            embeddings = self._matrix("embeddings", model.embedding_channels)
         for i in range(model.num_layers):
             is_last = i == model.num_layers - 1
             given = self._given(model, i, source)
-            if is_last:
-                target = self._matrix("logits", model.out_channels)
-                kept: Rows | None = gathered
-                if kept is None:
-                    kept = self._features.select() if isinstance(source, LazyFeatures) else source
-            else:
-                target = self._matrix(f"h{i % 2}", model.hidden_channels)
-            for a, b in self.pieces(model):
-                h = self._layer(model, i, source, given, a, b)
-                if readout is not None:
-                    state = readout[a - start : b - start]
-                    state[:] = model.readout_add(i, state, h)
-                    if gathered is not None:
-                        model.put_embeddings(i, h, state, gathered[a:b])
-                    h = state if is_last else h
-                target[a:b] = model.readout(h) if is_last else h
-            self._share(target)
+            if embed and embeddings is None and is_last:
+                embeddings = self._stored if isinstance(source, LazyFeatures) else source
+            width = model.out_channels if is_last else model.hidden_channels
+            target = self._matrix("logits" if is_last else f"h{i % 2}", width)
+            for a, b in self.chunks(model):
+                h = self.layer(model, i, source, given, a, b)
+                before = states[a - start : b - start]
+                state = model.jk_update(i, before if i > 0 else None, h)
+                if model.jk_channels:
+                    before.copy_(state)
+                    if isinstance(embeddings, Tensor):
+                        _put_embeddings(model, i, h, state, embeddings[a:b])
+                target[a:b] = model.readout(state) if is_last else h
+            self._sync(target)
             source = target
             del given
-            self._release("z")
-        if embed and gathered is not None:
-            self._share(gathered)
-        return Inferred(target, kept if embed else None)
-
-    def _layer(
-        self,
-        model: GNN,
-        i: int,
-        source: Rows,
-        given: Rows,
-        a: int,
-        b: int,
-    ) -> Tensor:
-        """Layer `i`'s output for the nodes `a … b − 1`."""
-        block, rows = self._view(model, i, given, a, b)
-        if not model.has_transform(i):
-            return model.layer(i, rows, block)
-        assert isinstance(rows, Tensor)
-        h_dst = self._input(model, i, source, a, b)
-        z_dst = rows[block.dst_offset : block.dst_offset + block.num_dst]
-        return model.finish(i, model.combine(i, rows, h_dst, z_dst, block), h_dst)
+            self.buffers.release("z")
+        if isinstance(embeddings, Tensor) and model.jk != "none":
+            self._sync(embeddings)
+        return Inferred(target, embeddings)
 
     def _given(self, model: GNN, i: int, source: Rows) -> Rows:
         """What layer `i` aggregates, for all nodes."""
-        if model.has_transform(i):
-            width = model.transform(i, self._input(model, i, source, 0, 0)).shape[1]
-            z = self._matrix("z", width)
-            for a, b in self.pieces(model):
-                z[a:b] = model.transform(i, self._input(model, i, source, a, b))
-            self._share(z)
-            return z
-        return self._to_aggregate(model, source)
+        if not model.conv(i).has_transform:
+            return source
+        z = self._matrix("z", self.transform(model, i, source, 0, 0).shape[1])
+        for a, b in self.chunks(model):
+            z[a:b] = self.transform(model, i, source, a, b)
+        self._sync(z)
+        return z
 
     def _input(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
         """What layer `i` gets for the nodes `a … b − 1`."""
         rows = self._read(source, a, b)
         return model.start(rows) if i == 0 else rows
 
-    # What follows says where things lie; `device_evaluation` says otherwise for a GPU.
-
-    def _features_of_all(self) -> Rows:
-        """The features of all nodes, read by nobody yet."""
-        return self._features.select()
-
     def _read(self, source: Rows, a: int, b: int) -> Tensor:
         """The rows of the nodes `a … b − 1`, where the model computes."""
         rows = source[a:b] if isinstance(source, Tensor) else source.read(a, b)
         return rows.to(self._context.device)
 
-    def _to_aggregate(self, model: GNN, source: Rows) -> Rows:
-        """What a layer without a transform aggregates, its input being `source`."""
-        if isinstance(source, Tensor) or model.reads_rows:
-            return source
-        return model.start(source.whole())
-
-    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> tuple[Block, Rows]:  # noqa: ARG002
+    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> tuple[Block, Rows]:
         """The in-edges of the nodes `a … b − 1`, and the rows that their sources number."""
-        needs = replace(needs_of(model), norm=False)
-        block = whole_graph_block(self._store, needs, a, b)
-        return replace(block, norm=self._norm(model)), given
+        block = replace(self._in_edges(model, a, b), norm=self._norm(model))
+        if self._is_here(given) and (isinstance(given, Tensor) or model.needs.rows):
+            return block, given
+        nodes, block = self._renumbered(block)
+        features = LazyFeatures(given) if isinstance(given, Tensor) else given
+        rows = features.select(nodes).whole().to(self._context.device)
+        return block, model.start(rows) if i == 0 and not model.conv(i).has_transform else rows
 
-    def _share(self, matrix: Tensor) -> None:  # noqa: ARG002
-        """Wait until `matrix` has every rank's rows."""
-        self._context.meet()
+    def _is_here(self, rows: Rows) -> bool:
+        # Not the devices as such: "cuda" and "cuda:0" are the same one, but not equal.
+        return rows.device.type == self._context.device.type
 
-    def _release(self, name: str | None = None) -> None:
-        """Forget the matrix `name`, or all."""
-        self._scratch.release(name)
+    def _in_edges(self, model: GNN, a: int, b: int) -> Block:
+        """The in-edges of the nodes `a … b − 1`, on the device."""
+        needs, graph, device = model.needs, self._graph, self._context.device
+        first, last = int(self._store.indptr[a]), int(self._store.indptr[b])
+        if graph is None or last - first > _INT32_MAX:
+            return whole_graph_block(self._store, replace(needs, norm=False), a, b).to(device)
+        weight = graph.weight if needs.weight else None
+        return Block(
+            indptr=(graph.indptr[a : b + 1] - first).to(graph.indices.dtype),
+            indices=graph.indices[first:last].to(device, non_blocking=True),
+            num_src=self._store.num_nodes,
+            dst_offset=a,
+            weight=None if weight is None else weight[first:last],
+        )
+
+    def _renumbered(self, block: Block) -> tuple[Tensor, Block]:
+        """The nodes that a block of the whole graph is about, its destinations first, and the block
+        over them."""
+        a, num_dst = block.dst_offset, block.num_dst
+        if self._numbers is None:
+            size, device = self._store.num_nodes, self._context.device
+            self._numbers = torch.empty(size, dtype=block.indices.dtype, device=device)
+        numbers, indices = self._numbers, block.indices
+        others = torch.unique(indices[(indices < a) | (indices >= a + num_dst)]).long()
+        nodes = torch.cat([torch.arange(a, a + num_dst, device=others.device), others])
+        numbers[nodes] = torch.arange(len(nodes), dtype=numbers.dtype, device=nodes.device)
+        return nodes, replace(
+            block,
+            indices=numbers[indices.long()].to(indices.dtype),
+            num_src=len(nodes),
+            dst_offset=0,
+            norm=None if block.norm is None else block.norm[nodes],
+            derived={},
+        )
 
     def _norm(self, model: GNN) -> Tensor | None:
         """The normalisation of all nodes on this rank's device, moved there once."""
-        if not model.uses_norm:
+        if not model.needs.norm:
             return None
         if self._norm_on_device is None:
             norm = as_tensor(self._store.gcn_norm)
             self._norm_on_device = norm.to(self._context.device)
         return self._norm_on_device
 
-    def pieces(self, model: GNN) -> Iterator[tuple[int, int]]:
-        """This rank's nodes, cut into the ranges that it computes one after another."""
-        widest = max(self._features.num_features, model.hidden_channels, model.out_channels, 1)
-        max_rows = max(1, _MAX_CHUNK_NUMBERS // widest)
-        return self._cuts(max_rows, _MAX_CHUNK_EDGES)
-
-    def _cuts(self, max_rows: int, max_edges: int) -> Iterator[tuple[int, int]]:
-        # A rank that sees that the run is to stop leaves the rest, and tells it where all meet.
-        control = self._context.control
-        cuts = chunks(self._store.indptr, *self._rows, max_rows, max_edges)
-        return takewhile(lambda _: not control.stop_requested, cuts)
+    def _sync(self, matrix: Tensor) -> None:
+        """Wait until `matrix` has every rank's rows."""
+        self._context.meet()
+        self.buffers.sync(matrix, self._ranges)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
-        return self._scratch.matrix(name, self._store.num_nodes, num_columns)
+        return self.buffers.matrix(name, self._store.num_nodes, num_columns)
 
 
 class SampledEvaluator:
@@ -376,13 +423,21 @@ def chunks(
 
 def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
     """The logits of nodes without edges; what enters the last layer goes to `kept`."""
-    block, state = edgeless(len(x)).to(x.device), model.readout_start(len(x))
-    h = model.start(x)
+    block, h, state = edgeless(len(x)).to(x.device), model.start(x), None
     for i in range(model.num_layers):
         if kept is not None and model.jk == "none" and i == model.num_layers - 1:
             kept[:] = h
         h = model.layer(i, h, block)
-        state = model.readout_add(i, state, h)
+        state = model.jk_update(i, state, h)
         if kept is not None and model.jk != "none":
-            model.put_embeddings(i, h, state, kept)
-    return model.readout(state if model.state_channels else h).cpu()
+            _put_embeddings(model, i, h, state, kept)
+    assert state is not None
+    return model.readout(state)
+
+
+def _put_embeddings(model: GNN, i: int, h: Tensor, state: Tensor, out: Tensor) -> None:
+    """With jumping knowledge: write what enters `lin` of the rows `h` that leave layer `i`."""
+    if model.jk == "cat":
+        out[:, i * h.shape[1] : (i + 1) * h.shape[1]] = h
+    else:
+        out.copy_(state)  # whole after the last layer

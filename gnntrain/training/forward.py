@@ -31,11 +31,4 @@ class OnBatch(nn.Module):
 
 def needs_of(model: GNN | PlainModel) -> BlockNeeds:
     """What the model wants of its mini-batches."""
-    if isinstance(model, PlainModel):
-        return BlockNeeds()
-    return BlockNeeds(
-        norm=model.uses_norm,
-        weight=model.uses_weight,
-        degree=model.uses_degree,
-        rows=model.reads_rows,
-    )
+    return model.needs if isinstance(model, GNN) else BlockNeeds()

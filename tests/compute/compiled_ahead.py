@@ -18,18 +18,13 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gnntrain.compute import launching
-from gnntrain.compute.device import (
-    DeviceReduction,
-    DeviceTable,
-    reduce_rows,
-    reduce_table,
-    transpose,
-)
-from gnntrain.compute.device_attention import InEdges, edge_softmax, pair_scores, pair_softmax
-from gnntrain.models.aggregate import Aggregation
-from gnntrain.models.fused_on_device import aggregated_linear
+from gnntrain.compute import cuda, launching
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.models.aggregate import Aggregation, aggregate
+from gnntrain.models.aggregate_linear import AggregateLinear
+from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
+from tests.compute.registrations import registered
 
 ARCHITECTURES = [80, 90]
 MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]
@@ -78,15 +73,15 @@ def compile_all() -> set[tuple[str, int]]:
         place, kernel = name.split(".")
         module = import_module(f"gnntrain.compute.{place}")
         setattr(module, kernel, Compiled(name, getattr(module, kernel), found))
-    for reduction in _reductions(torch.int32):
-        _reduce(reduction, torch.bfloat16)
+    for aggregation in _aggregations(torch.int32):
+        _aggregate(aggregation, torch.bfloat16)
     _read_stored()
     _attend(torch.int32, torch.bfloat16)
     for dtype in (torch.float32, torch.float16):
         _fuse(dtype)
     launching._PIECE_EDGES = 1  # now all rows are long
-    for reduction in _reductions(torch.int64):
-        _reduce(reduction, torch.float32)
+    for aggregation in _aggregations(torch.int64):
+        _aggregate(aggregation, torch.float32)
     _attend(torch.int64, torch.float32)
     return found
 
@@ -101,80 +96,70 @@ def launched() -> list[str]:
     ]
 
 
-def _edges(index: torch.dtype = torch.int32) -> tuple[Tensor, Tensor]:
-    return torch.tensor([0, 1, 3], dtype=index), torch.tensor([0, 2, 1], dtype=index)
+def _block(index: torch.dtype = torch.int32) -> Block:
+    indptr, indices = torch.tensor([0, 1, 3], dtype=index), torch.tensor([0, 2, 1], dtype=index)
+    return Block(indptr, indices, 3)
 
 
-def _reductions(index: torch.dtype) -> list[DeviceReduction]:
+def _aggregations(index: torch.dtype) -> list[Aggregation]:
     """As SAGE's mean and maximum, GCN's sum and GAT's heads."""
-    edges = _edges(index)
+    block, ones = _block(index), torch.ones(2)
     weight, heads = torch.ones(3).requires_grad_(), torch.ones(3, 2).requires_grad_()
+    scales: dict[str, Any] = {"source_scale": torch.ones(3), "scale": ones, "loop": ones}
     return [
-        DeviceReduction(*edges, is_mean=True),
-        DeviceReduction(*edges, is_max=True),
-        DeviceReduction(
-            *edges,
-            edge_weight=weight,
-            source_scale=torch.ones(3),
-            row_scale=torch.ones(2),
-            loop=torch.ones(2),
-            skip_own=True,
-        ),
-        DeviceReduction(*edges, edge_weight=heads),
+        Aggregation(block, "mean"),
+        Aggregation(block, "max"),
+        Aggregation(block, weight=weight, **scales, skip_loops=True),
+        Aggregation(block, weight=heads),
     ]
 
 
-def _reduce(reduction: DeviceReduction, dtype: torch.dtype) -> None:
+def _aggregate(aggregation: Aggregation, dtype: torch.dtype) -> None:
     rows = torch.ones(3, 602, dtype=dtype, requires_grad=True)
-    indptr, indices = reduction.indptr, reduction.indices
-    out = reduce_rows(rows, reduction, lambda: transpose(indptr, indices, 3))
-    torch.autograd.backward(out.sum())
+    torch.autograd.backward(aggregate(rows, aggregation).sum())
 
 
 def _read_stored() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        table = DeviceTable(torch.ones(3, 602, dtype=dtype), torch.arange(3))
-        reduce_table(table, _reductions(torch.int32)[0], torch.bfloat16)
-        table.gather(0, 2, torch.empty(2, 602, dtype=torch.bfloat16))
-    _read_spread(_reductions(torch.int32))
-
-
-def _read_spread(reductions: list[DeviceReduction]) -> None:
-    """From a cache, and from what is not in it."""
+        features = LazyFeatures(torch.ones(3, 602, dtype=dtype), torch.arange(3))
+        aggregate(features, _aggregations(torch.int32)[0])
+        features.read(0, 2, torch.bfloat16)
+    # From a cache, and from what is not in it.
     cached, slots = torch.ones(1, 100), torch.tensor([-1, 0, -1], dtype=torch.int32)
     parts = torch.zeros(2, dtype=torch.int64)
-    for table in (
-        DeviceTable(cached, torch.arange(3), slots, parts, 2, (torch.ones(2, 100),) * 2),
-        DeviceTable(cached, None, slots),
-        DeviceTable(cached, torch.arange(3), None, parts, 2, (torch.ones(2, 100),) * 2),
+    for features in (
+        LazyFeatures(cached, torch.arange(3), slots, parts, 2, (torch.ones(2, 100),) * 2),
+        LazyFeatures(cached, None, slots),
+        LazyFeatures(cached, torch.arange(3), None, parts, 2, (torch.ones(2, 100),) * 2),
     ):
-        table.gather(0, 2, torch.empty(2, 100))
-        for reduction in reductions:
-            reduce_table(table, reduction, torch.float16)
+        features.read(0, 2)
+        for aggregation in _aggregations(torch.int32):
+            aggregate(features, aggregation)
 
 
 def _attend(index: torch.dtype, dtype: torch.dtype) -> None:
-    indptr, indices = _edges(index)
-    edges = InEdges(indptr, indices, 0, None, lambda: transpose(indptr, indices, 3))
+    block = _block(index)
     score = torch.ones(3, 2, requires_grad=True)
     left, right = (torch.ones(rows, 8, dtype=dtype, requires_grad=True) for rows in (3, 2))
     att = torch.ones(2, 4, requires_grad=True)
-    for loop_alpha in (
-        edge_softmax(score, torch.ones(2, 2), edges)[1],
-        pair_softmax(score, torch.ones(2, 2), torch.ones(2, 2), 0.2, edges)[1],
-        pair_scores(left, right, att, 0.2, edges),
+    for out in (
+        edge_softmax(block, score, torch.ones(2, 2))[1],
+        sum_softmax(block, score, torch.ones(2, 2), torch.ones(2, 2), 0.2)[1],
+        pair_score(block, left, right, att, 0.2),
     ):
-        torch.autograd.backward(loop_alpha.sum())
+        torch.autograd.backward(out.sum())
 
 
 def _fuse(dtype: torch.dtype) -> None:
-    block = Block(*_edges(), 3)
     rows = torch.ones(3, 100, dtype=dtype, requires_grad=True)
     weight = torch.ones(8, 100, dtype=dtype)
-    given = Aggregation(block, "mean"), weight, weight, torch.ones(8, dtype=dtype), None
-    torch.autograd.backward(aggregated_linear(rows, *given).sum())
-    aggregated_linear(DeviceTable(rows.detach().half(), torch.arange(3)), *given)
+    layer = AggregateLinear(
+        Aggregation(_block(), "mean"), weight, weight, torch.ones(8, dtype=dtype)
+    )
+    torch.autograd.backward(layer(rows, None).sum())
+    layer(LazyFeatures(rows.detach().half(), torch.arange(3)), None)
 
 
 if __name__ == "__main__":
-    print(json.dumps(sorted(compile_all())))
+    with registered(cuda, "CPU"):
+        print(json.dumps(sorted(compile_all())))

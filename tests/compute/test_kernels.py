@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gnntrain.compute import kernels
-from gnntrain.compute.rows import Transposed
 
 ALL_16_BITS = np.arange(1 << 16, dtype=np.uint16)
 
@@ -55,24 +52,6 @@ def test_rows_are_gathered_by_node_into_their_columns(num_rows: int) -> None:
     kernels.gather_rows(table, kernels.PLAIN, nodes, 2, 0, num_rows, out, kernels.PLAIN, 2)
     np.testing.assert_array_equal(out[:, 2:], table[nodes[2:]])
     assert not out[:, :2].any()
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(1, 6), st.data())
-def test_transposing_lists_every_edge_by_its_source(num_src: int, data: st.DataObject) -> None:
-    degrees = data.draw(st.lists(st.integers(0, 4), max_size=6))
-    indptr = np.cumsum([0, *degrees])
-    size = int(indptr[-1])
-    node = st.integers(0, num_src - 1)
-    sources = data.draw(st.lists(node, min_size=size, max_size=size))
-    indices = np.array(sources, np.int32)
-    edges = Transposed.of(indptr, indices, num_src)
-    destinations = np.repeat(np.arange(len(degrees)), degrees)
-    for u in range(num_src):
-        part = slice(edges.indptr[u], edges.indptr[u + 1])
-        expected = np.flatnonzero(indices == u)
-        np.testing.assert_array_equal(edges.edges[part], expected)
-        np.testing.assert_array_equal(edges.indices[part], destinations[expected])
 
 
 def activated(rows: np.ndarray, *, relu: bool, threshold: int, key: int = 5) -> np.ndarray:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gnntrain.compute.rows import by_rows, num_tasks
+from gnntrain.compute.cpu import by_rows, num_tasks
 from gnntrain.compute.workers import parallel_for
 
 

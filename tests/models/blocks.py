@@ -127,16 +127,14 @@ def layerwise(model: GNN, x: Tensor, graph: Graph, size: int = 7) -> Tensor:
     """The outputs of all nodes, a layer and a chunk of rows at a time."""
     rows = list(chunks(graph.num_nodes, size))
     h = torch.cat([model.start(x[a:b]) for a, b in rows])
-    state = model.readout_start(graph.num_nodes)
+    state: Tensor | None = None
     for i in range(model.num_layers):
-        z = h
-        if model.has_transform(i):
-            z = torch.cat([model.transform(i, h[a:b]) for a, b in rows])
-        parts = []
+        z = torch.cat([model.conv(i).transform(h[a:b]) for a, b in rows])
+        parts, states = [], []
         for a, b in rows:
-            out = model.combine(i, z, h[a:b], z[a:b], full_block(graph, a, b))
-            parts.append(model.finish(i, out, h[a:b]))
-            state[a:b] = model.readout_add(i, state[a:b], parts[-1])
-        h = torch.cat(parts)
-    gathered = state if model.state_channels else h
-    return torch.cat([model.readout(gathered[a:b]) for a, b in rows])
+            parts.append(model.propagate(i, full_block(graph, a, b), z, h[a:b], z[a:b]))
+            before = None if state is None else state[a:b]
+            states.append(model.jk_update(i, before, parts[-1]))
+        h, state = torch.cat(parts), torch.cat(states)
+    assert state is not None
+    return torch.cat([model.readout(state[a:b]) for a, b in rows])

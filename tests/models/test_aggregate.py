@@ -1,4 +1,4 @@
-"""The sparse primitives against loops over edges, and their gradients."""
+"""Aggregation on the CPU: gradients, types and edge cases; more is in `tests.compute.test_ops`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.models import aggregate as aggregation
-from gnntrain.models.aggregate import (
-    Aggregation,
-    Reduce,
-    aggregate,
-    sampling_scale,
-    weighted_sum,
-)
+from gnntrain.compute import cpu
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, graph_of, rough_graph
-from tests.models.slow_aggregate import (
-    INDEX_TYPES,
-    aggregations,
-    blocks,
-    slow_aggregate,
-    slow_sum,
-)
+from tests.models.slow_aggregate import INDEX_TYPES
 
 
 def random_block(index: torch.dtype = torch.int64) -> Block:
@@ -34,53 +20,8 @@ def random_block(index: torch.dtype = torch.int64) -> Block:
     return full_block(rough_graph(), 4, 24, index)
 
 
-@settings(max_examples=50, deadline=None)
-@given(given=aggregations())
-def test_an_aggregate_is_a_loop_over_edges(given: Aggregation) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(given.block.num_src, 6, dtype=torch.float64)
-    expected = slow_aggregate(x, given)
-    torch.testing.assert_close(aggregate(x, given), expected, atol=1e-6, rtol=1e-6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(given=aggregations(max_offset=0))
-def test_its_gradient_is_that_of_the_loop(given: Aggregation) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(given.block.num_src, 6, dtype=torch.float64, requires_grad=True)
-    got, expected = aggregate(x, given), slow_aggregate(x, given)
-    pull = torch.randn_like(got)
-    mine = torch.autograd.grad(got, x, pull)[0]
-    theirs = torch.zeros_like(x)
-    if expected.requires_grad:
-        theirs = torch.autograd.grad(expected, x, pull)[0]
-    if given.reduce != "max":  # duplicates tie, and may share the gradient in any way
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(block=blocks(), heads=st.sampled_from([0, 1, 3]), scaled=st.booleans())
-def test_a_weighted_sum_is_a_loop_over_edges_forward_and_backward(
-    block: Block, heads: int, scaled: bool
-) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(block.num_src, 6, dtype=torch.float64, requires_grad=True)
-    inputs, weight = [x], None
-    if heads:
-        weight = torch.randn(block.num_edges, heads, dtype=torch.float64, requires_grad=True)
-        inputs.append(weight)
-    scale = torch.rand(block.num_dst, dtype=torch.float64) if scaled else None
-    got, expected = (call(block, x, weight, scale) for call in (weighted_sum, slow_sum))
-    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
-    pull = torch.randn_like(got)
-    for mine, theirs in zip(
-        torch.autograd.grad(got, inputs, pull),
-        torch.autograd.grad(expected, inputs, pull, allow_unused=True, materialize_grads=True)
-        if expected.requires_grad
-        else [torch.zeros_like(value) for value in inputs],
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-6)
+def weighted_sum(block: Block, x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
+    return aggregate(x, Aggregation(block, weight=weight, scale=scale))
 
 
 @pytest.mark.parametrize("index", INDEX_TYPES)
@@ -176,7 +117,7 @@ def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
     block = random_block(torch.int32)
     x, weight = torch.randn(40, 6, requires_grad=True), torch.rand(block.num_edges, 3)
     expected = weighted_sum(block, x, weight)
-    monkeypatch.setattr(aggregation, "_INT32_MAX", 100)
+    monkeypatch.setattr(cpu, "_INT32_MAX", 100)
     got = weighted_sum(block, x, weight.requires_grad_())
     torch.testing.assert_close(got, expected)
     torch.autograd.backward(got.sum())

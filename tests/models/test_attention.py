@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gnntrain.models import aggregate as aggregation
+from gnntrain.compute import reference
 from gnntrain.models.attention import attend, edge_softmax, pair_score
 from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, rough_graph
@@ -60,7 +60,7 @@ def test_the_gradient_of_attention_is_exact() -> None:
 def test_pair_scores_do_not_depend_on_the_chunks(
     elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aggregation, "MAX_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", elements)
     block = full_block(rough_graph(12, 20), 2, 12)
     left = torch.randn(12, 6, dtype=torch.float64, requires_grad=True)
     right = torch.randn(10, 6, dtype=torch.float64, requires_grad=True)

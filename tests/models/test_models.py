@@ -154,8 +154,8 @@ def test_gcn_uses_edge_weights_as_pyg_does() -> None:
 @pytest.mark.parametrize("kind", [SAGE, GCN])
 def test_rows_are_multiplied_first_where_that_narrows_them_much(kind: Kind) -> None:
     model = build(kind, hidden_channels=16)
-    assert [model.has_transform(i) for i in range(2)] == [False, True]
-    assert model.transform(1, torch.zeros(5, 16)).shape == (5, OUT)
+    assert [model.conv(i).has_transform for i in range(2)] == [False, True]
+    assert model.conv(1).transform(torch.zeros(5, 16)).shape == (5, OUT)
 
 
 def test_gcn_gives_loops_in_the_data_the_weight_one() -> None:
@@ -278,7 +278,7 @@ def test_means_maxima_and_attention_are_over_the_sampled_neighbours(
     whole = Block(block.indptr, block.indices, block.num_src)
     with torch.no_grad():
         close(model(x[nodes], [block]), model(x[nodes], [whole]), 0)
-    assert not model.uses_degree
+    assert not model.needs.degree
 
 
 @every_model

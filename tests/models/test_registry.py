@@ -81,8 +81,8 @@ def test_options_reach_the_model() -> None:
     config = SimpleNamespace(name="gat", hidden_channels=12, heads=3, num_layers=3, jk="cat")
     model = build_model(config, 5, 2)
     assert isinstance(model, GNN)
-    assert [model.conv(i).heads for i in range(3)] == [3, 3, 3]
-    assert model.state_channels == 2
+    assert [conv.heads for conv in model.convs] == [3, 3, 3]
+    assert model.jk_channels == 2
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_options_reach_the_model() -> None:
 def test_options_reach_the_convolutions(config: dict[str, Any], attributes: dict[str, Any]) -> None:
     model = build_model(SimpleNamespace(**config), 5, 3)
     assert isinstance(model, GNN)
-    last = model.conv(model.num_layers - 1)
+    last = model.convs[-1]
     assert {key: getattr(last, key) for key in attributes} == attributes
 
 
@@ -115,7 +115,7 @@ def test_gins_epsilon_and_mlp_are_as_asked() -> None:
     assert "convs.0.eps" not in dict(fixed.named_parameters())
     assert "convs.0.eps" in dict(learned.named_parameters())
     assert isinstance(learned, GNN)
-    assert learned.conv(0).nn.num_layers == 3
+    assert learned.get_submodule("convs.0.nn").num_layers == 3
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -25,7 +25,7 @@ from gnntrain.planning.plan import Plan, make_plan
 from gnntrain.planning.resident import OwnPeak, mapped_from, resident
 from gnntrain.planning.store import expected_bytes, open_small_or_built
 from gnntrain.run_store import prepare_store
-from gnntrain.training.shared_buffers import SharedBuffers
+from gnntrain.training.buffers import SharedBuffers
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_the_layers_are_those_that_evaluation_holds(
     assert partial.cost is not None
     moments = layer_matrices(config, store, partial.cost.widths, 1)
     scratch = NotedScratch(DistributedContext(), tmp_path, 2**40)
-    parts.evaluator._scratch = scratch  # type: ignore[attr-defined]  # it has one
+    parts.evaluator.buffers = scratch  # type: ignore[attr-defined]  # it has some
     parts.evaluator.evaluate(parts.model)
     assert max(sum(m.num_bytes for m in moment) for moment in moments) == scratch.most
 

@@ -10,13 +10,12 @@ import torch
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.models import GNN, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import record_of
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import save_checkpoint
 from gnntrain.training.evaluation import LayerwiseEvaluator
-from gnntrain.training.shared_buffers import SharedBuffers
 
 
 def run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any) -> GNN:
@@ -50,4 +49,4 @@ def logits_of(store: StoredGraph, model: GNN) -> torch.Tensor:
     """The model's exact logits of all nodes."""
     context = DistributedContext()
     scratch = SharedBuffers(context, store.path, 2**30)
-    return LayerwiseEvaluator(store, InPlaceFeatures.of(store), context, scratch).logits(model)
+    return LayerwiseEvaluator(store, context, scratch).logits(model)

@@ -22,7 +22,8 @@ from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
-from gnntrain.training import evaluation
+from gnntrain.training import buffers
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
     LayerwiseEvaluator,
     SampledEvaluator,
@@ -30,7 +31,6 @@ from gnntrain.training.evaluation import (
     chunks,
 )
 from gnntrain.training.forward import needs_of
-from gnntrain.training.shared_buffers import SharedBuffers
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -92,13 +92,7 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
 def layerwise(store: StoredGraph, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
     context = DistributedContext()
     limit = options.pop("memory_limit", 2**30)
-    return LayerwiseEvaluator(
-        store,
-        InPlaceFeatures.of(store),
-        context,
-        SharedBuffers(context, tmp_path, limit),
-        **options,
-    )
+    return LayerwiseEvaluator(store, context, SharedBuffers(context, tmp_path, limit), **options)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
@@ -107,8 +101,8 @@ def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
     logits = layerwise(store, tmp_path).logits(model)
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
 
@@ -120,7 +114,7 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, variant, num_layers)
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_EDGES", 20)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
     found = layerwise(store, tmp_path).infer(model, embed=True)
     rows = found.embeddings
     rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
@@ -183,7 +177,6 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     for name, all_ranks in (("all", True), ("one", False)):
         evaluator = LayerwiseEvaluator(
             store,
-            InPlaceFeatures.of(store),
             context,
             SharedBuffers(context, folder, 2**30),
             all_ranks=all_ranks,
@@ -279,15 +272,15 @@ def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
 ) -> None:
     store = stored(tmp_path / "store")
     model = make_model(store, VARIANTS[0])  # 5 features, 8 hidden channels
-    monkeypatch.setattr(evaluation, "_MAX_CHUNK_NUMBERS", 64)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 64)
     rows: list[int] = []
-    finish = model.finish
+    update = model.update
 
     def noted(i: int, out: torch.Tensor, h_dst: torch.Tensor) -> torch.Tensor:
         rows.append(len(out))
-        return finish(i, out, h_dst)
+        return update(i, out, h_dst)
 
-    monkeypatch.setattr(model, "finish", noted)
+    monkeypatch.setattr(model, "update", noted)
     layerwise(store, tmp_path).logits(model)
     assert max(rows) == 64 // 8
 

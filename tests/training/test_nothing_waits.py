@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gnntrain.compute import launching
+from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
@@ -28,8 +27,8 @@ from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import INTERPRETS
+from tests.compute.registrations import opened
 from tests.graphs import random_graph, stored
-from tests.models.on_device import use_device_kernels
 from tests.training.test_trainer import Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -61,6 +60,10 @@ class Mixed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
         self.number = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = opened(func, cuda)
+        if own is not None:
+            with self:
+                return own(*args)
         out = func(*args, **(kwargs or {}))
         values = [v for v in tree_leaves((args, kwargs, out)) if isinstance(v, Tensor)]
         self.number += 1
@@ -77,7 +80,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     has_weight = graph.weight is not None
     # 70 is drawn by another kernel than 2.
     sampler = gpu.GPUSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
-    names = ("indptr", "indices", "labels", "norm", "weight")
+    names = ("indptr", "indices", "targets", "norm", "weight")
     parts: dict[str, Any] = {name: getattr(graph, name) for name in names}
     moved: dict[str, Any] = {k: None if v is None else v.to(META) for k, v in parts.items()}
     graph = GraphTensors(**moved)
@@ -115,15 +118,12 @@ def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     store = stored(tmp_path / "store", random_graph(edge_weight=weights))
     trainer, loader = made(store, kind, **options)
-    use_device_kernels(monkeypatch)
     monkeypatch.setattr(launching, "_kernels", lambda _: NoKernel())
     for name, value in vars(triton_kernels).items():
         if hasattr(value, "fn"):
             monkeypatch.setattr(triton_kernels, name, NoKernel())
-    for module in ("dropout.dropout", "attention.drop"):
-        monkeypatch.setattr(f"gnntrain.models.{module}", dropout)
     # Autocast does not know the device.
-    for module in ("fused_on_device", "base"):
+    for module in ("aggregate_linear", "base"):
         monkeypatch.setattr(
             f"gnntrain.models.{module}.autocast_type", lambda _, otherwise: otherwise
         )

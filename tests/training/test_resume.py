@@ -13,14 +13,13 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
-from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.models import SAGE
 from gnntrain.tasks import NodeClassification
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, StepProgress
-from gnntrain.training.shared_buffers import SharedBuffers
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
@@ -70,12 +69,11 @@ def make(
         norm="batch" if dropout else "none",
     )
     torch.manual_seed(1 + context.rank)
-    features = InPlaceFeatures.of(store)
     scratch = SharedBuffers(context, directory, 1 << 30)
     return Trainer(
         model,
         make_loader(store, context, 8 // context.world_size, kind),
-        LayerwiseEvaluator(store, features, context, scratch),
+        LayerwiseEvaluator(store, context, scratch),
         task=NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),
         context=context,

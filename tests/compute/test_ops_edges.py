@@ -9,26 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import Tensor
 
-from gnntrain.compute import launching
-from gnntrain.compute.device import transpose
+from gnntrain.compute import launching, ops, reference
 from gnntrain.compute.launching import Pieces
-from gnntrain.models import attention
-from gnntrain.models.aggregate import (
-    Aggregation,
-    Reduce,
-    aggregate_on_device,
-    weighted_sum_on_device,
-)
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
-from tests.compute.devices import on_each_device
-from tests.compute.test_device import assert_near, check
+from tests.compute.devices import examples
+from tests.compute.registrations import each_registration, on_gpu_kernels, registered
+from tests.compute.test_ops import assert_near, check, weighted_sum
 from tests.models.blocks import full_block, graph_of
-from tests.models.on_device import padded
-from tests.models.slow_aggregate import blocks, slow_sum
+from tests.models.padding import padded
+from tests.models.slow_aggregate import blocks
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -72,7 +66,7 @@ def given_by(reduce: Reduce, block: Block) -> Aggregation:
     return Aggregation(block, reduce, **factors, skip_loops=True)
 
 
-@on_each_device
+@on_gpu_kernels
 @pytest.mark.parametrize("block", BLOCKS, ids=["int32", "int64"])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_an_aggregate_over_pieces_is_a_loop_over_edges(
@@ -97,57 +91,49 @@ def gradients(
     return [*(part.detach() for part in outs), *torch.autograd.grad(outs, moved, pulls, **options)]
 
 
-def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, Any, list[Tensor]]]:
-    """(the GPU's call, the CPU's, inputs)."""
+def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, list[Tensor]]]:
+    """(call, inputs)."""
     torch.manual_seed(0)
     edges, dst = block.num_edges, block.num_dst
     source, target, loop = (torch.randn(rows, heads) for rows in (block.num_src, dst, dst))
     left, right = (torch.randn(rows, heads * width) for rows in (block.num_src, dst))
     score, att = torch.randn(edges, heads) * 3, torch.randn(heads, width)
     return [
-        (attention.edge_softmax_on_device, edge_softmax, [score, loop]),
-        (
-            _with_slope(attention.sum_softmax_on_device),
-            _with_slope(sum_softmax),
-            [source, target, loop],
-        ),
-        (_with_slope(attention.pair_score_on_device), _with_slope(pair_score), [left, right, att]),
-        (weighted_sum_on_device, _unscaled_sum, [left, score]),
+        (edge_softmax, [score, loop]),
+        (_with_slope(sum_softmax), [source, target, loop]),
+        (_with_slope(pair_score), [left, right, att]),
+        (lambda own, x, weight: weighted_sum(own, x, weight, None), [left, score]),
     ]
-
-
-def _unscaled_sum(block: Block, x: Tensor, weight: Tensor) -> Tensor:
-    return slow_sum(block, x, weight, None)
 
 
 def _with_slope(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *inputs: call(*inputs, 0.2)
 
 
-@on_each_device
+@on_gpu_kernels
 @pytest.mark.parametrize(
     ("block", "shape", "size"),
     [(BLOCKS[0], (2, 5), 512), (BLOCKS[1], (2, 5), 4), (BLOCKS[0], (1, 1), 4)],
     ids=["whole", "pieces", "one head"],
 )
-def test_attention_is_the_cpus_with_and_without_pieces(
+def test_attention_is_the_references_with_and_without_pieces(
     block: Block, shape: tuple[int, int], size: int, device: str
 ) -> None:
-    for mine, theirs, inputs in attention_calls(block, *shape):
+    for call, inputs in attention_calls(block, *shape):
         with pieces_of(size):
-            got = gradients(mine, block, inputs, device, torch.float64)
-        for part, expected in zip(
-            got, gradients(theirs, block, inputs, "cpu", torch.float64), strict=True
-        ):
+            got = gradients(call, block, inputs, device, torch.float64)
+        with registered(reference, "CPU"):
+            wanted = gradients(call, replace(block, derived={}), inputs, "cpu", torch.float64)
+        for part, expected in zip(got, wanted, strict=True):
             assert_near(part, expected)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("size", [512, 4])
 def test_attention_over_a_padded_block_is_that_over_the_block(size: int, device: str) -> None:
     block, shape = hub_block(), (2, 3)
     longer = padded(block)
-    for mine, _, inputs in attention_calls(block, *shape):
+    for mine, inputs in attention_calls(block, *shape):
         with pieces_of(size):
             expected = gradients(mine, block, inputs, device, torch.float64)
             more = [_longer(part, block, longer) for part in inputs]
@@ -179,7 +165,7 @@ def _cut(call: Callable[..., Any], block: Block) -> Callable[..., Any]:
     return cut
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("size", [512, 4])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_an_aggregate_over_a_padded_block_is_that_over_the_block(
@@ -199,11 +185,11 @@ def test_an_aggregate_over_a_padded_block_is_that_over_the_block(
     same = {name: value[: -names[name]] for name, value in factors.items()}
     with pieces_of(size):
         expected = gradients(
-            lambda own, rows: aggregate_on_device(rows, replace(given, block=own, **same)),
+            lambda own, rows: aggregate(rows, replace(given, block=own, **same)),
             block, [x], device, torch.float64,
         )  # fmt: skip
         got = gradients(
-            lambda own, rows: aggregate_on_device(rows, replace(given, block=own, **factors))[
+            lambda own, rows: aggregate(rows, replace(given, block=own, **factors))[
                 : block.num_dst
             ],
             longer, [more], device, torch.float64,
@@ -212,13 +198,15 @@ def test_an_aggregate_over_a_padded_block_is_that_over_the_block(
     assert_near(got[1][: block.num_src], expected[1].cpu())
 
 
-@settings(max_examples=20, deadline=None)
+@each_registration
+@examples(20)
 @given(block=blocks(max_offset=0))
-def test_padding_is_nobodys_out_edge(block: Block) -> None:
+def test_padding_is_nobodys_out_edge(block: Block, device: str) -> None:
+    block = block.to(device)
     longer = padded(block)
-    expected = transpose(block.indptr, block.indices, block.num_src)
-    got = transpose(longer.indptr, longer.indices, longer.num_src)
-    assert got.indptr[: block.num_src + 1].tolist() == expected.indptr.tolist()
-    assert set(got.indptr[block.num_src :].tolist()) == {block.num_edges}
-    assert got.indices[: block.num_edges].tolist() == expected.indices.tolist()
-    assert got.edges[: block.num_edges].tolist() == expected.edges.tolist()
+    expected = ops.transpose(block.indptr, block.indices, block.num_src)
+    got = ops.transpose(longer.indptr, longer.indices, longer.num_src)
+    assert got[0][: block.num_src + 1].tolist() == expected[0].tolist()
+    assert set(got[0][block.num_src :].tolist()) == {block.num_edges}
+    for part, wanted in zip(got[1:], expected[1:], strict=True):
+        assert part[: block.num_edges].tolist() == wanted.tolist()

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, weighted_sum
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.sampling.block import Block
 from tests.compute.devices import NEEDS_GPU
-from tests.compute.test_device import assert_near
+from tests.compute.test_ops import assert_near
 from tests.models.blocks import full_block, rough_graph
-from tests.models.on_device import padded
+from tests.models.padding import padded
 from tests.models.slow_aggregate import INDEX_TYPES
 
 pytestmark = NEEDS_GPU
@@ -56,7 +56,7 @@ def test_weighted_sums_are_those_of_the_cpu() -> None:
     results = []
     for device in ("cpu", "cuda"):
         inputs = [part.to(device).requires_grad_() for part in (x, weight)]
-        out = weighted_sum(block.to(device), inputs[0], inputs[1])
+        out = aggregate(inputs[0], Aggregation(block.to(device), weight=inputs[1]))
         results.append([out.detach(), *torch.autograd.grad(out.sum(), inputs)])
     for cpu, cuda in zip(*results, strict=True):
         assert_near(cuda, cpu)
@@ -82,8 +82,8 @@ def test_pinned_rows_are_read_over_the_bus() -> None:
     block, rows = big_block(torch.int32), torch.randn(30_000, 100).bfloat16()
     nodes = torch.randperm(30_000)[:20_000]
     given = Aggregation(block.to("cuda"), "mean")
-    pinned = aggregate(DeviceTable(rows.pin_memory(), nodes.cuda()), given)
-    assert torch.equal(pinned, aggregate(DeviceTable(rows.cuda(), nodes.cuda()), given))
+    pinned = aggregate(LazyFeatures(rows.pin_memory(), nodes.cuda()), given)
+    assert torch.equal(pinned, aggregate(LazyFeatures(rows.cuda(), nodes.cuda()), given))
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])

@@ -1,4 +1,4 @@
-"""Rows that lie in several places against a plain gather; see `tests.compute.devices`."""
+"""Rows that lie in several places against a plain gather; on every registration."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute import device as on_device
-from gnntrain.compute.device import DeviceTable, addresses_of
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate_on_device
-from tests.compute.devices import NEEDS_GPU, examples, on_each_device
-from tests.compute.test_device import assert_near
+from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
+from tests.compute.devices import NEEDS_GPU, examples
+from tests.compute.registrations import each_registration
+from tests.compute.test_ops import assert_near
 from tests.models.blocks import full_block, rough_graph
 from tests.models.slow_aggregate import slow_aggregate
 
@@ -33,14 +33,14 @@ class Spread:
     part_rows: int
     nodes: Tensor | None = None
 
-    def table(self, device: str, place: Callable[[Tensor], Tensor] | None = None) -> DeviceTable:
+    def table(self, device: str, place: Callable[[Tensor], Tensor] | None = None) -> LazyFeatures:
         """On the device; the parts wherever `place` puts them."""
         place = place or (lambda part: part.to(device))
         starts = range(0, len(self.matrix), self.part_rows)
         held = tuple(place(self.matrix[a : a + self.part_rows].clone()) for a in starts)
         slots = torch.full((len(self.matrix),), -1, dtype=torch.int32)
         slots[self.cached] = torch.arange(len(self.cached), dtype=torch.int32)
-        return DeviceTable(
+        return LazyFeatures(
             self.matrix[self.cached].to(device),
             nodes=None if self.nodes is None else self.nodes.to(device),
             slots=slots.to(device),
@@ -70,13 +70,11 @@ def spreads(draw: st.DrawFn, width: int | None = None) -> Spread:
     )
 
 
-def gathered(table: DeviceTable, start: int, stop: int) -> Tensor:
-    out = torch.empty(stop - start, table.width, dtype=table.rows.dtype, device=table.rows.device)
-    table.gather(start, stop, out)
-    return out.cpu()
+def gathered(table: LazyFeatures, start: int, stop: int) -> Tensor:
+    return table.read(start, stop, table.rows.dtype).cpu()
 
 
-@on_each_device
+@each_registration
 @examples(40)
 @given(spread=spreads(), start=st.integers(0, NUM_NODES - 1))
 def test_rows_are_gathered_from_wherever_they_lie(spread: Spread, start: int, device: str) -> None:
@@ -85,7 +83,7 @@ def test_rows_are_gathered_from_wherever_they_lie(spread: Spread, start: int, de
     assert torch.equal(gathered(table, start, NUM_NODES), spread.expected[start:])
 
 
-@on_each_device
+@each_registration
 @examples(30)
 @given(spread=spreads(), reduce=st.sampled_from(["sum", "mean", "max"]), has_loop=st.booleans())
 def test_rows_are_reduced_wherever_they_lie(
@@ -95,11 +93,11 @@ def test_rows_are_reduced_wherever_they_lie(
     loop = torch.rand(block.num_dst) if has_loop and reduce != "max" else None
     given = Aggregation(block, reduce, loop=loop)
     moved = replace(given, block=block.to(device), loop=None if loop is None else loop.to(device))
-    got = on_device.reduce_table(spread.table(device), moved.on_device(), torch.float32)
+    got = aggregate(spread.table(device), moved)
     assert_near(got, slow_aggregate(spread.expected.double(), given))
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("part_rows", [9, NUM_NODES])
 def test_without_slots_all_rows_are_in_the_parts(part_rows: int, device: str) -> None:
     spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(0), part_rows)
@@ -108,14 +106,14 @@ def test_without_slots_all_rows_are_in_the_parts(part_rows: int, device: str) ->
     assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
 
 
-@on_each_device
+@each_registration
 def test_where_all_nodes_are_cached_there_need_be_no_parts(device: str) -> None:
     spread = Spread(torch.randn(NUM_NODES, 5), torch.randperm(NUM_NODES), NUM_NODES)
     table = replace(spread.table(device), parts=None, part_rows=0, held=())
     assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("shift", [0, 1, 3, 4])
 def test_parts_may_begin_at_any_number(shift: int, device: str) -> None:
     spread = Spread(torch.randn(NUM_NODES, 8).half(), torch.arange(3), NUM_NODES)
@@ -126,14 +124,14 @@ def test_parts_may_begin_at_any_number(shift: int, device: str) -> None:
     assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
 
 
-@on_each_device
+@each_registration
 def test_only_what_a_batch_names_is_read(device: str) -> None:
     """Nodes that are not cached nor named may lie anywhere, even nowhere."""
     spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(10), 10, torch.randint(10, (25,)))
     table = replace(spread.table(device), parts=torch.zeros(4, dtype=torch.int64, device=device))
     assert torch.equal(gathered(table, 0, 25), spread.expected)
     aggregation = Aggregation(full_block(rough_graph(25), 0, 5).to(device), "mean")
-    assert aggregate_on_device(table, aggregation).isfinite().all()
+    assert aggregate(table, aggregation).isfinite().all()
 
 
 class TestOnAGpu:

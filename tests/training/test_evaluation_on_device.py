@@ -20,10 +20,10 @@ from gnntrain.loading.features import (
     InPlaceFeatures,
     stored_rows,
 )
-from gnntrain.training import device_evaluation
-from gnntrain.training.device_evaluation import DeviceLayerwiseEvaluator
+from gnntrain.training import buffers
+from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
+from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.forward import needs_of
-from gnntrain.training.shared_buffers import SharedBuffers
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
 from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, make_model
@@ -43,7 +43,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     )
 
 
-def placed(store: StoredGraph, kind: str, device: torch.device) -> FeatureSource:
+def place(store: StoredGraph, kind: str, device: torch.device) -> FeatureSource:
     rows = stored_rows(store)
     if kind == "staged":
         return CopiedFeatures(rows, device)
@@ -63,16 +63,16 @@ def evaluator(
     features: str = "resident",
     graph: GraphTensors | None = None,
     memory_limit: int = PLENTY,
-) -> DeviceLayerwiseEvaluator:
+) -> LayerwiseEvaluator:
     context = DistributedContext(device=torch.device(device))
-    return DeviceLayerwiseEvaluator(
+    placed = place(store, features, context.device)
+    host = SharedBuffers(context, scratch_dir, memory_limit)
+    return LayerwiseEvaluator(
         store,
-        InPlaceFeatures.of(store),
         context,
-        SharedBuffers(context, scratch_dir, memory_limit),
-        placed=placed(store, features, context.device),
+        DeviceBuffers(context, host, room),
+        features=placed.select(),
         graph=graph,
-        room=room,
     )
 
 
@@ -95,10 +95,12 @@ def test_logits_are_the_hosts(
     room: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device_evaluation, "_MAX_CHUNK_NUMBERS", 150)  # several chunks a layer
+    monkeypatch.setattr(buffers, "_MAX_DEVICE_NUMBERS", 150)  # several chunks a layer
     model = make_model(store, variant)
     expected = layerwise(store, tmp_path).infer(model, embed=True)
     model.to(device)
+    if room == NONE and device == "cpu":  # as where the host's memory is not the model's
+        monkeypatch.setattr(LayerwiseEvaluator, "_is_here", lambda *_: False)
     ours = evaluator(store, tmp_path, device, room=room, features=features)
     found = ours.infer(model, embed=True)
     assert found.logits.device.type == "cpu"
@@ -133,7 +135,7 @@ def test_metrics_are_the_hosts_and_the_memory_is_given_back(
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
         assert found[split] == pytest.approx(metrics)
-    assert ours._matrices == {}
+    assert ours.buffers._matrices == {}  # type: ignore[attr-defined]
 
 
 def test_layers_beyond_the_memory_limit_go_to_disk(

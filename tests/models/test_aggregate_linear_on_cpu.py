@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.loading.features import MappedFeatures
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.loading.features import stored_rows
 from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.dropout import Drop, Dropout, dropout
-from gnntrain.models.fused import AggregatedLinear
+from gnntrain.models.aggregate_linear import AggregateLinear
+from gnntrain.models.dropout import Dropout, dropout
 from gnntrain.sampling.block import Block
 from tests.graphs import random_graph, stored
 from tests.models.blocks import full_block, rough_graph
@@ -28,16 +29,16 @@ def block_of(num_dst: int = 25) -> Block:
 
 def layer(
     dtype: torch.dtype = torch.float64, has_root: bool = True, **given: Any
-) -> AggregatedLinear:
+) -> AggregateLinear:
     torch.manual_seed(1)
     weight, root, bias = torch.randn(5, 6), torch.randn(5, 6), torch.randn(5)
     parts = [part.to(dtype).requires_grad_() for part in (weight, root, bias)]
     aggregation = Aggregation(block_of(), "mean")
     aggregation = replace(aggregation, **given)
-    return AggregatedLinear(aggregation, parts[0], parts[1] if has_root else None, parts[2])
+    return AggregateLinear(aggregation, parts[0], parts[1] if has_root else None, parts[2])
 
 
-def by_operations(linear: AggregatedLinear, x: Tensor) -> Tensor:
+def by_operations(linear: AggregateLinear, x: Tensor) -> Tensor:
     out = aggregate(x, linear.aggregation) @ linear.weight.t() + linear.bias
     if linear.root_weight is not None:
         out = out + x[: len(out)] @ linear.root_weight.t()
@@ -47,8 +48,8 @@ def by_operations(linear: AggregatedLinear, x: Tensor) -> Tensor:
 @pytest.fixture(params=[1, 2])
 def _threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small chunks, so that several tasks with several chunks each are needed."""
-    monkeypatch.setattr("gnntrain.compute.rows.CHUNK_ROWS", 3)
-    monkeypatch.setattr("gnntrain.compute.rows._TASK_WORK", 8)
+    monkeypatch.setattr("gnntrain.compute.cpu.CHUNK_ROWS", 3)
+    monkeypatch.setattr("gnntrain.compute.cpu._TASK_WORK", 8)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
@@ -85,7 +86,7 @@ def test_its_gradients_are_exact(has_root: bool) -> None:
 def test_a_block_without_destinations_has_zero_gradients() -> None:
     block = Block(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), 3)
     linear = replace(layer(), aggregation=Aggregation(block, "mean"))
-    out = linear.on_cpu(torch.zeros(3, 6, dtype=torch.float64), Drop.draw(0.0))
+    out = linear(torch.zeros(3, 6, dtype=torch.float64), 0.0)
     assert out.shape == (0, 5)
     torch.autograd.backward(out.sum())
     assert linear.weight.grad is not None
@@ -115,14 +116,14 @@ def test_gcns_weights_and_loops_go_through_it() -> None:
 def test_relu_and_dropout_go_backward_through_what_was_kept() -> None:
     linear = layer()
     x = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
-    plain, drop = linear(x, None), Drop.draw(0.5)
-    out = linear.on_cpu(x, drop)
+    plain, factor = linear(x, None), 2.0
+    out = linear(x, 0.5)
     kept = out != 0
-    torch.testing.assert_close(out, torch.where(kept, plain.relu() * drop.factor, 0.0))
+    torch.testing.assert_close(out, torch.where(kept, plain.relu() * factor, 0.0))
     assert 0.15 < kept.double().mean() < 0.35
     pull = torch.randn_like(out)
     mine = torch.autograd.grad(out, [x, linear.weight, linear.bias], pull)
-    masked = torch.where(kept, pull * drop.factor, 0.0)
+    masked = torch.where(kept, pull * factor, 0.0)
     theirs = torch.autograd.grad(plain, [x, linear.weight, linear.bias], masked)
     torch.testing.assert_close(mine, theirs)
 
@@ -131,7 +132,7 @@ def test_relu_and_dropout_go_backward_through_what_was_kept() -> None:
 def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -> None:
     store = stored(tmp_path / "store", random_graph(), feature_dtype=dtype)
     nodes = np.random.default_rng(0).permutation(60)[:40]
-    rows = MappedFeatures(store).named(nodes)
+    rows = LazyFeatures(stored_rows(store)).select(nodes)
     x = rows.whole()
     linear = layer(torch.float32)
     weight, root_weight = torch.randn(5, 5, requires_grad=True), torch.randn(5, 5)
@@ -140,7 +141,7 @@ def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -
     for reduce in ("sum", "mean", "max"):
         aggregation = Aggregation(block_of(), reduce)
         torch.testing.assert_close(aggregate(rows, aggregation), aggregate(x, aggregation))
-    out = linear.on_cpu(rows, Drop.draw(0.0))
+    out = linear(rows, 0.0)
     mine = torch.autograd.grad(out.sum(), weight)
     theirs = torch.autograd.grad(by_operations(linear, x).relu().sum(), weight)
     torch.testing.assert_close(mine, theirs)
@@ -149,7 +150,7 @@ def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -
 def test_autocast_computes_in_bfloat16_and_keeps_the_gradients_types() -> None:
     linear, x = layer(torch.float32), torch.randn(40, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = linear.on_cpu(x, Drop.draw(0.0))
+        hidden = linear(x, 0.0)
         again = replace(
             linear,
             aggregation=Aggregation(Block(torch.tensor([0, 3]), torch.tensor([1, 1, 24]), 25)),
@@ -177,7 +178,8 @@ def test_the_weights_gradients_do_not_depend_on_the_threads() -> None:
     before, grads = torch.get_num_threads(), []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        out = linear.on_cpu(x, Drop(1 << 15, 7))
+        torch.manual_seed(7)
+        out = linear(x, 0.5)
         grads.append(torch.autograd.grad(out.square().sum(), [linear.weight, linear.bias]))
     torch.set_num_threads(before)
     for other in grads[1:]:

@@ -1,4 +1,4 @@
-"""The GPU's reductions against loops over edges; see `tests.compute.devices` for where they run."""
+"""Every registration of the operators against loops over edges, forward and backward."""
 
 from __future__ import annotations
 
@@ -7,34 +7,30 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute import device as on_device
-from gnntrain.compute.device import DeviceTable, OutEdges
-from gnntrain.compute.rows import Transposed
+from gnntrain.compute import cuda, ops
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.errors import UserError
-from gnntrain.models.aggregate import (
-    Aggregation,
-    Reduce,
-    aggregate,
-    aggregate_on_device,
-    weighted_sum_on_device,
-)
-from gnntrain.models.attention import edge_softmax, edge_softmax_on_device
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
+from gnntrain.models.attention import edge_softmax
 from gnntrain.sampling.block import Block
-from tests.compute.devices import examples, on_each_device
+from tests.compute.devices import examples
+from tests.compute.registrations import each_registration
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import (
     INDEX_TYPES,
     aggregations,
     blocks,
+    edge_list,
     slow_aggregate,
     slow_sum,
 )
@@ -69,7 +65,7 @@ def check(given: Aggregation, width: int, dtype: torch.dtype, device: str) -> No
     torch.manual_seed(0)
     x = torch.randn(given.block.num_src, width).to(dtype)
     mine, exact = x.to(device).requires_grad_(), x.double().requires_grad_()
-    got = aggregate_on_device(mine, moved(given, device, dtype))
+    got = aggregate(mine, moved(given, device, dtype))
     expected = slow_aggregate(exact, given)
     assert got.dtype == dtype
     assert_near(got.detach(), expected.detach())
@@ -82,7 +78,7 @@ def check(given: Aggregation, width: int, dtype: torch.dtype, device: str) -> No
     assert_near(gradient, wanted)
 
 
-@on_each_device
+@each_registration
 @examples(50)
 @given(given=aggregations(), width=st.sampled_from(WIDTHS), dtype=st.sampled_from(DTYPES))
 def test_an_aggregate_and_its_gradient_are_those_of_a_loop_over_edges(
@@ -91,7 +87,7 @@ def test_an_aggregate_and_its_gradient_are_those_of_a_loop_over_edges(
     check(given, width, dtype, device)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_rows_may_be_wider_than_a_tile(reduce: Reduce, dtype: torch.dtype, device: str) -> None:
@@ -99,7 +95,7 @@ def test_rows_may_be_wider_than_a_tile(reduce: Reduce, dtype: torch.dtype, devic
     check(Aggregation(block, reduce), 602, dtype, device)
 
 
-@on_each_device
+@each_registration
 @examples(30)
 @given(
     given=aggregations(),
@@ -114,25 +110,29 @@ def test_stored_rows_are_reduced_where_they_lie(
     num_src = given.block.num_src
     rows = torch.randn(3 * num_src, 5).to(dtype)
     nodes = torch.randint(0, 3 * num_src, (num_src,)) if is_named else None
-    table = DeviceTable(rows.to(device), None if nodes is None else nodes.to(device))
-    reduction = moved(given, device, made).on_device()
-    got = on_device.reduce_table(table, reduction, made)
+    features = LazyFeatures(rows.to(device), None if nodes is None else nodes.to(device))
+    own = moved(given, device, made)
+    if own.reduce == "max":
+        edges = own.block.indptr, own.block.indices, None
+        got = ops.aggregate_max(*features.arguments(), *edges, made, False)[0]
+    else:
+        got = ops.aggregate(*features.arguments(), *own.sum(own.weight), "none", made)
     assert got.dtype == made
     sources = rows[:num_src] if nodes is None else rows[nodes]
     assert_near(got, slow_aggregate(sources.double(), given))
 
 
-@on_each_device
+@each_registration
 def test_an_aggregate_of_stored_rows_is_float32(device: str) -> None:
     block = full_block(rough_graph(), 4, 8)
     rows = torch.randn(40, 3).half()
     given = Aggregation(block.to(device), "mean")
-    got = aggregate(DeviceTable(rows.to(device)), given)
+    got = aggregate(LazyFeatures(rows.to(device)), given)
     assert got.dtype == torch.float32
     assert_near(got, slow_aggregate(rows.double(), Aggregation(block, "mean")))
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("made", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_named", [False, True])
@@ -141,28 +141,40 @@ def test_rows_are_gathered_and_converted(
 ) -> None:
     rows = torch.randn(90, 47).to(dtype)
     nodes = torch.randint(0, 90, (80,)) if is_named else None
-    table = DeviceTable(rows.to(device), None if nodes is None else nodes.to(device))
+    table = LazyFeatures(rows.to(device), None if nodes is None else nodes.to(device))
     assert len(table) == (80 if is_named else 90)
-    out = torch.empty(71, 47, dtype=made, device=device)
-    table.gather(3, 74, out)
+    out = table.read(3, 74, made)
+    assert out.dtype == made
     sources = rows if nodes is None else rows[nodes]
     torch.testing.assert_close(out.cpu(), sources[3:74].float().to(made))
 
 
+@each_registration
 @pytest.mark.parametrize("index", INDEX_TYPES)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(block=blocks())
-def test_a_block_is_transposed_as_on_the_cpu(block: Block, index: torch.dtype) -> None:
-    indptr, indices = block.indptr.to(index), block.indices.to(index)
-    got = on_device.transpose(indptr, indices, block.num_src)
-    expected = Transposed.of(indptr.numpy(), indices.numpy(), block.num_src)
-    for name in OutEdges._fields:
-        part: Tensor = getattr(got, name)
-        assert part.dtype == index
-        assert part.tolist() == getattr(expected, name).tolist()
+def test_a_transposed_block_lists_every_edge_by_its_source(
+    block: Block, index: torch.dtype, device: str
+) -> None:
+    indptr, indices = block.indptr.to(device, index), block.indices.to(device, index)
+    found = ops.transpose(indptr, indices, block.num_src)
+    assert {part.dtype for part in found} == {index}
+    by_source: list[list[tuple[int, int]]] = [[] for _ in range(block.num_src)]
+    for edge, (dst, src) in enumerate(edge_list(block)):
+        by_source[src].append((dst, edge))
+    pairs = list(zip(*(part.tolist() for part in found[1:]), strict=True))
+    bounds = found[0].tolist()
+    assert [pairs[a:b] for a, b in pairwise(bounds)] == by_source
+    back = block.transposed()
+    assert back is block.transposed()
+    assert (back.num_dst, back.num_src) == (block.num_src, block.num_dst)
 
 
-@on_each_device
+def weighted_sum(block: Block, x: Tensor, weight: Tensor | None, scale: Tensor | None) -> Tensor:
+    return aggregate(x, Aggregation(block, weight=weight, scale=scale))
+
+
+@each_registration
 @examples(40)
 @given(
     block=blocks(),
@@ -190,13 +202,13 @@ def test_a_weighted_sum_is_a_loop_over_edges_forward_and_backward(
         options = {"allow_unused": True, "materialize_grads": True}
         return [out.detach(), *torch.autograd.grad(out, inputs, pull.to(device, kind), **options)]
 
-    mine = compute(weighted_sum_on_device, device, dtype)
+    mine = compute(weighted_sum, device, dtype)
     for got, expected in zip(mine, compute(slow_sum, "cpu", torch.float64), strict=True):
         assert got.dtype == dtype
         assert_near(got, expected)
 
 
-@on_each_device
+@each_registration
 @examples(30)
 @given(given=aggregations().filter(lambda given: given.reduce != "max"))
 def test_the_gradient_of_a_weight_counts_every_factor(given: Aggregation, device: str) -> None:
@@ -207,7 +219,7 @@ def test_the_gradient_of_a_weight_counts_every_factor(given: Aggregation, device
     weighted = replace(given, weight=weight)
     gradients = []
     for out in (
-        aggregate_on_device(x.to(device), moved(weighted, device, torch.float64)),
+        aggregate(x.to(device), moved(weighted, device, torch.float64)),
         slow_aggregate(x, weighted),
     ):
         gradient = torch.zeros_like(weight)
@@ -217,10 +229,27 @@ def test_the_gradient_of_a_weight_counts_every_factor(given: Aggregation, device
     assert_near(gradients[0], gradients[1])
 
 
-@on_each_device
+def slow_softmax(block: Block, score: Tensor, loop: Tensor) -> tuple[Tensor, Tensor]:
+    """A loop over destinations."""
+    weights = torch.zeros_like(score)
+    loops = []
+    edges = edge_list(block)
+    for dst in range(block.num_dst):
+        own = [
+            edge
+            for edge, (end, src) in enumerate(edges)
+            if end == dst and src != dst + block.dst_offset
+        ]
+        found = torch.cat([score[own], loop[dst : dst + 1]]).softmax(0)
+        weights = weights.index_put((torch.tensor(own, dtype=torch.int64),), found[:-1])
+        loops.append(found[-1])
+    return weights, torch.stack(loops) if loops else loop
+
+
+@each_registration
 @examples(40)
 @given(block=blocks(), heads=st.sampled_from([1, 3]), is_double=st.booleans())
-def test_the_edge_softmax_is_the_cpus_forward_and_backward(
+def test_the_edge_softmax_is_a_loop_over_destinations_forward_and_backward(
     block: Block, heads: int, is_double: bool, device: str
 ) -> None:
     torch.manual_seed(0)
@@ -230,44 +259,47 @@ def test_the_edge_softmax_is_the_cpus_forward_and_backward(
     pulls = [torch.randn(shape, dtype=dtype) for shape in shapes]
     results = []
     for call, place, kind in (
-        (edge_softmax_on_device, device, dtype),
-        (edge_softmax, "cpu", torch.float64),
+        (edge_softmax, device, dtype),
+        (slow_softmax, "cpu", torch.float64),
     ):
         inputs = [score.to(place, kind).requires_grad_() for score in scores]
         out = call(block.to(place), *inputs)
-        grads = torch.autograd.grad(out, inputs, [pull.to(place, kind) for pull in pulls])
+        options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
+        pull = [part.to(place, kind) for part in pulls]
+        some = [part for part in out if part.requires_grad]
+        grads = torch.autograd.grad(some, inputs, pull[-len(some) :], **options)
         results.append([*(part.detach() for part in out), *grads])
     for got, expected in zip(*results, strict=True):
         assert got.dtype == dtype
         assert_near(got, expected)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_edge_softmax_survives_huge_scores(sign: int, device: str) -> None:
     block = full_block(graph_of(3, [(0, 2), (1, 2)]), 2, 3).to(device)
     score = torch.full((2, 1), sign * 1e4, device=device)
-    alpha, loop_alpha = edge_softmax_on_device(block, score, torch.zeros(1, 1, device=device))
+    alpha, loop_alpha = edge_softmax(block, score, torch.zeros(1, 1, device=device))
     assert alpha.tolist() == ([[0.5], [0.5]] if sign > 0 else [[0], [0]])
     assert loop_alpha.tolist() == [[0 if sign > 0 else 1]]
 
 
-@on_each_device
+@each_registration
 def test_in_neighbours_that_share_a_maximum_share_its_gradient(device: str) -> None:
     block = full_block(graph_of(4, [(0, 3), (1, 3), (2, 3)]), 3, 4).to(device)
     x = torch.tensor([[2.0], [2.0], [1.0], [9.0]], device=device, requires_grad=True)
-    torch.autograd.backward(aggregate_on_device(x, Aggregation(block, "max")).sum())
+    torch.autograd.backward(aggregate(x, Aggregation(block, "max")).sum())
     assert x.grad is not None
     assert x.grad.flatten().tolist() == [0.5, 0.5, 0, 0]
 
 
-@on_each_device
+@each_registration
 def test_a_hubs_maximum_and_its_ties_are_found_among_all_its_edges(device: str) -> None:
     torch.manual_seed(0)
     block = Block(torch.tensor([0, 300]), torch.randint(0, 60, (300,)), 60)
     x = torch.randint(0, 9, (60, 5)).double()
     results = []
-    for call, place in ((aggregate_on_device, device), (slow_aggregate, "cpu")):
+    for call, place in ((aggregate, device), (slow_aggregate, "cpu")):
         rows = x.to(place).requires_grad_()
         out = call(rows, Aggregation(block.to(place), "max"))
         results.append((out.detach(), *torch.autograd.grad(out.sum(), rows)))
@@ -275,35 +307,35 @@ def test_a_hubs_maximum_and_its_ties_are_found_among_all_its_edges(device: str) 
         assert_near(got, expected)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("place", [0, 30, 69])
 def test_not_a_number_is_the_maximum_wherever_it_stands(place: int, device: str) -> None:
     x = torch.zeros(70, 1, device=device)
     x[place] = torch.nan
     indptr = torch.tensor([0, 70], device=device)
     block = Block(indptr, torch.arange(70, device=device), 70)
-    assert aggregate_on_device(x, Aggregation(block, "max")).isnan().all()
+    assert aggregate(x, Aggregation(block, "max")).isnan().all()
 
 
-@on_each_device
+@each_registration
 def test_a_maximum_of_nothing_but_minus_infinity_is_that(device: str) -> None:
     block = full_block(graph_of(2, [(0, 1)])).to(device)
     x = torch.full((2, 1), -torch.inf, device=device)
-    out = aggregate_on_device(x, Aggregation(block, "max"))
+    out = aggregate(x, Aggregation(block, "max"))
     assert out.flatten().tolist() == [0, -torch.inf]
 
 
-@on_each_device
+@each_registration
 def test_a_hub_is_summed_finer_than_bfloat16(device: str) -> None:
     degree = 10_000
     indptr, indices = torch.tensor([0, degree]), torch.arange(degree)
     block = Block(indptr, indices, num_src=degree).to(device)
     x = torch.full((degree, 2), 0.01, dtype=torch.bfloat16, device=device)
-    out = aggregate_on_device(x, Aggregation(block))
+    out = aggregate(x, Aggregation(block))
     assert out[0, 0].item() == pytest.approx(100, rel=5e-3)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize(("num_src", "num_dst"), [(0, 0), (4, 0), (4, 3)])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_blocks_without_edges_give_zeros_and_zero_gradients(
@@ -312,17 +344,17 @@ def test_blocks_without_edges_give_zeros_and_zero_gradients(
     indptr, indices = torch.zeros(num_dst + 1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
     block = Block(indptr, indices, num_src).to(device)
     x = torch.randn(num_src, 4, device=device, requires_grad=True)
-    out = aggregate_on_device(x, Aggregation(block, reduce))
+    out = aggregate(x, Aggregation(block, reduce))
     torch.autograd.backward(out.sum())
     assert out.tolist() == [[0] * 4] * num_dst
     assert x.grad is not None
     assert x.grad.tolist() == [[0] * 4] * num_src
 
 
-@on_each_device
+@each_registration
 def test_rows_that_do_not_lie_one_after_the_other_are_reduced(device: str) -> None:
     block, x = full_block(rough_graph(), 4, 8), torch.randn(40, 8)
-    every_other = aggregate_on_device(x.to(device)[:, ::2], Aggregation(block.to(device)))
+    every_other = aggregate(x.to(device)[:, ::2], Aggregation(block.to(device)))
     assert_near(every_other, slow_aggregate(x[:, ::2].double(), Aggregation(block)))
 
 
@@ -331,8 +363,9 @@ def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "gnntrain.compute.triton_kernels", raising=False)
     monkeypatch.delattr("gnntrain.compute.triton_kernels", raising=False)
     block = full_block(rough_graph())
+    features, given = LazyFeatures(torch.randn(40, 2)), Aggregation(block).sum(None)
     with pytest.raises(UserError, match="needs triton"):
-        aggregate_on_device(torch.randn(40, 2), Aggregation(block))
+        cuda.aggregate(*features.arguments(), *given, "none", torch.float32)
 
 
 @pytest.mark.slow

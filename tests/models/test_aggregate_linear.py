@@ -1,4 +1,4 @@
-"""A layer as one kernel and one product against the layer operation by operation."""
+"""A layer in one operator, on every registration, against the layer operation by operation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGEConv
 
-from gnntrain.compute.device import DeviceTable
+from gnntrain.compute import cuda
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import Aggregation, sampling_scale
-from gnntrain.models.fused import AggregatedLinear
+from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.sampling.block import Block
-from tests.compute.devices import on_each_device
+from tests.compute.registrations import each_registration, registered
 from tests.models.blocks import Graph, full_block, rough_graph, seed_blocks
-from tests.models.on_device import padded, use_device_kernels
+from tests.models.padding import padded
 from tests.models.slow_aggregate import slow_aggregate
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -35,7 +36,7 @@ def some_block(num_dst: int = 9) -> Block:
     return full_block(rough_graph(14, 30, weighted=True), 0, num_dst, torch.int32)
 
 
-def layer(aggregation: Aggregation, device: str, has_root: bool, **to: Any) -> AggregatedLinear:
+def layer(aggregation: Aggregation, device: str, has_root: bool, **to: Any) -> AggregateLinear:
     torch.manual_seed(1)
     block = aggregation.block.to(device)
     names = ("weight", "source_scale", "scale", "loop")
@@ -47,7 +48,7 @@ def layer(aggregation: Aggregation, device: str, has_root: bool, **to: Any) -> A
         torch.randn(shape).to(device, **to).requires_grad_() for shape in ((5, 6), (5, 6), (5,))
     )
     own = replace(aggregation, block=block, **moved)
-    return AggregatedLinear(own, weight, root if has_root else None, bias)
+    return AggregateLinear(own, weight, root if has_root else None, bias)
 
 
 def aggregations() -> dict[str, Aggregation]:
@@ -63,7 +64,7 @@ def aggregations() -> dict[str, Aggregation]:
     }
 
 
-def by_operations(linear: AggregatedLinear, x: Tensor, given: Aggregation) -> Tensor:
+def by_operations(linear: AggregateLinear, x: Tensor, given: Aggregation) -> Tensor:
     """In float64 on the CPU."""
     rows = slow_aggregate(x, given)
     out = rows @ linear.weight.cpu().double().t() + linear.bias.cpu().double()
@@ -72,12 +73,12 @@ def by_operations(linear: AggregatedLinear, x: Tensor, given: Aggregation) -> Te
     return out
 
 
-def parameters_of(linear: AggregatedLinear) -> list[Tensor]:
+def parameters_of(linear: AggregateLinear) -> list[Tensor]:
     parts = [linear.weight, linear.bias]
     return parts if linear.root_weight is None else [*parts, linear.root_weight]
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
     ("name", "has_root"), [("mean", True), ("mean", False), ("sum", True), ("gcn", False)]
@@ -89,7 +90,7 @@ def test_a_layer_is_its_operations_forward_and_backward(
     linear = layer(given, device, has_root, dtype=dtype)
     x = torch.randn(14, 6).to(dtype)
     mine, exact = x.to(device).requires_grad_(), x.double().requires_grad_()
-    got, expected = linear.on_device(mine, None), by_operations(linear, exact, given)
+    got, expected = linear(mine, None), by_operations(linear, exact, given)
     assert got.dtype == dtype
     torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[dtype])
     pull, own = torch.randn(expected.shape).to(dtype), parameters_of(linear)
@@ -100,7 +101,7 @@ def test_a_layer_is_its_operations_forward_and_backward(
         torch.testing.assert_close(gradient.cpu().double(), other.cpu().double(), **NEAR[dtype])
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize(
     ("stored", "computed"),
     [
@@ -117,7 +118,7 @@ def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
     given = aggregations()["mean"]
     linear = layer(given, device, True)
     rows, nodes = torch.randn(30, 6).to(stored), torch.randint(0, 30, (14,))
-    table = DeviceTable(rows.to(device), nodes.to(device))
+    table = LazyFeatures(rows.to(device), nodes.to(device))
     with torch.autocast(device, computed, enabled=computed != torch.float32):
         got = linear(table, None)
     assert got.dtype == computed
@@ -130,12 +131,12 @@ def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
         torch.testing.assert_close(gradient, wanted, atol=0.3, rtol=0.03)
 
 
-@on_each_device
+@each_registration
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_relu_and_dropout_go_backward_through_what_was_kept(dropout: float, device: str) -> None:
     linear = layer(aggregations()["mean"], device, True, dtype=torch.float64)
     x = torch.randn(14, 6, dtype=torch.float64, device=device, requires_grad=True)
-    plain, out = linear.on_device(x, None), linear.on_device(x, dropout)
+    plain, out = linear(x, None), linear(x, dropout)
     kept = out != 0
     factor = 1 / (1 - dropout)
     torch.testing.assert_close(out, torch.where(kept, plain.relu() * factor, 0.0))
@@ -148,17 +149,17 @@ def test_relu_and_dropout_go_backward_through_what_was_kept(dropout: float, devi
     torch.testing.assert_close(mine, torch.autograd.grad(plain, inputs, masked))
 
 
-@on_each_device
+@each_registration
 def test_layers_are_pygs(device: str) -> None:
     graph = rough_graph(14, 30)
     block, x = full_block(graph), torch.randn(14, 6, device=device)
     edges = graph.edge_index.to(device)
     torch.manual_seed(0)
     sage = SAGEConv(6, 5).to(device)
-    linear = AggregatedLinear(
+    linear = AggregateLinear(
         Aggregation(block.to(device), "mean"), sage.lin_l.weight, sage.lin_r.weight, sage.lin_l.bias
     )
-    torch.testing.assert_close(linear.on_device(x, None), sage(x, edges))
+    torch.testing.assert_close(linear(x, None), sage(x, edges))
     gcn = GCNConv(6, 5).to(device)
     norm = graph.norm.to(device)
     given = Aggregation(
@@ -168,8 +169,8 @@ def test_layers_are_pygs(device: str) -> None:
         loop=norm.square(),
         skip_loops=True,
     )
-    linear = AggregatedLinear(given, gcn.lin.weight, None, gcn.bias)
-    torch.testing.assert_close(linear.on_device(x, None), gcn(x, edges))
+    linear = AggregateLinear(given, gcn.lin.weight, None, gcn.bias)
+    torch.testing.assert_close(linear(x, None), gcn(x, edges))
 
 
 MODELS: list[tuple[Callable[..., GNN], dict[str, Any]]] = [
@@ -187,7 +188,9 @@ def drawn(graph: Graph) -> tuple[Tensor, list[Block]]:
     return seed_blocks(graph, [3, 0, 7, 11], 2, 3, torch.Generator().manual_seed(0))
 
 
-def results(model: GNN, x: Tensor | DeviceTable, blocks: Sequence[Block], num: int) -> list[Tensor]:
+def results(
+    model: GNN, x: Tensor | LazyFeatures, blocks: Sequence[Block], num: int
+) -> list[Tensor]:
     """Outputs of the seeds and the gradients of all parameters (and of `x`)."""
     model.zero_grad()
     out = model(x, blocks)[:num]
@@ -198,23 +201,25 @@ def results(model: GNN, x: Tensor | DeviceTable, blocks: Sequence[Block], num: i
 
 @pytest.mark.parametrize(("kind", "options"), MODELS)
 def test_models_compute_as_on_the_cpu_with_and_without_padding(
-    kind: Callable[..., GNN], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: Callable[..., GNN], options: dict[str, Any]
 ) -> None:
     torch.manual_seed(0)
     nodes, blocks = drawn(rough_graph(14, 30, weighted=True))
     x = torch.randn(len(nodes), 6)
     model = kind(6, 3, hidden_channels=8, num_layers=2, **options)
     expected = results(model, x, blocks, 4)
-    use_device_kernels(monkeypatch)
     longer = torch.cat([x, 9 * torch.randn(4, 6)])
     inner = padded(blocks[0], destinations=2)
     outer = padded(blocks[1], sources=2)
-    for given, own in (x, blocks), (longer, [inner, outer]):
-        torch.testing.assert_close(results(model, given, own, 4), expected, atol=1e-4, rtol=1e-4)
-    if model.reads_rows:
-        table = DeviceTable(torch.cat([longer, x]), torch.arange(len(longer)))
-        got = results(model, table, [inner, outer], 4)
-        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
+    with registered(cuda, "CPU"):
+        for block in blocks:
+            block.derived.clear()
+        given: list[tuple[Any, list[Block]]] = [(x, blocks), (longer, [inner, outer])]
+        given += [(features, [inner, outer])] if model.needs.rows else []
+        for rows, own in given:
+            got = results(model, rows, own, 4)
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_an_estimated_sum_is_scaled_where_destinations_are_padding() -> None:

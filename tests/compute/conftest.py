@@ -1,0 +1,1 @@
+from tests.compute.registrations import _device  # noqa: F401
