@@ -25,7 +25,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
-from gnntrain.training.records import Callback, RunInfo
+from gnntrain.training.records import Listener, RunInfo
 from gnntrain.training.trainer import Trainer
 
 _log = logging.getLogger("gnntrain")
@@ -37,11 +37,11 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
-        callbacks: list[Callback] = []
+        listeners: list[Listener] = []
         if context.is_main:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
-            callbacks = [listener, *build_loggers(job.config["logger"], run, job.config)]
+            listeners = [listener, *build_loggers(job.config["logger"], run, job.config)]
         parts = Parts(config, StoredGraph.open(job.store, check=False), context, run.path)
         loader = parts.loader()
         trainer = Trainer(
@@ -51,9 +51,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             task=parts.task,
             config=config.trainer,
             context=context,
-            callbacks=callbacks,
+            listeners=listeners,
             checkpoints=run.checkpoints if context.is_main else None,
-            saving=config.checkpoint,
+            checkpoint_config=config.checkpoint,
             identity={"config": job.config, "num_parameters": parts.num_parameters},
         )
         if job.checkpoint is not None:
@@ -61,21 +61,21 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         records = trainer.result.records
         if context.is_main:
             restore_tables(run, records)
-        for callback in callbacks:
-            callback.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
+        for listener in listeners:
+            listener.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
         if context.is_main:
             for text in (*dataset_warnings(parts.store), *parts.task.warnings()):
                 _log.warning("%s", text)
-        _fit(trainer, callbacks, run, job, parts)
+        _fit(trainer, listeners, run, job, parts)
 
 
-def _listener(job: Job, stack: contextlib.ExitStack) -> Callback:
+def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
     """Who is told first: a person, or the process that asked for the run."""
     return stack.enter_context(Console()) if job.listener is None else Channel(job.listener)
 
 
 def _fit(
-    trainer: Trainer, callbacks: Sequence[Callback], run: RunDirectory, job: Job, parts: Parts
+    trainer: Trainer, listeners: Sequence[Listener], run: RunDirectory, job: Job, parts: Parts
 ) -> None:
     """Train, and say how it ended, however it ends."""
     error: BaseException | None = None
@@ -108,8 +108,8 @@ def _fit(
                 run.write_summary(summary)
             except RunError as failure:
                 unwritten = failure
-            for callback in callbacks:
-                callback.on_finish(summary)
+            for listener in listeners:
+                listener.on_finish(summary)
             # Besides what ended the run, the parent tells it.
             if unwritten is not None and error is None:
                 raise unwritten

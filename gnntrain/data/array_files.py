@@ -6,7 +6,6 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,23 +134,21 @@ class ArrayTable(Table):
         self.path = path
         self._columns = list(columns.values())
         self._num_rows = len(self._columns[0] if matrix is None else matrix)
-        self._matrix = np.empty((self._num_rows, 0), np.float32) if matrix is None else matrix
-        self.names = (*columns, *map(str, range(self._matrix.shape[1])))
+        self.matrix = matrix
+        self.names = (*columns, *map(str, range(0 if matrix is None else matrix.shape[1])))
 
     def batches(self, columns: Columns) -> Iterator[Rows]:
         for start in range(0, self._num_rows, _BATCH_ROWS):
             end = min(start + _BATCH_ROWS, self._num_rows)
             arrays = enumerate(self._columns)
             found = {place: from_numpy(array[start:end]) for place, array in arrays}
-            yield self._rows(columns, found, np.arange(start, end), end, None)
-
-    def read(self, columns: Columns) -> Rows:
-        """As `Table.read`, but a mapped matrix stays mapped; its columns are the only numbers."""
-        rows = super().read(replace(columns, numbers=()))
-        return replace(rows, source=columns, matrix=self._matrix)
+            yield self.to_rows(columns, found, np.arange(start, end), end)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        return [
-            (row, [*(str(column[row]) for column in self._columns), *map(str, self._matrix[row])])
-            for row in rows.tolist()
-        ]
+        found: list[tuple[int, Record]] = []
+        for row in rows.tolist():
+            numbers = () if self.matrix is None else self.matrix[row]
+            found.append(
+                (row, [str(field) for field in (*(c[row] for c in self._columns), *numbers)])
+            )
+        return found

@@ -26,7 +26,7 @@ from gnntrain.data.array_files import (
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
-from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, table_suffix
+from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -163,14 +163,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
 
 def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
     """Open a table; the configuration's names and the usual ones mark a header."""
-    given = (
-        config.source_column,
-        config.target_column,
-        config.weight_column,
-        config.id_column,
-        config.label_column,
-        config.split_column,
-    )
+    given = [getattr(config, f"{role}_column") for role in (*COLUMN_NAMES, "weight")]
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
     return _open_table(path, config.header, names.union(*COLUMN_NAMES.values()), bad)
 
@@ -225,15 +218,7 @@ def _find_id(table: Table, config: FilesConfig) -> dict[Role, int]:
 
 
 def _is_fraction(field: str) -> bool:
-    try:
-        int(field)
-    except ValueError:
-        try:
-            float(field)
-        except ValueError:
-            return False
-        return True
-    return False
+    return is_number(field) and not field.strip().lstrip("+-").isdecimal()
 
 
 def _others(table: Table, places: Mapping[Role, int]) -> list[int]:

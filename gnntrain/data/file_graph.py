@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import is_finite
 from gnntrain.data.file_columns import edge_columns, feature_columns
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
@@ -21,6 +21,8 @@ from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
+_MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
+_LARGEST = float(np.finfo(np.float32).max)
 _NO_ID_HINT = (
     "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
     "then the nodes 0, 1, 2, …."
@@ -114,18 +116,10 @@ def _read_nodes(columns: Columns, bad: BadRows) -> Rows:
 
 def _not_finite(record: Record, numbers: Mapping[int, str]) -> str:
     """Says which number of a row is none; a row of lists has just the wrong length."""
-    for place, name in numbers.items():
-        if not _is_finite(record[place]):
-            return f"column {name} is {record[place]!r} instead of a finite number"
+    wrong = first_other(record, numbers, lambda number: abs(number) <= _LARGEST)
+    if wrong is not None:
+        return f"column {wrong[0]} is {wrong[1]!r} instead of a finite number"
     return "the list of numbers is missing, not finite, or of another length than the first"
-
-
-def _is_finite(field: str) -> bool:
-    try:
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.float32(field)))
-    except ValueError:
-        return False
 
 
 def _read_edges(
@@ -152,7 +146,7 @@ def _read_edges(
     dtype = np.int32 if index.num_nodes <= np.iinfo(np.int32).max else np.int64
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
-    for batch in columns.batches(index.num_hashed):
+    for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):
         src, dst = index.find(batch.columns["source"]), index.find(batch.columns["target"])
         known = (src >= 0) & (dst >= 0)
         usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)

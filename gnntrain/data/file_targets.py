@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnntrain.data.array_files import ArrayTable, load_arrays, pick
-from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import TEXT, BoolArray
 from gnntrain.data.file_columns import is_array_file, label_columns, split_columns
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
@@ -183,14 +183,9 @@ def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> T
 
 
 def _no_flag(record: Record, rows: Rows) -> str:
-    for place, name in rows.source.names_of_numbers.items():
-        try:
-            is_flag = float(record[place]) in (0, 1)
-        except ValueError:
-            is_flag = False
-        if not is_flag:
-            return f"label {name} is {record[place]!r} instead of 0 or 1"
-    return "labels other than 0 and 1"
+    wrong = first_other(record, rows.source.names_of_numbers, lambda number: number in (0, 1))
+    name, field = wrong or ("", "")
+    return f"label {name} is {field!r} instead of 0 or 1"
 
 
 def _first(values: AnyArray) -> str:

@@ -72,7 +72,17 @@ class Columns:
         Raises:
             UserError: The file cannot be read.
         """
-        return self.table.read(self)
+        table = self.table
+        to_read = self if table.matrix is None else replace(self, numbers=())
+        nothing = table.to_rows(to_read, {}, np.arange(0), 0)
+        whole = _concatenate(list(table.batches(to_read)) or [nothing])
+        with readable(table.path):
+            plain = {
+                role: table.to_plain(column, fractions=role == "label")
+                for role, column in whole.columns.items()
+            }
+        matrix = whole.matrix if table.matrix is None else table.matrix
+        return replace(whole, source=self, columns=plain, matrix=matrix)
 
 
 @dataclass(frozen=True)
@@ -154,11 +164,13 @@ class Table(ABC):
         path: The file.
         names: Names of the columns.
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
+        matrix: All columns of numbers, if the file has them as one array that need not be read.
     """
 
     path: Path
     names: tuple[str, ...]
     unit: Literal["line", "row"] = "row"
+    matrix: AnyArray | None = None
 
     @abstractmethod
     def batches(self, columns: Columns) -> Iterator[Rows]:
@@ -172,24 +184,17 @@ class Table(ABC):
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         """Number and all fields of some rows, given in ascending order, for messages; slow."""
 
-    def read(self, columns: Columns) -> Rows:
-        """See `Columns.read`."""
-        batches = list(self.batches(columns)) or [self._rows(columns, {}, np.arange(0), 0, None)]
-        whole = _concatenate(batches)
-        with readable(self.path):
-            plain = {r: self._plain(c, fractions=r == "label") for r, c in whole.columns.items()}
-        return replace(whole, columns=plain)
-
-    def _plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+        """A whole column as int64, text or, with `fractions`, float64 (see `columns.to_plain`)."""
         return to_plain(column, fractions=fractions)
 
-    def _rows(
+    def to_rows(
         self,
         columns: Columns,
         found: Mapping[int, pa.Array],
         rows: Int64Array,
         end: int,
-        width: int | None,
+        width: int | None = None,
     ) -> Rows:
         """Rows of columns that were found in the file, by their places."""
         empty = pa.array([], TEXT)
@@ -225,7 +230,7 @@ class ParquetTable(Table):
             for batch in self._record_batches(places):
                 end = start + batch.num_rows
                 found = {place: _decoded(batch[self.names[place]]) for place in places}
-                rows = self._rows(columns, found, np.arange(start, end), end, width)
+                rows = self.to_rows(columns, found, np.arange(start, end), end, width)
                 yield rows
                 start, width = end, rows.matrix.shape[1]
 

@@ -36,6 +36,7 @@ _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 
 _BLOCK_BYTES = 1 << 24
 _MAX_LINE_BYTES = 1 << 23
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 def table_suffix(path: Path) -> str:
@@ -77,9 +78,11 @@ class TextTable(Table):
     def _inspect(self, header: Literal["auto"] | bool, known_names: Collection[str]) -> None:
         """Find the delimiter, the names of the columns and where the rows begin."""
         with _open_text(self.path) as file:
-            comments: list[str] = []
             line = file.readline(_MAX_LINE_BYTES)
-            while line and (not line.strip("\ufeff \t\r\n") or line.startswith(("#", "%"))):
+            mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
+            line = line.removeprefix(mark)
+            comments: list[str] = []
+            while line and (not line.strip() or line.startswith(("#", "%"))):
                 comments.append(line)
                 line = file.readline(_MAX_LINE_BYTES)
             second = file.readline(_MAX_LINE_BYTES)
@@ -87,17 +90,16 @@ class TextTable(Table):
             raise ValueError("it is empty")
         self._first_line = 1 + len(comments)
         self._decoded(_to_bytes(line), self._first_line)
-        text = line.removeprefix("\ufeff")
-        self._delimiter = _delimiter(self.path, text)
-        names, second_row = (self._split(given) for given in (text, second))
+        self._delimiter = _delimiter(self.path, line)
+        names, second_row = (self._split(text) for text in (line, second))
         if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
             raise ValueError(f"its first line has more than {MAX_COLUMNS:,} columns or is endless")
         names = [name.strip() for name in names]
         has_header = _is_header(names, second_row, known_names) if header == "auto" else header
         self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
         self._first_line += has_header
-        skipped = line if has_header else line[: len(line) - len(text)]
-        self._num_bytes_skipped = len(_to_bytes("".join([*comments, skipped])))
+        skipped = [mark, *comments, line if has_header else ""]
+        self._num_bytes_skipped = len(_to_bytes("".join(skipped)))
 
     def _split(self, line: str) -> list[str]:
         return next(csv.reader([line], delimiter=self._delimiter), [])
@@ -142,14 +144,16 @@ class TextTable(Table):
         start = 0
         with readable(self.path):
             for line, block in self._blocks():
-                self._decoded(block, line)
+                text = self._decoded(block, line)
                 table, wrong = self._parse(block, columns)
                 end = start + table.num_rows + len(wrong)
+                if text.count('"') % 2 and end - 1 - start not in wrong and self._is_open(text):
+                    table, wrong = table[:-1], np.append(wrong, end - 1 - start)
                 self._block_ends.append(end)
-                self._bad.add(self, start + wrong, self._wrong_length)
+                self._bad.add(self, start + wrong, self._wrong_fields)
                 found = {int(name): table[name].combine_chunks() for name in table.column_names}
                 rows = np.delete(np.arange(start, end), wrong)
-                yield self._rows(columns, found, rows, end, None)
+                yield self.to_rows(columns, found, rows, end)
                 start = end
 
     def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
@@ -186,13 +190,26 @@ class TextTable(Table):
         )
         return table, np.array(wrong, np.int64)
 
-    def _wrong_length(self, fields: Record) -> str:
+    def _is_open(self, text: str) -> bool:
+        """Whether a quotation mark opens in the last row and never closes."""
+        try:
+            for _ in csv.reader(
+                io.StringIO(text, newline=""), delimiter=self._delimiter, strict=True
+            ):
+                pass
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
+
+    def _wrong_fields(self, fields: Record) -> str:
+        unclosed = "a quotation mark opens here and does not close in this line"
+        if len(fields) == len(self.names):
+            return unclosed
         found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-        is_open = any("\n" in field for field in fields)
-        why = "; a quotation mark opens here and does not close in this line" if is_open else ""
+        why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
         return f"{found} instead of {len(self.names)}{why}"
 
-    def _plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
+    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
         return from_texts(column, fractions=fractions)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
@@ -263,12 +280,13 @@ def _delimiter(path: Path, line: str) -> str:
 def _is_header(first: Sequence[str], second: Record, known_names: Collection[str]) -> bool:
     if first[0] == "" or any(field.lower() in known_names for field in first):
         return True
-    if any(_is_number(field) for field in first):
+    if any(is_number(field) for field in first):
         return False
-    return any(_is_number(field) for field in second)
+    return any(is_number(field) for field in second)
 
 
-def _is_number(field: str) -> bool:
+def is_number(field: str) -> bool:
+    """Whether a field reads as a number, `nan` and `inf` included."""
     try:
         float(field)
     except ValueError:

@@ -22,7 +22,7 @@ from gnntrain.distributed.loopback import check_loopback, connect_store, serve_s
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import block_signals, forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
-from gnntrain.distributed.watch import start_watch
+from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, signal_of
 
 _log = logging.getLogger("gnntrain")
@@ -110,22 +110,22 @@ def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
 def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
     """The main function of a spawned rank."""
     control = RunControl(connect_store(port, _CONNECT_SECONDS), rank)
-    start_watch(control, plan.timeout)
-    install_rank_handlers(control)
-    try:
-        with control.reporting_failure():
-            torch.set_num_threads(plan.threads)
-            context = DistributedContext(rank, plan.world_size, _device(plan, rank), control)
-            with control.waiting():
-                _join(context, plan, port)
-            _call(worker, context, payload)
-            context.barrier()
-    except KeyboardInterrupt as error:
-        sys.exit(128 + signal_of(error))
-    finally:
-        # After the report: the other ranks fail as soon as they lose the connection.
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    with watching(control, plan.timeout):
+        install_rank_handlers(control)
+        try:
+            with control.reporting_failure():
+                torch.set_num_threads(plan.threads)
+                context = DistributedContext(rank, plan.world_size, _device(plan, rank), control)
+                with control.waiting():
+                    _join(context, plan, port)
+                _call(worker, context, payload)
+                context.barrier()
+        except KeyboardInterrupt as error:
+            sys.exit(128 + signal_of(error))
+        finally:
+            # After the report: the other ranks fail as soon as they lose the connection.
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Memory, or a file, that all ranks of a machine map: one copy, and no name that is left behind."""
+"""Tensors that all ranks of a machine map: one copy, and no file name that could be left behind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gnntrain.distributed.context import DistributedContext
 def shared_tensor(
     shape: Sequence[int], dtype: torch.dtype, context: DistributedContext, directory: Path | None
 ) -> Tensor:
-    """A tensor of undefined content, the same memory on all ranks. Collective.
+    """A tensor of undefined content in memory that all ranks map. Collective.
 
     Args:
-        directory: Where its file lies; None: in memory.
+        directory: The folder of its file; None: in memory.
 
     Raises:
-        OSError: There is no room for it; on all ranks alike.
+        OSError: There is no room for it; raised on all ranks.
     """
     size = max(1, math.prod(shape))
     file: SharedFile | None = None
@@ -42,15 +42,15 @@ def shared_tensor(
         context.barrier()
     finally:
         if file is not None:
-            file.forget()
+            file.close()
     return flat[: math.prod(shape)].view(*shape)
 
 
 class SharedFile:
-    """A file of `num_bytes` that is there until it is forgotten and nobody maps it any more.
+    """A file of `num_bytes` that exists until it is closed and no process maps it any more.
 
     Attributes:
-        path: Where other processes of this user can open it.
+        path: The path at which other processes of this user can open it.
 
     Raises:
         OSError: There is no room for it.
@@ -68,16 +68,16 @@ class SharedFile:
                 self._unlink()
                 self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
             if hasattr(os, "posix_fallocate"):
-                # Reserved now, since a full disk under a mapped page would kill the process.
+                # Reserved now: a disk that is full when a mapped page is written kills the process.
                 os.posix_fallocate(self._handle, 0, num_bytes)
             else:
                 os.truncate(self._handle, num_bytes)
         except OSError:
-            self.forget()
+            self.close()
             raise
 
-    def forget(self) -> None:
-        """Let go of it: those who mapped it keep it."""
+    def close(self) -> None:
+        """Close the file. Processes that mapped it keep it."""
         self._unlink()
         os.close(self._handle)
 

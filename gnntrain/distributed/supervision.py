@@ -24,11 +24,11 @@ from gnntrain.errors import GnntrainError, Interrupted, RunError
 _log = logging.getLogger("gnntrain")
 
 _LOOK_SECONDS = 0.25
-# How long ranks may take to notice by themselves that another one has failed, ...
+# Seconds in which ranks may notice by themselves that another one has failed, ...
 _NOTICE_SECONDS = 8.0
-# ... and to end after they were told to end where they are.
+# ... and in which they must end after the run was abandoned.
 _END_SECONDS = 7.0
-# From outside or by a fault of the rank's own: never because another rank went first.
+# Sent from outside or by a fault in the rank itself: never because another rank ended first.
 _OWN_ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)
 _MEMORY_HINT = (
     "The system kills a process when memory runs out: lower trainer.batch_size, sampler.fan_outs "
@@ -37,13 +37,13 @@ _MEMORY_HINT = (
 
 
 class Supervisor:
-    """Waits for ranks, and ends them all when one fails or a signal asks for it.
+    """Waits for the ranks, and ends them all when one fails or a signal asks for it.
 
     Args:
-        processes: By rank.
-        control: This process's; it supervises.
-        log_dir: Where they write what they say.
-        timeout: Seconds that a rank waits for the others.
+        processes: The ranks' processes, in rank order.
+        control: The run control of this process.
+        log_dir: The folder of the ranks' logs.
+        timeout: Seconds that a rank waits for the others in a collective.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Supervisor:
         self._timeout = timeout
 
     def watch(self) -> None:
-        """Return when all ranks are done; none is left, however this ends.
+        """Return when all ranks are done. No rank is left, however this ends.
 
         Raises:
-            GnntrainError: What the first failing rank failed of, or which rank is stuck.
+            GnntrainError: The error of the first rank that failed, or which rank is stuck.
             Interrupted: A signal asked the run to stop.
         """
         try:
@@ -73,13 +73,10 @@ class Supervisor:
             if self._failed():
                 self._fail(self._failed())
         finally:
-            # A second Ctrl-C comes here at once.
-            for process in self._processes:
-                process.kill()
-                process.join()
+            self._kill()  # at once after a second Ctrl-C
 
     def _stop(self, number: int) -> None:
-        """Let the ranks save after their step and end; all may have just been done."""
+        """Let the ranks save after their step and end. All may just have completed."""
         self._control.sync()  # the signal may have come after the last one
         if all(place.phase != Phase.STARTING for place in self._progress()):
             self._wait(STEP_SECONDS)
@@ -114,7 +111,7 @@ class Supervisor:
         return RunError(
             f"{'; '.join(told)}: the others waited {self._timeout:g} s for it.",
             "It is stopped, in an endless loop, or slow; raise distributed.timeout if it may take "
-            f"longer. What it said last is in {self._log_dir / f'rank_{silent[0]}.log'}.",
+            f"longer. Its log is {self._log_dir / f'rank_{silent[0]}.log'}.",
         )
 
     def _end_where_they_are(self) -> None:
@@ -122,6 +119,9 @@ class Supervisor:
         self._control.abandon()
         self._control.sync()
         self._wait(_END_SECONDS)
+        self._kill()
+
+    def _kill(self) -> None:
         for process in self._processes:
             process.kill()
             process.join()
@@ -156,7 +156,7 @@ def _where(place: Progress) -> str:
 
 
 def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
-    """A rank's own end, where it was the first: not for another one that had gone."""
+    """The error of a rank that the system killed, or that crashed: the cause of all others."""
     for rank, code in failed.items():
         if -code in _OWN_ENDS:
             name = signal.Signals(-code).name
@@ -167,7 +167,7 @@ def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
 
 
 def _is_timeout(cause: GnntrainError | None, failed: Mapping[int, int]) -> bool:
-    # NCCL ends a process that has waited for too long.
+    # NCCL aborts a process that has waited for too long.
     aborted = cause is None and -signal.SIGABRT in failed.values()
     return aborted or isinstance(cause, CollectiveTimeout)
 

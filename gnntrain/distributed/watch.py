@@ -7,22 +7,37 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gnntrain.distributed.run_control import SYNC_SECONDS, RunControl
 from gnntrain.distributed.signals import LAST_SECONDS, STEP_SECONDS
 
 
-def start_watch(control: RunControl, timeout: float) -> None:
-    """Start the thread of a spawned rank.
+@contextmanager
+def watching(control: RunControl, timeout: float) -> Iterator[None]:
+    """Run the thread of a spawned rank.
 
     It calls `control.sync()`. It ends the rank when the run is abandoned; when the parent process
     has gone (the rank first saves and stops as after SIGTERM); and when rank 0 has not answered
     `RunControl.agreed` for `timeout` seconds, since a TCPStore waits without end.
     """
-    threading.Thread(target=_watch, args=(control, timeout), daemon=True).start()
+    is_over, syncing = threading.Event(), threading.Lock()
+    arguments = (control, timeout, is_over, syncing)
+    threading.Thread(target=_watch, args=arguments, daemon=True).start()
+    try:
+        yield
+    finally:
+        # The thread goes on to watch the parent, but no longer calls the store: Python aborts when
+        # it shuts down while a thread returns from C++ code.
+        is_over.set()
+        with syncing:
+            pass
 
 
-def _watch(control: RunControl, timeout: float) -> None:
+def _watch(
+    control: RunControl, timeout: float, is_over: threading.Event, syncing: threading.Lock
+) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     while not control.is_abandoned:
@@ -36,7 +51,9 @@ def _watch(control: RunControl, timeout: float) -> None:
             control.report_failure(TimeoutError("Timed out waiting for rank 0."))
             os._exit(1)
         else:
-            control.sync()
+            with syncing:
+                if not is_over.is_set():
+                    control.sync()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(LAST_SECONDS - STEP_SECONDS)
     os._exit(1)

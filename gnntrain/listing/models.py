@@ -48,7 +48,7 @@ def samplers() -> Listing:
         [
             "sampler=neighbor",
             "pyg",
-            "PyG's own NeighborLoader",
+            "PyG's own NeighborSampler",
             "yes" if has_pyg else "no pyg-lib",
         ],
         ["sampler=full", "-", "the whole graph at once", "yes"],

@@ -1,4 +1,4 @@
-"""Feature rows where a GPU reads them: in its memory, in its peers', in the host's, or copied."""
+"""Puts feature rows where a GPU reads them: in GPU memory, in pinned host memory, or copied."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which nodes' rows batches read most.
+"""Which nodes' rows batches read most: the rows that are worth a place in a GPU's cache.
 
-SALIENT++ (Kaler et al., 2023) and GNNLab (Yang et al., 2022) found that drawing some epochs in
-advance tells better than degrees: what is read depends on the training nodes and the fan-outs.
+SALIENT++ (Kaler et al., 2023) and GNNLab (Yang et al., 2022) found that sampling some epochs in
+advance predicts reads better than degrees do: reads depend on the training nodes and the fan-outs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
 
-# Training must not draw again what was drawn in advance.
+# The epochs sampled in advance must not be those that training samples.
 _ADVANCE_STREAM = 0x484F5453
 
 _EDGES_AT_ONCE = 1 << 24
@@ -32,13 +32,13 @@ def presampled(
     """How many of a rank's batches would read each node's row.
 
     Args:
-        draw: The nodes of a batch, int64, each once, by its seeds and key.
+        draw: Samples a batch's nodes, int64, each once, from its seeds and key.
         plan: The rank's seeds.
         num_nodes: Of the graph.
-        num_epochs: Epochs to draw; not those that training draws.
+        num_epochs: Epochs to sample in advance.
 
     Returns:
-        int64 `[num_nodes]`, where `draw`'s nodes lie.
+        int64 `[num_nodes]`, on the device of `draw`'s nodes.
     """
     plan = replace(plan, seed=plan.seed ^ _ADVANCE_STREAM)
     counts: Tensor | None = None

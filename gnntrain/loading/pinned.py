@@ -25,10 +25,10 @@ _FOR_KERNELS = 1 | 2
 def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Tensor:
     """A copy of `array` in memory that all ranks share and their GPUs can read. Collective.
 
-    Where ranks train on the CPU (in tests) it is shared, but not pinned.
+    Where ranks train on the CPU (in tests) the copy is shared, but not pinned.
 
     Raises:
-        RunError: There is no room for it.
+        RunError: There is no room for the copy.
     """
     source = array if isinstance(array, Tensor) else as_tensor(array)
     on_gpu = context.device.type == "cuda"
@@ -50,13 +50,13 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
 
 
 def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pinned memory of this rank alone, of undefined content, until nobody holds it.
+    """An uninitialised tensor in pinned memory of this rank alone; freed with its last view.
 
-    Torch's own (`pin_memory`) has the next power of two as its size, and stays with the process.
-    Whole pages are pinned: these have nothing else in them, which might be pinned as well.
+    Torch's `pin_memory` rounds the size up to a power of two and keeps the memory until the process
+    ends. Whole pages are pinned; they hold nothing else that might be pinned as well.
 
     Raises:
-        RunError: So much may not be pinned.
+        RunError: The system does not let so much be pinned.
     """
     size = math.prod(shape) * dtype.itemsize
     if size == 0:

@@ -1,6 +1,6 @@
-"""Which part of a graph lies where, while a GPU trains: chosen from sizes, and said in words.
+"""Chooses where each part of a graph lies while a GPU trains, and says why.
 
-Nothing is moved here, and the choice is a function of numbers.
+The choice is a pure function of sizes; nothing is moved here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnntrain.errors import UserError
 Topology = Literal["resident", "pinned", "host"]
 Features = Literal["resident", "sharded", "cached", "pinned", "memmap"]
 
-# A cache of fewer rows than this share of all is not worth its look-ups.
+# A cache of a smaller fraction of the rows is not worth its look-ups.
 _LEAST_CACHED = 0.01
 
 
@@ -27,7 +27,7 @@ class Sizes:
     """Bytes of a graph's parts.
 
     Attributes:
-        small: What every GPU gets in any case: offsets, labels, degrees, norms, edge weights.
+        small: Arrays that every GPU holds in any case: offsets, labels, norms, edge weights.
         topology: The edges' sources.
         features: All feature rows, as they are stored.
         num_nodes: Rows of the features.
@@ -45,7 +45,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What there is for a graph.
+    """The memory of a machine.
 
     Attributes:
         gpus: Free bytes of each rank's GPU, before anything is placed.
@@ -102,10 +102,10 @@ def place(
     Args:
         sizes: Of the graph.
         memory: Of the machine.
-        topology, features: What was asked for; `auto` takes the fastest that has room.
+        topology, features: The user's choice; `auto` takes the fastest place that has room.
 
     Raises:
-        UserError: What was asked for has no room.
+        UserError: The user's choice has no room.
     """
     room, pinnable = memory.room - sizes.small, memory.pinnable
     edges, edges_why = _topology(sizes, room, pinnable, topology)

@@ -1,4 +1,4 @@
-"""Batches made on a stream of their own, while another stream computes on earlier ones."""
+"""CUDA streams of loaders: one makes batches while another computes on earlier ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Batch = TypeVar("Batch")
 
 
 class Lane(Protocol[Batch]):
-    """Where a thread makes batches, and how they are handed to the one that uses them."""
+    """The stream on which a thread makes batches, and the hand-over to the computing thread."""
 
     def make(self, make: Callable[[], Batch]) -> Made[Batch]:
         """Call `make`, in the making thread."""
         ...
 
     def take(self, made: Made[Batch]) -> Batch:
-        """The batch, once what is asked of the device from now on finds it complete."""
+        """The batch; device work that is enqueued from now on finds it complete."""
         ...
 
 
@@ -30,7 +30,7 @@ class Made(Generic[Batch]):
 
     Attributes:
         batch: The batch.
-        done: What the device reaches when it is complete; None: it is.
+        done: Event that the device reaches when the batch is complete; None: it is complete.
     """
 
     def __init__(self, batch: Batch, done: Any = None) -> None:
@@ -38,7 +38,7 @@ class Made(Generic[Batch]):
 
 
 class SameStream(Lane[Batch]):
-    """All on one stream: what is asked for later comes later."""
+    """All work goes to one stream, in order."""
 
     def make(self, make: Callable[[], Batch]) -> Made[Batch]:
         """See `Lane.make`."""
@@ -59,7 +59,7 @@ class SideStream(Lane[Batch]):
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none here
-        # What was put on the device before, the graph above all, must be there.
+        # The graph must have reached the device first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def make(self, make: Callable[[], Batch]) -> Made[Batch]:

@@ -19,7 +19,7 @@ from gnntrain.errors import UserError
 from gnntrain.reporting.logfiles import CsvLogger, JsonlLogger, Logger
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
-from gnntrain.training.records import Callback, EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, Listener, RunInfo, StepProgress, Summary
 
 LOGGERS: dict[str, Callable[..., Logger]] = {
     "jsonl": JsonlLogger,
@@ -45,9 +45,9 @@ class Guarded:
         callback: Whom to guard.
     """
 
-    def __init__(self, name: str, callback: Callback) -> None:
+    def __init__(self, name: str, callback: Listener) -> None:
         self.name = name
-        self._callback: Callback | None = callback
+        self._callback: Listener | None = callback
         self._catches_up: bool = getattr(callback, "catches_up", False)
         self._missed: deque[tuple[str, object]] = deque()
 
@@ -124,7 +124,7 @@ def build_loggers(
     logger_config: Mapping[str, Mapping[str, Any] | None],
     run: RunDirectory,
     config: Mapping[str, Any],
-) -> list[Callback]:
+) -> list[Listener]:
     """The loggers of a run, each guarded; ``jsonl`` comes first, named or not.
 
     Args:

@@ -63,7 +63,7 @@ class Worker:
         try:
             event: Event = self.connection.recv()
         except (EOFError, OSError):
-            raise WorkerDied(self._last_words()) from None
+            raise WorkerDied(self._last_output()) from None
         return event
 
     def signal(self, number: int) -> None:
@@ -93,7 +93,7 @@ class Worker:
         theirs.close()  # or its end would not be heard
         return ours
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         process = self._process
         if process is not None:
             process.join(_END_SECONDS)

@@ -162,11 +162,11 @@ class TrialRunner:
             self._take_in(worker, kind, what)
         self._view.refresh()
 
-    def _left_behind(self, trial: Trial, last_words: str) -> Outcome:
+    def _left_behind(self, trial: Trial, last_output: str) -> Outcome:
         """How a trial ended whose process could not say it: it may have been over just then."""
         summary = RunDirectory(Path(trial.run_dir)).summary() or {}
         status = str(summary.get("status", "interrupted" if self._is_over else "failed"))
-        return Outcome(status, summary, last_words if status == "failed" else None)
+        return Outcome(status, summary, last_output if status == "failed" else None)
 
     def _take_in(self, worker: Worker, kind: str, what: Any) -> None:
         trial = self._busy[worker]

@@ -52,7 +52,7 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
             file.flush()
             os.fsync(file.fileno())
         verify_checkpoint(temporary)
-        if previous is not None and path.exists():
+        if previous is not None and is_file(path):
             path.replace(previous)
         temporary.replace(path)
         fsync_folder(path.parent)
@@ -61,10 +61,11 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         with contextlib.suppress(OSError):  # a disk that is read-only now keeps the part too
             temporary.unlink(missing_ok=True)
         reason = error.reason if isinstance(error, CheckpointError) else _first_line(error)
-        raise RunError(
-            f"The checkpoint {path} could not be written: {reason}.",
-            "Free some space there; the checkpoint before it is as it was.",
-        ) from error
+        hint = "Free some space there; the checkpoint before it is as it was."
+        for place in (path, previous):
+            if place is not None and _is_in_the_way(place):
+                hint = _move_away(place)
+        raise RunError(f"The checkpoint {path} could not be written: {reason}.", hint) from error
 
 
 def remove_stale_drafts(directory: Path) -> None:
@@ -81,8 +82,9 @@ def verify_checkpoint(path: Path) -> None:
     Raises:
         CheckpointError: A record differs, or the file is cut off or no checkpoint at all.
     """
-    if os.path.exists(path) and not is_file(path):  # noqa: PTH110 - Path's own may fail
-        raise CheckpointError(path, "it is no regular file")  # a pipe or a device may never end
+    if _is_in_the_way(path):  # a pipe or a device may never end
+        reason = "it is a folder" if path.is_dir() else "it is no regular file"
+        raise CheckpointError(path, reason, _move_away(path))
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip() or _marked_as_folder(archive)
@@ -94,6 +96,15 @@ def verify_checkpoint(path: Path) -> None:
         raise CheckpointError(path, "it is cut off, damaged or no checkpoint") from error
     if damaged is not None:
         raise CheckpointError(path, f"it is damaged: {damaged} is not what was written")
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether something other than a file lies at `path`."""
+    return os.path.exists(path) and not is_file(path)  # noqa: PTH110 - Path's own may fail
+
+
+def _move_away(path: Path) -> str:
+    return f"Move {path} away: a checkpoint belongs there."
 
 
 def _marked_as_folder(archive: zipfile.ZipFile) -> str | None:
@@ -148,7 +159,8 @@ def load_last(directory: Path) -> tuple[State, Path, list[CheckpointError]]:
         except CheckpointError as error:
             problems.append(error)
     if problems:
-        raise UserError("\n".join(p.message for p in problems), "Train the run anew.")
+        hint = next((p.hint for p in problems if p.hint), "Train the run anew.")
+        raise UserError("\n".join(p.message for p in problems), hint)
     raise UserError(
         f"There is no checkpoint in {directory} to go on from.",
         "The run ended before its first one; train it anew.",

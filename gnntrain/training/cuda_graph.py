@@ -1,4 +1,4 @@
-"""A step recorded once as a CUDA graph and replayed: the host launches one thing, not hundreds."""
+"""A training step as a CUDA graph: recorded once, then one launch replays hundreds."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.training.snapshot import EpochTotals
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
-"""Takes what is to be recorded, and returns what replays it."""
+"""Takes the function to record; returns the function that replays it."""
 
-# Steps that run as they are count in the GPU's memory as well, so that one can be recorded.
+# Eager steps count in the GPU's memory as well, so that a later one can be recorded.
 warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
-# Before that, libraries set up and kernels are compiled and loaded, which cannot be recorded.
+# In the first steps libraries set up and kernels are compiled, which cannot be recorded.
 _NUM_EAGER = 3
 
 
 class CUDAGraphStep:
-    """Draws, gathers, computes and updates as one recorded whole, on fixed memory.
+    """Samples, gathers, computes and updates in one recording, on fixed memory.
 
-    The first steps of the usual size run as they are, then one is recorded; from there on a step is
-    three copies into the recording's memory (seeds, keys, learning rate) and its replay. All of
-    these are real steps of the training.
+    The first steps of the usual size run eagerly, then one is recorded. From then on a step is
+    three copies into the recording's memory (seeds, keys, learning rate) and a replay. All of these
+    are real steps of the training.
 
     Args:
         batches: The loader's batches of a fixed size; the steps to call this with come from them.
-        update: Trains on a batch and adds to the totals; only what happens on the device counts.
-        optimizer: The one that `update` moves.
-        device: Where.
+        update: Trains on a batch and adds to the totals; only its work on the device is recorded.
+        optimizer: The optimiser that `update` steps.
+        device: Where the model computes.
         record: How to record; by default as a CUDA graph.
     """
 

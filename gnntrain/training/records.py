@@ -324,7 +324,7 @@ class Pruned(Exception):
     """A callback's word after an epoch that further ones are not worth their time."""
 
 
-class Callback(Protocol):
+class Listener(Protocol):
     """Whoever listens to a run; called on rank 0 alone."""
 
     def on_start(self, info: RunInfo) -> None:

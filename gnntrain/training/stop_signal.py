@@ -9,7 +9,7 @@ import torch
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
-from gnntrain.training.records import Callback
+from gnntrain.training.records import Listener
 
 _GPU_STEPS = 10
 
@@ -21,12 +21,12 @@ class StopSignal:
     gradient exchange: there only every tenth step is looked at, after waiting for its exchange.
 
     Args:
-        callbacks: Told which step is saved; on rank 0 only.
+        listeners: Told which step is saved; on rank 0 only.
     """
 
-    def __init__(self, context: DistributedContext, callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(self, context: DistributedContext, listeners: Sequence[Listener] = ()) -> None:
         self._context = context
-        self._callbacks = callbacks
+        self._listeners = listeners
         runs_ahead = context.device.type == "cuda" and context.world_size > 1
         self._every = _GPU_STEPS if runs_ahead else 1
 
@@ -52,7 +52,7 @@ class StopSignal:
     def _act(self, number: int, step: int) -> None:
         ends = number != signal.SIGUSR1
         message = f"{signal.Signals(number).name}: saving step {step}"
-        for callback in self._callbacks:
-            callback.on_message(message + (" and stopping." if ends else "."))
+        for listener in self._listeners:
+            listener.on_message(message + (" and stopping." if ends else "."))
         if ends:
             raise Interrupted(number)

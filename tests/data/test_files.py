@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
@@ -778,3 +780,79 @@ def test_two_rows_of_any_length_and_any_number_of_pairs_are_edges(tmp_path: Path
     assert data.edge_weight.tolist() == [1, 1, 1]
     np.save(tmp_path / "e.npy", np.ones((3, 3), int))
     assert "shape [3, 3]" in message_of(**{**paths, "edges": str(tmp_path / "e.npy")})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_graph_read_in_small_batches_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, as_text: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(1000)[:100]
+    names = np.char.add("n", ids.astype(str)) if as_text else ids
+    ends = names[rng.integers(0, 100, (2, 500))]
+    ends[:, 250] = names[0] * 2 if as_text else -1  # no such node
+    edges = {"source": ends[0], "target": ends[1], "w": rng.random(500)}
+    numbers = rng.random((100, 3))
+    paths = {}
+    for role, columns in {
+        "edges": edges,
+        "features": {"id": names, "a": numbers[:, 0], "b": numbers[:, 1], "c": numbers[:, 2]},
+        "labels": {"id": names[::-1], "label": rng.integers(0, 4, 100)},
+    }.items():
+        path = tmp_path / f"{role}.{suffix}"
+        if suffix == "npz" and role == "features":
+            np.savez(path, id=names, x=numbers)
+        elif suffix == "npz":
+            np.savez(path, allow_pickle=False, **columns)
+        elif suffix == "csv":
+            pd.DataFrame(columns).to_csv(path, index=False)
+        else:
+            pd.DataFrame(columns).to_parquet(path)
+        paths[role] = str(path)
+    options = {**paths, "weight_column": "w"}
+    whole, message = build(**options, bad_rows="skip"), message_of(**options)
+    for name, size in {
+        "text_table._BLOCK_BYTES": 300,
+        "tables._BATCH_ROWS": 7,
+        "array_files._BATCH_ROWS": 7,
+    }.items():
+        monkeypatch.setattr(f"gnntrain.data.{name}", size)
+    again = build(**options, bad_rows="skip")
+    assert edges_of(again) == edges_of(whole)
+    assert len(edges_of(again)) == 499
+    for first, second in (
+        (whole.features, again.features),
+        (whole.labels, again.labels),
+        (whole.edge_weight, again.edge_weight),
+        (whole.node_ids, again.node_ids),
+    ):
+        np.testing.assert_array_equal(first, second)
+    assert message_of(**options) == message
+    assert f"edges.{suffix} {'line 252' if suffix == 'csv' else 'row 250'}: node" in message
+
+
+def test_categories_of_parquet_are_their_values(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    labels = pd.DataFrame({"id": [10, 20, 30, 40], "label": ["a", "b", "a", "b"]})
+    edges = pd.DataFrame({"source": ["10", "20", "40"], "target": ["20", "30", "10"]})
+    for role, table in (("labels", labels), ("edges", edges)):
+        paths[role] = str(tmp_path / f"{role}.parquet")
+        table.astype("category").to_parquet(paths[role])
+    data = build(**paths)
+    assert edges_of(data) == [(0, 1), (1, 2), (3, 0)]
+    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert data.class_names is not None
+    assert data.class_names.tolist() == [b"a", b"b"]
+
+
+def test_columns_of_parquet_with_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([10, 20])] * 2, ["source", "source"])
+    parquet.write_table(table, tmp_path / "edges.parquet")
+    message = message_of(**{**write(tmp_path), "edges": str(tmp_path / "edges.parquet")})
+    assert "same name" in message
+
+
+def test_edges_of_a_header_alone_are_none(tmp_path: Path) -> None:
+    for text in ("source,target", "source,target\n", "source,target\n\n"):
+        assert edges_of(build(**write(tmp_path, edges=text))) == []

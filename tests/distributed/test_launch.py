@@ -10,11 +10,13 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
 import torch
 
+from gnntrain.distributed import watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError, UserError
@@ -84,6 +86,15 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
         assert caught.value.hint == "take 8"
     running = [c for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE]
     assert not [c for c in running if "spawn_main" in " ".join(c.cmdline())]
+
+
+def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
+    mock.patch.object(watch, "SYNC_SECONDS", 0.0).start()
+    time.sleep(0.5)
+
+
+def test_a_thread_that_calls_the_store_does_not_abort_a_rank_that_ends(tmp_path: Path) -> None:
+    launch(sync_all_the_time, None, plan(2, tmp_path))
 
 
 def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:

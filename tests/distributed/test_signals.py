@@ -145,7 +145,7 @@ def run_alone(code: str) -> tuple[int, float]:
     return done.returncode, time.monotonic() - begin
 
 
-def test_a_process_that_does_not_end_is_ended_after_its_last_words(tmp_path: Path) -> None:
+def test_a_process_that_does_not_end_is_ended_by_force(tmp_path: Path) -> None:
     code, _ = run_alone(
         "from pathlib import Path\n"
         f"said = Path({str(tmp_path)!r}, 'said')\n"
@@ -205,6 +205,19 @@ def stay_away(context: DistributedContext, directory: str) -> None:
     while context.rank == 2:
         pass
     (Path(directory) / "0.ready").touch()
+    context.barrier()
+
+
+def do_not_answer(context: DistributedContext, directory: str) -> None:
+    """Rank 0 is stopped after an exchange, and rank 1 asks it what was decided."""
+    context.control.enter(Phase.TRAINING, 5)
+    context.barrier()
+    if context.rank == 0:
+        (Path(directory) / "0.ready").touch()
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(1)
+    context.control.agreed(5)
     context.barrier()
 
 
@@ -323,3 +336,14 @@ def test_the_ranks_that_others_wait_for_in_vain_are_named(tmp_path: Path) -> Non
     assert "Rank 1 has not answered since step 12 (the process is stopped)" in message
     assert "Rank 2 has not answered since step 13: the others waited 10 s" in message
     assert "Rank 0" not in message
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    job = Job("do_not_answer", tmp_path, timeout=10)
+    job.wait_until_ready(1)
+    code, errors = job.end()
+    assert code == 1
+    (message,) = [line for line in errors.splitlines() if "has not answered" in line]
+    assert "Rank 0 has not answered since step 5 (the process is stopped)" in message
+    assert "Rank 1" not in message

@@ -19,7 +19,7 @@ from gnntrain.errors import UserError
 from gnntrain.reporting import loggers, trackers
 from gnntrain.reporting.loggers import LOGGERS, build_loggers, check_loggers
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.training.records import Callback, EpochRecord, Summary
+from gnntrain.training.records import EpochRecord, Listener, Summary
 from tests.disks import full_disk
 from tests.reporting.samples import INFO, RECORD, STEP, SUMMARY, record, summary
 
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def play(callbacks: list[Callback], *records: EpochRecord, end: Summary = SUMMARY) -> None:
+def play(callbacks: list[Listener], *records: EpochRecord, end: Summary = SUMMARY) -> None:
     """A run as its listeners hear it."""
     for callback in callbacks:
         callback.on_start(INFO)

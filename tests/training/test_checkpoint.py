@@ -90,6 +90,22 @@ def test_a_pickle_with_code_in_it_is_refused_in_our_words(
     assert "code ran" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["last.pt", "last.prev.pt"])
+def test_a_folder_in_a_checkpoints_place_is_to_be_moved_away(tmp_path: Path, name: str) -> None:
+    last, previous = tmp_path / "last.pt", tmp_path / "last.prev.pt"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine.txt").write_text("kept")
+    with pytest.raises(UserError, match="folder") as unreadable:
+        load_last(tmp_path)
+    assert f"Move {tmp_path / name} away" in str(unreadable.value.hint)
+    if name == "last.prev.pt":
+        save_checkpoint(last, {"epoch": 1})
+    with pytest.raises(RunError) as unwritten:
+        save_checkpoint(last, {"epoch": 2}, previous=previous)
+    assert f"Move {tmp_path / name} away" in str(unwritten.value.hint)
+    assert (tmp_path / name / "mine.txt").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -113,7 +129,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "last.prev.pt", {"step": 7})
     path = tmp_path / "last.pt"
     cases: list[tuple[Callable[[], object], str]] = [
-        (path.mkdir, "no regular file"),
+        (path.mkdir, "a folder"),
         (lambda: os.mkfifo(path), "no regular file"),
         (lambda: path.symlink_to("/dev/zero"), "no regular file"),
         (lambda: path.symlink_to("nowhere"), "no such file"),

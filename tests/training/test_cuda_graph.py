@@ -20,10 +20,11 @@ from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.step import ReplayedStep
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
-from tests.training.test_trainer import Listener, Scripted
+from tests.training.test_trainer import Recorder, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -45,9 +46,9 @@ def run_again(body: Callable[[], None]) -> Callable[[], None]:
 
 def trainer(
     store: StoredGraph, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
-) -> tuple[Trainer, Listener]:
+) -> tuple[Trainer, Recorder]:
     torch.manual_seed(0)
-    place, listener = torch.device(device), Listener()
+    place, listener = torch.device(device), Recorder()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
     needs = needs_of(model)
     graph = GraphTensors.of(store, needs, place)
@@ -63,7 +64,7 @@ def trainer(
         task=NodeClassification(store),
         config=config,
         context=DistributedContext(device=place),
-        callbacks=(listener,),
+        listeners=(listener,),
         record=run_again if device == "cpu" else None,
     )
     return made, listener
@@ -95,7 +96,7 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
         assert ours.step == theirs.step
         edges = ours.edges_per_s * ours.seconds, theirs.edges_per_s * theirs.seconds
         assert edges[0] == pytest.approx(edges[1])
-    for left, right in zip(recorded._model.parameters(), eager._model.parameters(), strict=True):
+    for left, right in zip(recorded.model.parameters(), eager.model.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=close, rtol=close)
 
 
@@ -124,17 +125,18 @@ def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
     store: StoredGraph, device: str
 ) -> None:
     made, _ = trainer(store, device, cuda_graph=True)
-    made._loader.load_state_dict({"epoch": 0, "step": 3})  # the last one, of 6 seeds
-    recorded = made._recorded
-    assert recorded is not None
+    made.loader.load_state_dict({"epoch": 0, "step": 3})  # the last one, of 6 seeds
+    replayed = made._take_step
+    assert isinstance(replayed, ReplayedStep)
+    recorded = replayed._replay
     totals = EpochTotals.start(torch.device(device))
     sizes = []
     for epoch in range(3):
-        for step in recorded.batches:
+        for step in replayed.batches():
             recorded(step, totals)
             assert recorded._given is not None
             sizes.append(len(recorded._given.seeds))
-        made._loader.set_epoch(epoch + 1)
+        made.loader.set_epoch(epoch + 1)
     assert sizes == [6] + [8] * 8
     assert recorded._replay is not None
     assert int(totals.step) == len(sizes)

@@ -330,7 +330,7 @@ def test_what_ranks_share_has_no_name_that_could_be_left_behind(
     before = {path.name for path in Path("/dev/shm").glob(".gnntrain*")}
     file = SharedFile(4 * 6, tmp_path if on_disk else None)
     mine, other = (torch.from_file(file.path, shared=True, size=6) for _ in range(2))
-    file.forget()
+    file.close()
     mine[:] = torch.arange(6.0)
     assert torch.equal(other, torch.arange(6.0))
     assert not Path(file.path).exists()

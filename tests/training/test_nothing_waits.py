@@ -80,7 +80,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     has_weight = graph.weight is not None
     # 70 is drawn by another kernel than 2.
     sampler = gpu.GPUSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
-    names = ("indptr", "indices", "labels", "norm", "weight")
+    names = ("indptr", "indices", "targets", "norm", "weight")
     parts: dict[str, Any] = {name: getattr(graph, name) for name in names}
     moved: dict[str, Any] = {k: None if v is None else v.to(META) for k, v in parts.items()}
     graph = GraphTensors(**moved)
@@ -130,11 +130,11 @@ def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     # The optimiser is not ours.
-    monkeypatch.setattr(trainer._update.optimizer, "step", lambda: None)
+    monkeypatch.setattr(trainer.update.optimizer, "step", lambda: None)
     keys = torch.empty(4, dtype=torch.int32, device=META)
     step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
     totals = EpochTotals.start(META)
     with Mixed() as mixed:
-        assert trainer._update(PaddedBatches(loader).make(step), totals)
+        assert trainer.update(PaddedBatches(loader).make(step), totals)
     assert mixed.found == []
     assert mixed.number > 100

@@ -16,17 +16,19 @@ from gnntrain.errors import UserError
 from gnntrain.models import SAGE
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, StepProgress
+from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
-from tests.training.test_trainer import Listener, make_loader
+from tests.training.test_trainer import Recorder, make_loader
 
 EPOCHS, STEPS = 4, 4  # 30 training nodes, 8 a step
 
 
-class Interrupting(Listener):
+class Interrupting(Recorder):
     """Breaks training off when it hears of a step, or of an epoch."""
 
     def __init__(self, *, step: int | None = None, epoch: int | None = None) -> None:
@@ -49,7 +51,7 @@ def make(
     directory: Path,
     *,
     context: DistributedContext | None = None,
-    listener: Listener | None = None,
+    listener: Recorder | None = None,
     kind: str = "neighbor",
     dropout: float = 0.5,
     every_steps: int | None = 1,
@@ -75,16 +77,16 @@ def make(
         task=NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),
         context=context,
-        callbacks=() if listener is None else (listener,),
+        listeners=() if listener is None else (listener,),
         checkpoints=directory if context.is_main else None,
-        saving=CheckpointConfig(every_steps=every_steps),
+        checkpoint_config=CheckpointConfig(every_steps=every_steps),
     )
 
 
 def outcome(trainer: Trainer) -> tuple[list[Any], int | None, dict[str, torch.Tensor]]:
     """All that must not depend on interruptions."""
     records = [(r.epoch, r.step, r.train_loss, r.metrics, r.lr) for r in trainer.result.records]
-    return records, trainer.result.best_epoch, trainer._model.state_dict()
+    return records, trainer.result.best_epoch, trainer.model.state_dict()
 
 
 def assert_same(found: Trainer, wanted: Trainer) -> None:
@@ -97,7 +99,7 @@ def assert_same(found: Trainer, wanted: Trainer) -> None:
 
 
 def resumed(
-    store: StoredGraph, directory: Path, listener: Listener | None = None, **keys: Any
+    store: StoredGraph, directory: Path, listener: Recorder | None = None, **keys: Any
 ) -> Trainer:
     trainer = make(store, directory, listener=listener, **keys)
     state, path, _ = load_last(directory)
@@ -143,7 +145,7 @@ def test_a_run_broken_off_many_times_ends_as_one_that_was_not(tmp_path: Path) ->
     directory = tmp_path / "often"
     interrupted(make(store, directory, listener=Interrupting(step=2)))
     for _ in range(4):
-        interrupted(resumed(store, directory, Interrupting(step=3)))
+        interrupted(resumed(store, directory, Interrupting(step=2)))
     interrupted(resumed(store, directory, Interrupting(epoch=3)))
     again = resumed(store, directory)
     again.fit()
@@ -155,7 +157,7 @@ def test_a_run_that_was_stopped_between_epochs_tells_only_the_epochs_to_come(
 ) -> None:
     store = stored(tmp_path / "store")
     interrupted(make(store, tmp_path / "run", listener=Interrupting(epoch=2), every_steps=None))
-    listener = Listener()
+    listener = Recorder()
     again = resumed(store, tmp_path / "run", listener)
     again.fit()
     assert [record.epoch for record in listener.epochs] == [3, 4]
@@ -166,11 +168,11 @@ def test_a_run_that_was_stopped_between_epochs_tells_only_the_epochs_to_come(
 def test_inside_an_epoch_only_the_steps_that_are_missing_are_trained(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
     interrupted(make(store, tmp_path / "run", listener=Interrupting(step=STEPS + 3)))
-    listener = Listener()
+    listener = Recorder()
     again = resumed(store, tmp_path / "run", listener)
     again.fit()
-    # The step that was told last was not saved: the listener broke off before.
-    assert [(p.epoch, p.step) for p in listener.steps[:3]] == [(2, 3), (2, 4), (3, 1)]
+    # The step that was told last was saved before.
+    assert [(p.epoch, p.step) for p in listener.steps[:3]] == [(2, 4), (3, 1), (3, 2)]
 
 
 def test_a_run_that_was_done_goes_on_with_more_epochs(tmp_path: Path) -> None:
@@ -231,14 +233,13 @@ class Stop(Exception):
 
 def broken_off(trainer: Trainer, step: int) -> None:
     """Train until `step` is done and saved."""
-    after_step = trainer._after_step
 
-    def stop(*arguments: Any) -> None:
-        after_step(*arguments)
-        if trainer._step == step:
-            raise Stop
+    class StopAfter(Callback):
+        def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+            if trainer.step == step:
+                raise Stop
 
-    trainer._after_step = stop  # type: ignore[assignment]
+    trainer.callbacks.append(StopAfter())
     with pytest.raises(Stop):
         trainer.fit()
 

@@ -7,7 +7,7 @@ import pytest
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
-from gnntrain.training.records import Callback
+from gnntrain.training.records import Listener
 from gnntrain.training.stop_signal import StopSignal
 
 
@@ -15,7 +15,7 @@ def step_after(number: int | None) -> list[str]:
     """What happens in one step after a signal."""
     events: list[str] = []
     context = DistributedContext()
-    listener = create_autospec(Callback, instance=True)
+    listener = create_autospec(Listener, instance=True)
     listener.on_message.side_effect = events.append
     stop_signal = StopSignal(context, [listener])
     if number == signal.SIGUSR1:

@@ -38,7 +38,7 @@ class Scripted:
         return {"train": {}, "val": {"accuracy": value}, "test": {"accuracy": value / 2}}
 
 
-class Listener:
+class Recorder:
     def __init__(self) -> None:
         self.steps: list[StepProgress] = []
         self.epochs: list[EpochRecord] = []
@@ -72,7 +72,7 @@ def make_trainer(
     kind: str = "neighbor",
     model: SAGE | None = None,
     checkpoints: Path | None = None,
-    callbacks: tuple[Listener, ...] = (),
+    listeners: tuple[Recorder, ...] = (),
     **keys: Any,
 ) -> Trainer:
     context = context or DistributedContext()
@@ -86,7 +86,7 @@ def make_trainer(
         config=TrainerConfig(lr=0.05, **keys),
         context=context,
         checkpoints=checkpoints,
-        callbacks=callbacks,
+        listeners=listeners,
     )
 
 
@@ -180,9 +180,9 @@ def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(tmp_path: Path
 
 
 def test_training_lowers_the_loss_and_tells_every_epoch(tmp_path: Path) -> None:
-    listener = Listener()
+    listener = Recorder()
     store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=30, callbacks=(listener,), log_every=2).fit()
+    result = make_trainer(store, epochs=30, listeners=(listener,), log_every=2).fit()
     losses = [record.train_loss for record in result.records]
     assert losses[-1] < 0.8 * losses[0]
     assert listener.epochs == result.records
@@ -223,7 +223,7 @@ def test_training_stops_when_the_metric_has_stalled_for_patience_evaluations(
     assert result.best_epoch == 2
 
 
-class PrunesAfter(Listener):
+class PrunesAfter(Recorder):
     """Says after an epoch that the run is hopeless."""
 
     def __init__(self, epoch: int) -> None:
@@ -238,8 +238,8 @@ class PrunesAfter(Listener):
 
 def test_a_callback_can_end_training_and_the_others_are_still_told(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
-    other = Listener()
-    result = make_trainer(store, epochs=9, callbacks=(PrunesAfter(2), other)).fit()
+    other = Recorder()
+    result = make_trainer(store, epochs=9, listeners=(PrunesAfter(2), other)).fit()
     assert result.is_pruned
     assert [record.epoch for record in other.epochs] == [1, 2]
     assert not make_trainer(store, epochs=2).fit().is_pruned
@@ -247,7 +247,7 @@ def test_a_callback_can_end_training_and_the_others_are_still_told(tmp_path: Pat
 
 def fit_pruned_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
     store = StoredGraph.open(payload["store"])
-    trainer = make_trainer(store, context, epochs=9, callbacks=(PrunesAfter(2),))
+    trainer = make_trainer(store, context, epochs=9, listeners=(PrunesAfter(2),))
     result = trainer.fit()
     told = (len(result.records), result.is_pruned)
     torch.save(told, payload["out"] / f"pruned-{context.rank}.pt")
@@ -298,7 +298,7 @@ def test_an_interrupted_run_keeps_what_it_reached(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
     trainer = make_trainer(store, epochs=5, checkpoints=checkpoints)
-    trainer._evaluator = Failing()
+    trainer.evaluator = Failing()
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
     assert load_checkpoint(checkpoints / "last.pt")["epoch"] == 2

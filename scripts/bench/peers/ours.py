@@ -38,7 +38,7 @@ class _Finished(Exception):
 
 
 class StepTurns:
-    """A callback that cuts the trainer's steps into turns, and waits between two."""
+    """A listener that cuts the trainer's steps into turns, and waits between two."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -102,7 +102,7 @@ def train(context: DistributedContext, turns: Turns) -> None:
     store = prepare_store(config.dataset).store
     with tempfile.TemporaryDirectory() as directory:
         parts = Parts(config, store, context, Path(directory))
-        callback = StepTurns(turns)
+        listener = StepTurns(turns)
         trainer = Trainer(
             parts.model,
             parts.loader(),
@@ -110,11 +110,11 @@ def train(context: DistributedContext, turns: Turns) -> None:
             task=parts.task,
             config=config.trainer,
             context=context,
-            callbacks=[callback],
+            listeners=[listener],
         )
         _ready(turns, f"Trainer, {parts.sampler_in_words()}, {config.trainer.precision}")
         try:
-            callback.begin()
+            listener.begin()
             trainer.fit()
         except _Finished:
             pass

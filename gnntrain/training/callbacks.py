@@ -1,0 +1,174 @@
+"""Callbacks of the training loop: all that happens between steps and epochs beside learning.
+
+All ranks have the same callbacks in the same order and call each hook after the same step, so that
+a hook may use collectives. What rank 0 alone does (show, log, write files) is done by listeners and
+by the checkpoint writer, which the other ranks do not have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gnntrain.distributed.run_control import Phase
+from gnntrain.errors import Interrupted
+from gnntrain.training.measure import resident_bytes
+from gnntrain.training.records import EpochRecord, Listener, Pruned, StepProgress
+from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.stop_signal import StopSignal
+
+if TYPE_CHECKING:
+    from gnntrain.training.trainer import Trainer
+
+
+class Callback:
+    """Hooks into the loop; each does nothing unless a callback overrides it."""
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Training begins, or goes on from a checkpoint."""
+
+    def before_epoch(self, trainer: Trainer) -> None:
+        """Another epoch is due, or the rest of one."""
+
+    def before_step(self, trainer: Trainer) -> None:
+        """The step `trainer.step` is about to be computed."""
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:
+        """The weights have moved; a GPU may still be computing. Must be cheap."""
+
+    def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:
+        """All steps of the epoch are done; it is not evaluated yet."""
+
+    def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+        """The epoch is evaluated, if that was due, and `record` is in `trainer.result`."""
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Training ends, also by an exception."""
+
+
+class RankProgress(Callback):
+    """Publishes where this rank is: who is late or has failed is told with it."""
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Training."""
+        self._enter(trainer, Phase.TRAINING)
+
+    def before_step(self, trainer: Trainer) -> None:
+        """Training, in which step."""
+        self._enter(trainer, Phase.TRAINING)
+
+    def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+        """Evaluating."""
+        self._enter(trainer, Phase.EVALUATING)
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Closing."""
+        self._enter(trainer, Phase.CLOSING)
+
+    def _enter(self, trainer: Trainer, phase: Phase) -> None:
+        context = trainer.context
+        context.control.enter(phase, trainer.step)
+
+
+class StopOnSignal(Callback):
+    """Saves after a signal, and ends training if the signal asks for it.
+
+    Args:
+        stop_signal: Has all ranks act after the same step.
+    """
+
+    def __init__(self, stop_signal: StopSignal) -> None:
+        self._stop_signal = stop_signal
+
+    def before_epoch(self, trainer: Trainer) -> None:
+        """End training if a rank was asked to stop and an epoch is saved. Collective."""
+        number = max(trainer.context.gather(trainer.context.control.stop_requested))
+        if number and trainer.result.records:
+            raise Interrupted(number)
+
+    def before_step(self, trainer: Trainer) -> None:
+        """Rank 0 decides whether all ranks act after this step."""
+        self._stop_signal.before_exchange(trainer.step)
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+        """Act on the decision. Collective if there is one."""
+        self._stop_signal.after_step(trainer.step, trainer.save_checkpoint)
+
+
+class MetricSchedule(Callback):
+    """Tells the learning-rate schedule of the validation metric."""
+
+    def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+        """An epoch without the metric tells nothing."""
+        value = record.metric("val", trainer.task.metric.name)
+        if value is not None and not math.isnan(value):
+            trainer.update.schedule.after_evaluation(value)
+
+
+class Reporting(Callback):
+    """Tells the listeners of rank 0 of steps and epochs; one of them may prune the run.
+
+    Args:
+        listeners: Empty on other ranks.
+        log_every: Steps from one that reads the loss, for which a GPU is waited, to the next.
+        every_step: Tell of the steps between those too, without the loss.
+    """
+
+    def __init__(self, listeners: Sequence[Listener], log_every: int, *, every_step: bool) -> None:
+        self._listeners = listeners
+        self._log_every = log_every
+        self._every_step = every_step
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:
+        """Tell of the step, if it is due. On rank 0 alone."""
+        reads_loss = totals.num_steps % self._log_every == 0
+        if not self._listeners or not (reads_loss or self._every_step):
+            return
+        ranks = trainer.context.world_size  # rank 0 speaks for all: their shares are even
+        num_edges = totals.total_edges() if reads_loss else totals.num_edges
+        progress = StepProgress(
+            epoch=trainer.epoch,
+            step=totals.num_steps,
+            num_steps=len(trainer.loader),
+            loss=float(totals.loss) / max(1, totals.num_seeds) if reads_loss else None,
+            seeds_per_s=ranks * totals.num_seeds / totals.seconds,
+            edges_per_s=ranks * num_edges / totals.seconds,
+            memory_bytes=resident_bytes() * ranks,
+        )
+        for listener in self._listeners:
+            listener.on_step(progress)
+
+    def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+        """Tell of the epoch; all ranks end training where a listener prunes the run. Collective."""
+        is_pruned = False
+        for listener in self._listeners:
+            try:
+                listener.on_epoch(record)
+            except Pruned:
+                is_pruned = True
+        trainer.result.is_pruned = trainer.context.broadcast(is_pruned)
+
+
+class EarlyStopping(Callback):
+    """Ends training once the validation metric has stalled.
+
+    Args:
+        patience: Evaluations without a better one that are borne; 0: any number.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """A run may go on from a checkpoint after which it had ended."""
+        if trainer.totals is None:
+            self._judge(trainer)
+
+    def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:  # noqa: ARG002
+        """All ranks have the same metrics, and end training alike."""
+        self._judge(trainer)
+
+    def _judge(self, trainer: Trainer) -> None:
+        if trainer.result.has_stalled(self._patience):
+            trainer.should_stop = True

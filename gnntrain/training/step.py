@@ -1,0 +1,93 @@
+"""A training step: takes a batch and counts into the epoch's totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, cast
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.loader import BlockLoader, Loader
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
+from gnntrain.phases import Phases
+from gnntrain.training.cuda_graph import CUDAGraphStep, Record
+from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.update import Update
+
+
+class Step(Protocol):
+    """What the loop repeats."""
+
+    def batches(self) -> Iterator[Any]:
+        """What each step of the rest of the epoch takes."""
+        ...
+
+    def __call__(self, batch: Any, totals: EpochTotals) -> None:
+        """Move the weights by one of `batches`, and count what was done."""
+        ...
+
+
+class PlainStep:
+    """Moves a batch to the device and updates the weights.
+
+    Args:
+        update: Moves the weights.
+        loader: Makes the batches.
+        context: This rank.
+        phases: Where the time of each part is noted.
+    """
+
+    def __init__(
+        self, update: Update, loader: Loader, context: DistributedContext, phases: Phases
+    ) -> None:
+        self._update = update
+        self._loader = loader
+        self._device = context.device
+        self._phases = phases
+
+    def batches(self) -> Iterator[MiniBatch]:
+        """The loader's."""
+        return iter(self._loader)
+
+    def __call__(self, batch: MiniBatch, totals: EpochTotals) -> None:
+        """See `Step`."""
+        with self._phases("transfer"):
+            batch = batch.to(self._device, non_blocking=True)
+        if self._update(batch, totals):
+            totals.num_seeds += batch.num_counted
+        else:
+            totals.num_skipped += 1
+
+
+class ReplayedStep:
+    """Replays a recorded step, which makes its batch on the device, see `CUDAGraphStep`.
+
+    Args:
+        update: Moves the weights.
+        loader: A `BlockLoader` whose sampler can pad.
+        context: This rank.
+        phases: Where the time of each part is noted.
+        record: How to record; by default as a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        loader: Loader,
+        context: DistributedContext,
+        phases: Phases,
+        record: Record | None = None,
+    ) -> None:
+        batches = PaddedBatches(cast(BlockLoader, loader))
+        self._replay = CUDAGraphStep(batches, update, update.optimizer, context.device, record)
+        self._phases = phases
+
+    def batches(self) -> Iterator[SeedBatch]:
+        """Seeds and keys."""
+        return iter(self._replay.batches)
+
+    def __call__(self, batch: SeedBatch, totals: EpochTotals) -> None:
+        """See `Step`."""
+        with self._phases("replay"):
+            self._replay(batch, totals)
+        totals.num_seeds += batch.num_counted

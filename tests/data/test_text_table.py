@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.data import text_table
+from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.tables import Columns
+from gnntrain.data.text_table import TextTable
+from gnntrain.errors import UserError
+
+Row = tuple[int, str, str]
+"""First line, id and number of a row."""
+
+
+def rows_of(path: Path, block_bytes: int) -> tuple[list[Row], str]:
+    """The rows of two fields, and what is told of the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_table, "_BLOCK_BYTES", block_bytes)
+        bad = BadRows("error")
+        table = TextTable(path, True, (), bad)
+        rows = Columns(table, {"id": 0}, (1,)).read()
+        fields = table.records(rows.rows) if len(rows) else []
+        numbers = [str(number) for number in rows.matrix[:, 0]]
+        found = [
+            (line, row[0], number) for (line, row), number in zip(fields, numbers, strict=True)
+        ]
+        assert [text for _, text, _ in found] == rows.columns["id"].to_pylist()
+        told = ""
+        try:
+            bad.settle()
+        except UserError as error:
+            told = error.message
+    return found, told
+
+
+texts = st.text('ab"\n é', max_size=5).map(lambda text: f"x{text}y")
+lines = st.one_of(
+    st.tuples(texts, st.integers(-9, 9).map(str)),
+    st.tuples(texts),
+    st.tuples(texts, texts),
+    st.just(()),
+)
+
+
+@given(
+    rows=st.lists(lines, max_size=30),
+    ending=st.sampled_from(["\n", "\r\n"]),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    block_bytes=st.sampled_from([150, 199, 1 << 24]),
+)
+@settings(max_examples=150, deadline=None)
+def test_rows_and_their_lines_do_not_depend_on_where_blocks_end(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, ...]],
+    ending: str,
+    quoting: int,
+    block_bytes: int,
+) -> None:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator=ending, quoting=quoting)  # type: ignore[arg-type]
+    expected, wrong = [], []
+    for row in [("id", "number"), *rows]:
+        text = file.getvalue()
+        line = 1 + text.count("\n")
+        if row:
+            writer.writerow(row)
+        else:
+            file.write(ending)
+        if len(row) == 1:
+            wrong.append(line)
+        elif len(row) == 2 and line > 1:
+            number = row[1] if row[1].lstrip("-").isdigit() else "nan"
+            expected.append((line, row[0], number if number == "nan" else str(np.float32(number))))
+    path = tmp_path_factory.mktemp("text") / "rows.csv"
+    path.write_bytes(file.getvalue().encode())
+    found, told = rows_of(path, block_bytes)
+    assert found == expected
+    assert all(f"line {line}: 1 field instead of 2" in told for line in wrong[:5])
+    assert (f"(rows.csv: {len(wrong)})" in told) == bool(wrong)
+
+
+def test_a_quotation_mark_that_never_closes_is_told_with_the_line_where_it_opens(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('id,number\na,1\n"b,2\n' + "c,3\n" * 100)
+    for block_bytes in (160, 1 << 24):
+        found, told = rows_of(path, block_bytes)
+        assert found[0] == (2, "a", "1.0")
+        assert "line 3: 1 field instead of 2" in told
+        assert "quotation mark" in told
+
+
+def test_a_quotation_mark_in_the_last_column_does_not_swallow_the_rows_behind_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.csv"
+    for end in ("", "\nc,3\nd,4\n"):
+        path.write_text('id,number\n"a\nb",1\nb,"2' + end)
+        found, told = rows_of(path, 1 << 24)
+        assert found == [(2, "a\nb", "1.0")]
+        assert "line 4: a quotation mark opens here" in told
+
+
+def test_a_quotation_mark_within_a_field_is_a_character(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,number\n" + '5" disk,1\nplain,2\n' * 50)
+    for block_bytes in (150, 1 << 24):
+        found, told = rows_of(path, block_bytes)
+        assert [row[0] for row in found] == list(range(2, 102))
+        assert told == ""
+
+
+def test_a_line_that_does_not_fit_in_a_block_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,number\na,1\n" + "b" * 500 + ",2\n")
+    with pytest.raises(UserError, match=r"rows\.csv.*line 3"):
+        rows_of(path, 150)
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"])
+def test_line_endings_and_a_byte_order_mark_are_no_data(
+    tmp_path: Path, bom: bytes, ending: bytes
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(bom + ending.join([b"# note", b"id,number", b"a,1", b"", b"b,2", b""]))
+    found, told = rows_of(path, 1 << 24)
+    assert found == [(3, "a", "1.0"), (5, "b", "2.0")]
+    assert told == ""
+
+
+def test_bytes_that_are_not_utf_8_are_found_in_the_header_and_in_columns_not_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.csv"
+    for content, line in ((b"id,n\xe9\na,1\n", 1), (b"id,number,note\na,1,\nb,2,\xe9\n", 3)):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=f"line {line} is not UTF-8: byte 0xe9"):
+            rows_of(path, 1 << 24)
