@@ -66,6 +66,7 @@ class Parts:
             context,
             needs_of(self.model),
             self.plan(),
+            self.task.targets,
             uses_graph=isinstance(self.model, PlainModel) or self.model.uses_graph,
         )
 
@@ -80,7 +81,7 @@ class Parts:
 
     def plan(self) -> SeedPlan:
         """Which training nodes this rank takes when."""
-        config, seeds = self.config, self.store.split("train")
+        config, seeds = self.config, self.task.seeds("train")
         full = config.sampler.name == "full"
         return SeedPlan(
             seeds,
@@ -169,7 +170,7 @@ class Parts:
     def _evaluation_loader(self, split: str, fan_outs: Sequence[int], all_ranks: bool) -> Loader:
         config = self.config.evaluation
         seed = self.config.trainer.seed ^ _EVALUATION_STREAM
-        nodes = self.store.split(split)
+        nodes = self.task.seeds(split)
         if config.max_steps is not None:
             # A random part of the split, the same one on any number of ranks.
             shuffled = SeedPlan(nodes, config.batch_size, seed=seed).order(0)

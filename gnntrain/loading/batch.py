@@ -1,4 +1,4 @@
-"""The mini-batch: blocks, features and labels of one step."""
+"""The mini-batch: blocks, features and targets of one step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
         x: Features of all nodes, float32 `[num_nodes, num_features]`. Where only `rows` are there,
             they are read when first asked for: models that read rows themselves never pay for it.
         rows: The same, not read yet; None where `x` was made right away.
-        y: Labels of the seeds, `[batch_size]` or `[batch_size, num_classes]`. Labels of other
+        y: Targets of the seeds, `[batch_size]` or `[batch_size, ...]`. Targets of other
             nodes are never needed and not fetched.
         n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
         batch_size: Number of seeds whose output is computed.
@@ -119,7 +119,7 @@ def mini_batch(
     return MiniBatch(
         x=None if needs.rows else rows.whole(),
         rows=rows if needs.rows else None,
-        y=take(graph.labels, subgraph.nodes[: subgraph.num_seeds]),
+        y=take(graph.targets, subgraph.nodes[: subgraph.num_seeds]),
         n_id=subgraph.nodes,
         batch_size=subgraph.num_seeds,
         blocks=filled_blocks(graph, subgraph, needs),

@@ -38,6 +38,7 @@ class LoaderBuilder:
         context: This rank.
         needs: What the model asks for.
         plan: The training seeds.
+        targets: By node, see `Task.targets`.
         uses_graph: Whether the model reads edges at all; else batches hold their seeds alone.
     """
 
@@ -48,6 +49,7 @@ class LoaderBuilder:
         context: DistributedContext,
         needs: BlockNeeds,
         plan: SeedPlan,
+        targets: Tensor,
         *,
         uses_graph: bool = True,
     ) -> None:
@@ -56,6 +58,7 @@ class LoaderBuilder:
         self._context = context
         self._needs = needs
         self._plan = plan
+        self._targets = targets
         self._uses_graph = uses_graph
         self._samplers: dict[tuple[int, ...], Sampler] = {}
 
@@ -109,6 +112,7 @@ class LoaderBuilder:
             needs=self._needs,
             device=device,
             own_features=own_features,
+            targets=self._targets,
         )
 
     @cached_property
@@ -137,10 +141,10 @@ class LoaderBuilder:
         """The graph's tensors where the sampler reads them."""
         placement = self._placement
         if not self.samples_on_gpu or placement is None:
-            return GraphTensors.of(self._store, self._needs)
+            return GraphTensors.of(self._store, self._needs, targets=self._targets)
         context, is_pinned = self._context, placement.topology == "pinned"
         indices = pinned(self._store.indices, context) if is_pinned else None
-        return GraphTensors.of(self._store, self._needs, context.device, indices)
+        return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
     @cached_property
     def features(self) -> FeatureSource:
@@ -177,7 +181,7 @@ class LoaderBuilder:
             return None
         sizes = Sizes(
             small=store.indptr.nbytes
-            + store.labels.nbytes
+            + self._targets.nbytes
             + 4 * store.num_nodes * self._needs.norm
             + 4 * store.num_edges * (self._needs.weight and store.edge_weight is not None),
             topology=store.indices.nbytes,

@@ -24,14 +24,14 @@ class GraphTensors:
     Attributes:
         indptr: int64 `[num_nodes + 1]`.
         indices: int32 or int64 `[num_edges]`.
-        labels: As in the store.
+        targets: By node, see `Task.targets`.
         norm: float32 `[num_nodes]`, or None where the model does not ask for it, see `Block`.
         weight: float32 `[num_edges]`, or None likewise.
     """
 
     indptr: Tensor
     indices: Tensor
-    labels: Tensor
+    targets: Tensor
     norm: Tensor | None
     weight: Tensor | None
 
@@ -42,6 +42,7 @@ class GraphTensors:
         needs: BlockNeeds,
         device: torch.device = _HOST,
         indices: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> GraphTensors:
         """Put a store's arrays on a device.
 
@@ -50,12 +51,13 @@ class GraphTensors:
             needs: What the model asks for.
             device: Where batches are made.
             indices: The store's, where the device can read them; None: copy them to the device.
+            targets: By node, on the CPU; None: the store's labels.
         """
         weight = store.edge_weight if needs.weight else None
         return cls(
             indptr=as_tensor(store.indptr).to(device),
             indices=as_tensor(store.indices).to(device) if indices is None else indices,
-            labels=as_tensor(store.labels).to(device),
+            targets=(as_tensor(store.labels) if targets is None else targets).to(device),
             norm=as_tensor(store.gcn_norm).to(device) if needs.norm else None,
             weight=None if weight is None else as_tensor(weight).to(device),
         )

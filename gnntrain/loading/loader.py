@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import rank_range
@@ -275,6 +276,7 @@ class FullGraphLoader(Loader):
         device: Where the model computes.
         own_features: Give every epoch a copy of the features, for a model that might write to them:
             they are the store's own pages.
+        targets: By node, see `Task.targets`; None: the store's labels.
     """
 
     def __init__(
@@ -287,8 +289,10 @@ class FullGraphLoader(Loader):
         needs: BlockNeeds = NO_NEEDS,
         device: torch.device | str = "cpu",
         own_features: bool = False,
+        targets: Tensor | None = None,
     ) -> None:
         super().__init__(plan, Phases())
+        targets = as_tensor(store.labels) if targets is None else targets
         self._own_features = own_features
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
@@ -296,7 +300,7 @@ class FullGraphLoader(Loader):
         self._batch = MiniBatch(
             x=None if needs.rows else rows.whole().to(device),
             rows=rows if needs.rows else None,
-            y=as_tensor(np.ascontiguousarray(store.labels[seeds])).to(device),
+            y=targets[as_tensor(seeds)].to(device),
             n_id=torch.arange(store.num_nodes, device=device),
             batch_size=len(seeds),
             blocks=(whole_graph_block(store, needs).to(device),) * num_layers,

@@ -63,8 +63,12 @@ class Task(Protocol):
         """The seeds of "train", "val" or "test": int64 `[n]`, node ids."""
         ...
 
-    def targets(self, seeds: Int64Array) -> Tensor:
-        """The targets of some seeds, `[n, ...]` on the CPU; they become the mini-batch's `y`."""
+    @property
+    def targets(self) -> Tensor:
+        """The targets by seed id, `[num_nodes, ...]` on the CPU; may be mapped from disk.
+
+        Those of a mini-batch's seeds become its `y`.
+        """
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -75,7 +79,7 @@ class Task(Protocol):
 
         Args:
             outputs: `[n, num_outputs]`, of any float type.
-            targets: As `targets` gives them, on the same device.
+            targets: Rows of `targets`, on the same device.
         """
         ...
 
@@ -85,7 +89,7 @@ class Task(Protocol):
 
         Args:
             outputs: float32 `[n, num_outputs]`, on the CPU or a GPU.
-            targets: As `targets` gives them, on the same device.
+            targets: Rows of `targets`, on the same device.
         """
         ...
 

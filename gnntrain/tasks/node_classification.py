@@ -79,9 +79,10 @@ class NodeClassification:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
-    def targets(self, seeds: Int64Array) -> Tensor:
-        """Class numbers `[n]`, −1 without a label; or flags `[n, num_classes]`."""
-        return as_tensor(np.ascontiguousarray(self._graph.labels[seeds]))
+    @property
+    def targets(self) -> Tensor:
+        """Class numbers `[num_nodes]`, −1 without a label; or flags `[num_nodes, num_classes]`."""
+        return as_tensor(self._graph.labels)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Softmax cross-entropy of one class of many; else the logistic loss, of several labels

@@ -115,9 +115,9 @@ class LayerwiseEvaluator:
         metrics: SplitMetrics = {}
         if self._context.is_main:
             for split in SPLITS:
-                seeds = self._task.seeds(split)
-                outputs = logits[as_tensor(seeds).to(logits.device)]
-                targets = self._task.targets(seeds).to(outputs.device)
+                rows = as_tensor(self._task.seeds(split))
+                outputs = logits[rows.to(logits.device)]
+                targets = self._task.targets[rows].to(outputs.device)
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits
         # Between evaluations the memory is the training's.

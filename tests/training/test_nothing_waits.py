@@ -81,7 +81,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     has_weight = graph.weight is not None
     # 70 is drawn by another kernel than 2.
     sampler = gpu.GPUSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
-    names = ("indptr", "indices", "labels", "norm", "weight")
+    names = ("indptr", "indices", "targets", "norm", "weight")
     parts: dict[str, Any] = {name: getattr(graph, name) for name in names}
     moved: dict[str, Any] = {k: None if v is None else v.to(META) for k, v in parts.items()}
     graph = GraphTensors(**moved)
