@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gnntrain.training.shared_buffers import SharedBuffers
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +27,6 @@ from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import Column, Columns, Task
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.shared_buffers import SharedBuffers
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
 
