@@ -14,7 +14,7 @@ from gnntrain.assembly import Parts
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import stored_rows
+from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
 from gnntrain.planning.resident import OwnPeak, resident
