@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,3 +85,11 @@ def test_the_core_never_prints(path: Path) -> None:
         "cli",
         "commands",
     )
+
+
+def test_operators_are_registered_without_torchs_compiler() -> None:
+    """`torch._dynamo` takes as long to import as torch itself. (PyG imports it, too.)"""
+    code = "import gnntrain.compute, sys; print('torch._dynamo' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

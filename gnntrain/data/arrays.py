@@ -1,4 +1,4 @@
-"""Writing `.npy` files piece by piece, and features as they are converted on the way."""
+"""Writing `.npy` files chunk by chunk, and features as they are converted on the way."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ from gnntrain.data.store_place import (
     locked,
     move_into_place,
     refuse_foreign,
-    sweep,
+    remove_leftovers,
     temporary_sibling,
 )
 
@@ -135,7 +135,7 @@ def open_or_build(
             reason = "opened: another process has just built it"
             return OpenedStore(store, False, reason, time.perf_counter() - begin)
         refuse_foreign(path)
-        sweep(path.parent, path.name)
+        remove_leftovers(path.parent, path.name)
         store = _write(path, builder(), options, identity)
     return OpenedStore(store, True, problem, time.perf_counter() - begin)
 
@@ -154,7 +154,7 @@ def write_store(
     path = Path(path).absolute()
     with locked(path):
         refuse_foreign(path)
-        sweep(path.parent, path.name)
+        remove_leftovers(path.parent, path.name)
         return _write(path, data, options, identity)
 
 

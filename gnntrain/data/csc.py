@@ -56,7 +56,7 @@ class EdgeList:
     fill_loops: bool = False
 
     def chunks(self) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
-        """Contiguous pieces of the list, without a copy where it is contiguous already."""
+        """Contiguous chunks of the list, without a copy where it is contiguous already."""
         no_weight = np.empty(0, dtype=np.float32)
         for start in range(0, len(self.src), CHUNK_EDGES):
             part = slice(start, start + CHUNK_EDGES)

@@ -1,4 +1,4 @@
-"""Arrays inside an .npz file, read piece by piece instead of as a whole.
+"""Arrays inside an .npz file, read chunk by chunk instead of as a whole.
 
 `np.load` reads a member completely; the features of ogbn-papers100M alone are 57 GB. A member
 that is stored uncompressed is mapped into memory where it lies in the file; a compressed one is

@@ -18,7 +18,7 @@ from gnntrain.data.graph import AnyArray
 from gnntrain.data.npz_members import read_header
 from gnntrain.data.store_meta import SEAL_FILE, ArrayMeta, StoreError, StoreMeta, canonical_json
 
-_HASH_PIECE = 1 << 26
+_HASH_CHUNK = 1 << 26
 _READ_SIZE = 1 << 20
 # A file changed this short a time before the seal was written may change again with the same
 # time stamp (the clock of file systems ticks in steps of some milliseconds).
@@ -66,25 +66,25 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def checksums(files: list[Path]) -> list[str]:
-    """Checksum of each file: BLAKE2b over the BLAKE2b digests of its 64 MiB pieces.
+    """Checksum of each file: BLAKE2b over the BLAKE2b digests of its 64 MiB chunks.
 
-    Pieces are hashed in parallel, so that one huge file does not occupy one core only.
+    Chunks are hashed in parallel, so that one huge file does not occupy one core only.
     """
-    pieces = [
-        [(file, start) for start in range(0, max(file.stat().st_size, 1), _HASH_PIECE)]
+    chunks = [
+        [(file, start) for start in range(0, max(file.stat().st_size, 1), _HASH_CHUNK)]
         for file in files
     ]
     with ThreadPoolExecutor(available_cores()) as pool:
-        digests = [[pool.submit(_hash_piece, *piece) for piece in of_file] for of_file in pieces]
+        digests = [[pool.submit(_hash_chunk, *chunk) for chunk in of_file] for of_file in chunks]
         return [
             blake2b(b"".join(digest.result() for digest in of_file), digest_size=20).hexdigest()
             for of_file in digests
         ]
 
 
-def _hash_piece(path: Path, start: int) -> bytes:
+def _hash_chunk(path: Path, start: int) -> bytes:
     digest = blake2b()
-    left = _HASH_PIECE
+    left = _HASH_CHUNK
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         while left and (data := file.read(min(left, _READ_SIZE))):

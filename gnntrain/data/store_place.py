@@ -79,8 +79,13 @@ def _lock(directory: Path, name: str) -> FileLock:
     return FileLock(directory / f".{name}.lock")
 
 
-def sweep(directory: Path, locked: str) -> None:
-    """Remove what dead builders left behind: temporary directories whose lock nobody holds."""
+def remove_leftovers(directory: Path, locked: str) -> None:
+    """Remove the temporary directories of builders that died: nobody holds their lock.
+
+    Args:
+        directory: The folder of all stores.
+        locked: Name of the store whose lock this process holds.
+    """
     for leftover in directory.glob(".*.building-*"):
         name = leftover.name[1:].rpartition(".building-")[0]
         try:

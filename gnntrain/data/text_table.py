@@ -144,11 +144,13 @@ class TextTable(Table):
         start = 0
         with readable(self.path):
             for line, block in self._blocks():
-                self._decoded(block, line)
+                text = self._decoded(block, line)
                 table, wrong = self._parse(block, columns)
                 end = start + table.num_rows + len(wrong)
+                if text.count('"') % 2 and end - 1 - start not in wrong and self._is_open(text):
+                    table, wrong = table[:-1], np.append(wrong, end - 1 - start)
                 self._block_ends.append(end)
-                self._bad.add(self, start + wrong, self._wrong_length)
+                self._bad.add(self, start + wrong, self._wrong_fields)
                 found = {int(name): table[name].combine_chunks() for name in table.column_names}
                 rows = np.delete(np.arange(start, end), wrong)
                 yield self.to_rows(columns, found, rows, end)
@@ -188,10 +190,23 @@ class TextTable(Table):
         )
         return table, np.array(wrong, np.int64)
 
-    def _wrong_length(self, fields: Record) -> str:
+    def _is_open(self, text: str) -> bool:
+        """Whether a quotation mark opens in the last row and never closes."""
+        try:
+            for _ in csv.reader(
+                io.StringIO(text, newline=""), delimiter=self._delimiter, strict=True
+            ):
+                pass
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
+
+    def _wrong_fields(self, fields: Record) -> str:
+        unclosed = "a quotation mark opens here and does not close in this line"
+        if len(fields) == len(self.names):
+            return unclosed
         found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-        is_open = any("\n" in field for field in fields)
-        why = "; a quotation mark opens here and does not close in this line" if is_open else ""
+        why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
         return f"{found} instead of {len(self.names)}{why}"
 
     def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:

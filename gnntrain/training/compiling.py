@@ -18,8 +18,7 @@ _HINT = "Set trainer.compile=false; the aggregation has kernels of its own eithe
 def compiled(module: nn.Module, device: torch.device) -> nn.Module:
     """The module, compiled when it is first called, for batches of any size.
 
-    What has kernels of its own (aggregation, attention, dropout on the CPU) is called between what
-    is compiled, see `gnntrain.compute.eager`.
+    The operators of `gnntrain.compute` are called as they are; what is around them is compiled.
 
     Raises:
         UserError: Torch cannot compile with this Python, or finds no C++ compiler for the CPU.

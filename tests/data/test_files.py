@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
@@ -828,3 +830,29 @@ def test_a_graph_read_in_small_batches_is_the_same(
         np.testing.assert_array_equal(first, second)
     assert message_of(**options) == message
     assert f"edges.{suffix} {'line 252' if suffix == 'csv' else 'row 250'}: node" in message
+
+
+def test_categories_of_parquet_are_their_values(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    labels = pd.DataFrame({"id": [10, 20, 30, 40], "label": ["a", "b", "a", "b"]})
+    edges = pd.DataFrame({"source": ["10", "20", "40"], "target": ["20", "30", "10"]})
+    for role, table in (("labels", labels), ("edges", edges)):
+        paths[role] = str(tmp_path / f"{role}.parquet")
+        table.astype("category").to_parquet(paths[role])
+    data = build(**paths)
+    assert edges_of(data) == [(0, 1), (1, 2), (3, 0)]
+    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert data.class_names is not None
+    assert data.class_names.tolist() == [b"a", b"b"]
+
+
+def test_columns_of_parquet_with_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([10, 20])] * 2, ["source", "source"])
+    parquet.write_table(table, tmp_path / "edges.parquet")
+    message = message_of(**{**write(tmp_path), "edges": str(tmp_path / "edges.parquet")})
+    assert "same name" in message
+
+
+def test_edges_of_a_header_alone_are_none(tmp_path: Path) -> None:
+    for text in ("source,target", "source,target\n", "source,target\n\n"):
+        assert edges_of(build(**write(tmp_path, edges=text))) == []

@@ -191,7 +191,7 @@ def test_workers_may_skip_the_check(path: Path, hashed: list[int]) -> None:
 def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_files, "_HASH_PIECE", 10)
+    monkeypatch.setattr(store_files, "_HASH_CHUNK", 10)
     file = tmp_path / "file"
     found = set()
     for content in (bytes(25), bytes(24) + b"\1", b"\1" + bytes(24), bytes(26), b""):

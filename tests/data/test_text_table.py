@@ -98,6 +98,17 @@ def test_a_quotation_mark_that_never_closes_is_told_with_the_line_where_it_opens
         assert "quotation mark" in told
 
 
+def test_a_quotation_mark_in_the_last_column_does_not_swallow_the_rows_behind_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.csv"
+    for end in ("", "\nc,3\nd,4\n"):
+        path.write_text('id,number\n"a\nb",1\nb,"2' + end)
+        found, told = rows_of(path, 1 << 24)
+        assert found == [(2, "a\nb", "1.0")]
+        assert "line 4: a quotation mark opens here" in told
+
+
 def test_a_quotation_mark_within_a_field_is_a_character(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,number\n" + '5" disk,1\nplain,2\n' * 50)

@@ -232,7 +232,7 @@ def test_the_layers_are_those_that_evaluation_holds(
     assert partial.cost is not None
     moments = layer_matrices(config, store, partial.cost.widths, 1)
     scratch = NotedScratch(DistributedContext(), tmp_path, 2**40)
-    components.evaluator._scratch = scratch  # type: ignore[attr-defined]  # it has one
+    components.evaluator.buffers = scratch  # type: ignore[attr-defined]  # it has some
     components.evaluator.evaluate(components.model)
     assert max(sum(m.num_bytes for m in moment) for moment in moments) == scratch.most
 
