@@ -26,6 +26,8 @@ def commands() -> list[tuple[str, str]]:
     """Every command line in the pages' shell blocks that starts a run."""
     found = []
     for file in PAGES:
+        if file.name == "extending.md":  # test_extending.py runs it, with its package installed
+            continue
         for block in re.findall(r"```bash\n(.*?)```", file.read_text(encoding="utf-8"), re.S):
             for line in block.replace("\\\n", " ").splitlines():
                 text = line.split("#")[0].strip().removeprefix("$ ")

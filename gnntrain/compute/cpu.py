@@ -136,13 +136,65 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
 
 def aggregate(*arguments: Any) -> Tensor:
     *given, root, dtype = arguments
+    features, total = LazyFeatures(*given[:6]), Sum(*given[6:])
+    if _is_by_head(features, total, root, dtype):
+        return _sum_by_head(features.rows, total)
     if dtype == torch.float16:  # the kernels read it, but do not write it
         return aggregate(*given, root, torch.float32).half()
-    reduction = Reduction(Table(LazyFeatures(*given[:6])), Sum(*given[6:]), root)
+    reduction = Reduction(Table(features), total, root)
     across = 2 * reduction.width if root == "beside" else reduction.width
     out = torch.empty(reduction.num_dst, across, dtype=dtype)
     by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
     return out
+
+
+def _is_by_head(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> bool:
+    """Whether it is what attention wants: a tensor's rows, weights of several heads, no more."""
+    is_bare = total.source_scale is total.source_indptr is total.scale is total.loop is None
+    is_bare = is_bare and not (total.is_mean or total.skip_own) and root == "none"
+    is_tensor = features.nodes is features.slots is features.parts is None
+    return total.heads > 1 and is_bare and is_tensor and features.rows.dtype == dtype
+
+
+def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
+    """A sparse matrix a head, times the head's columns, by torch.
+
+    Its product is vectorised over the few columns of a head, which Numba's loops are not. Head h of
+    row r is row `r·H + h` of the same memory seen as `[R·H, C]`: no head's columns are copied.
+    """
+    weight, indices, heads = total.edge_weight, total.indices, total.heads
+    assert weight is not None
+    assert indices is not None
+    width = rows.shape[1] // heads
+    if indices.numel() == 0:
+        return rows.new_zeros(total.num_dst, rows.shape[1])
+    if total.edge_ids is not None:
+        weight = weight[total.edge_ids]
+    flat = rows.reshape(len(rows) * heads, width)
+    indptr, indices = _widened(total.indptr, indices, len(flat))
+    size, weight = (total.num_dst, len(flat)), weight.to(rows.dtype)
+    sums = [
+        torch.sparse.mm(
+            torch.sparse_csr_tensor(
+                indptr,
+                indices * heads + head,
+                weight[:, head].contiguous(),
+                size,
+                check_invariants=False,
+            ),
+            flat,
+            "sum",
+        )
+        for head in range(heads)
+    ]
+    return torch.stack(sums, dim=1).flatten(1)
+
+
+def _widened(indptr: Tensor, indices: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:
+    """int64 where int32 could not number the columns."""
+    if num_columns <= _INT32_MAX:
+        return indptr, indices
+    return indptr.long(), indices.long()
 
 
 def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
@@ -160,9 +212,7 @@ def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
     missing = -(-len(indices) // total.num_dst) - len(flat)
     if missing > 0:
         flat = F.pad(flat, (0, 0, 0, missing))
-    indptr = total.indptr
-    if len(flat) > _INT32_MAX:  # int32 could not number the columns
-        indptr, indices = indptr.long(), indices.long()
+    indptr, indices = _widened(total.indptr, indices, len(flat))
     zeros, size = flat.new_zeros(len(indices)), (total.num_dst, len(flat))
     products = []
     for head in range(heads):

@@ -213,7 +213,8 @@ def edge_softmax_backward(
     mean = _segments(weighted, indptr, "sum") + loop_weighted
     weighted.sub_(alpha * mean[dst])
     if score is not None and target is not None:
-        weighted[score[src] + target[dst] <= 0] *= slope
+        is_positive = score[src] + target[dst] > 0
+        weighted = torch.where(is_positive, weighted, weighted * slope)
     return _padded(weighted, indices), loop_weighted - loop_alpha * mean
 
 

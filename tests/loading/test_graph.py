@@ -28,7 +28,7 @@ def test_in_host_memory_the_tensors_are_views_of_the_stores_arrays(store: Stored
     pairs = [
         (graph.indptr, store.indptr),
         (graph.indices, store.indices),
-        (graph.labels, store.labels),
+        (graph.targets, store.labels),
         (graph.norm, store.gcn_norm),
         (graph.weight, store.edge_weight),
     ]

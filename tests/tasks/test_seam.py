@@ -24,9 +24,9 @@ from gnntrain.models import SAGE
 from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import Column, Columns, Task
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.shared_buffers import SharedBuffers
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
 
@@ -87,10 +87,8 @@ def trainer_of(graph: StoredGraph, folder: Path, kind: str, exact: bool, epochs:
     context = DistributedContext()
     evaluator: Evaluator
     if exact:
-        scratch = SharedBuffers(context, folder, 1 << 30)
-        evaluator = LayerwiseEvaluator(
-            graph, InPlaceFeatures.of(graph), context, scratch, task=task
-        )
+        buffers = SharedBuffers(context, folder, 1 << 30)
+        evaluator = LayerwiseEvaluator(graph, context, buffers, task=task)
     else:
         loaders = {split: loader_of(graph, task, "", split) for split in ("train", "val", "test")}
         evaluator = SampledEvaluator(task, loaders, context)

@@ -23,6 +23,7 @@ from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -92,7 +93,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
     context = DistributedContext(device=META)
     config = TrainerConfig(clip_norm=1.0)
-    told: Any = {"task": store.task, "metric": "accuracy", "config": config, "context": context}
+    told: Any = {"task": NodeClassification(store), "config": config, "context": context}
     return Trainer(model, loader, Scripted(), **told), loader
 
 

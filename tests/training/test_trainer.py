@@ -15,10 +15,15 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError
 from gnntrain.loading.features import InPlaceFeatures
-from gnntrain.loading.loader import FullGraphLoader, Loader, SeedPlan
+from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
 from gnntrain.models import SAGE
+from gnntrain.sampling.block import NO_NEEDS
+from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
@@ -330,3 +335,18 @@ def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
     data = random_graph(num_classes=2 if task == "binary" else 4, task=task)
     result = make_trainer(stored(tmp_path / "store", data), epochs=20).fit()
     assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
+
+
+def test_ten_lines_train_a_model(tmp_path: Path) -> None:
+    """What a notebook needs: a graph, a loader, a model and a trainer."""
+    graph = stored(tmp_path / "store")
+    task = NodeClassification(graph)
+    tensors, features = GraphTensors.of(graph, NO_NEEDS), InPlaceFeatures.of(graph)
+    sampler = CPUSampler(tensors.indptr, tensors.indices, (10, 5))
+    loader = BlockLoader(tensors, features, sampler, SeedPlan(task.seeds("train"), 8))
+    model = SAGE(graph.num_features, task.num_outputs)
+    context = DistributedContext()
+    evaluator = LayerwiseEvaluator(graph, context, SharedBuffers(context, tmp_path, 1 << 30))
+    result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
+    assert len(result.records) == 3
+    assert result.best["val"]["accuracy"] >= 0
