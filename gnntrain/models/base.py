@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import BatchNorm, LayerNorm
+from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate_linear import AggregateLinear, autocast_type
 from gnntrain.models.conv import BlockConv
 from gnntrain.models.dropout import Dropout
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
 JumpingKnowledge = Literal["none", "cat", "max"]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "leaky_relu": nn.LeakyReLU,
-    "none": nn.Identity,
+_PYG_NORMS: dict[Norm, dict[str, Any]] = {
+    "none": {"norm": None},
+    # A batch of one row has no variance, one of none no mean: the running ones serve there.
+    "batch": {"norm": "batch_norm", "norm_kwargs": {"allow_single_element": True}},
+    "layer": {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}},
 }
 
 MakeConv = Callable[[int, int, bool], nn.Module]
@@ -88,6 +88,8 @@ class GNN(nn.Module):
         config_defaults: Shared options whose default in a configuration is the model's own.
         uses_graph: Whether edges matter at all; also read where configurations are checked.
         jk_channels: Width of the state of `jk_update`; 0: it keeps none.
+        act_and_norm: `activation` and `norm` as PyG's models take them: `act`, `norm` and
+            `norm_kwargs`.
     """
 
     config_defaults: ClassVar[Scaffold] = {}
@@ -112,6 +114,10 @@ class GNN(nn.Module):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.hidden_channels, self.num_layers, self.jk = hidden_channels, num_layers, jk
         self.jk_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
+        self.act_and_norm = {
+            "act": None if activation == "none" else activation,
+            **_PYG_NORMS[norm],
+        }
         last = out_channels if jk == "none" else hidden_channels
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), last]
 
@@ -119,11 +125,11 @@ class GNN(nn.Module):
         for i, (before, after) in enumerate(pairwise(widths)):
             is_output = self._is_output(i)
             self.convs.append(make_conv(before, after, is_output))
-            self.norms.append(nn.Identity() if is_output else _make_norm(norm, after))
+            self.norms.append(nn.Identity() if is_output else self._make_norm(after))
             if residual:
                 same = before == after
                 self.residuals.append(nn.Identity() if same else nn.Linear(before, after))
-        self.act = ACTIVATIONS[activation]()
+        self.act = nn.Identity() if activation == "none" else activation_resolver(activation)
         self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
         if jk != "none":
             num_parts = num_layers if jk == "cat" else 1
@@ -244,6 +250,36 @@ class GNN(nn.Module):
             return self.in_channels if self.num_layers == 1 else self.hidden_channels
         return self.hidden_channels * (self.num_layers if self.jk == "cat" else 1)
 
+    def pyg_model(self) -> PyGModel | None:
+        """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
+
+        A subclass does not inherit it: what the subclass adds would be missing. It may call
+        `basic_gnn`.
+
+        Raises:
+            UserError: PyG has none with these options.
+        """
+        return None
+
+    def basic_gnn(self, name: str, **arguments: Any) -> PyGModel:
+        """PyG's `BasicGNN` of this name, with the options of this class and further arguments."""
+        scaffold = {
+            "in_channels": self.in_channels,
+            "hidden_channels": self.hidden_channels,
+            "num_layers": self.num_layers,
+            "out_channels": self.out_channels,
+            "dropout": self.dropout.p,
+            **self.act_and_norm,
+            **({} if self.jk == "none" else {"jk": self.jk}),
+        }
+        residual = len(self.residuals) > 0
+        return PyGModel(name, scaffold | arguments, self.state_dict(), residual=residual)
+
+    def _make_norm(self, channels: int) -> nn.Module:
+        norm, options = self.act_and_norm["norm"], self.act_and_norm.get("norm_kwargs", {})
+        made: nn.Module | None = normalization_resolver(norm, channels, **options)
+        return nn.Identity() if made is None else made
+
     def _is_output(self, i: int) -> bool:
         return i == self.num_layers - 1 and self.jk == "none"
 
@@ -258,14 +294,3 @@ def _destinations(rows: Tensor | LazyFeatures, block: Block) -> Tensor:
     """The rows of the block's destinations among those of its sources."""
     start, stop = block.dst_offset, block.dst_offset + block.num_dst
     return rows.read(start, stop) if isinstance(rows, LazyFeatures) else rows[start:stop]
-
-
-def _make_norm(norm: Norm, channels: int) -> nn.Module:
-    if norm == "batch":
-        # A batch of one row has no variance, one of none no mean: the running ones serve there.
-        module: nn.Module = BatchNorm(channels, allow_single_element=True)
-    elif norm == "layer":
-        module = LayerNorm(channels, mode="node")
-    else:
-        module = nn.Identity()
-    return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 import torch_geometric.nn as pyg
@@ -12,6 +13,7 @@ from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -76,3 +78,6 @@ class GCN(GNN):
             return BlockGCNConv(before, after)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        return replace(self.basic_gnn("GCN"), inputs=("x", "edge_index", "edge_weight"))

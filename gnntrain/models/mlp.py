@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.errors import UserError
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -49,6 +52,22 @@ class MLP(GNN):
         num_seeds = blocks[-1].num_dst if blocks else len(x)
         seeds = x.read(0, num_seeds) if isinstance(x, LazyFeatures) else x[:num_seeds]
         return super().forward(seeds, [edgeless(len(seeds))] * self.num_layers)
+
+    def pyg_model(self) -> PyGModel:
+        if self.residuals:
+            raise _not_in_pyg("residual", "true")
+        if self.jk != "none":
+            raise _not_in_pyg("jk", self.jk)
+        made = self.basic_gnn("MLP")
+        weights = {name.replace("convs.", "lins."): rows for name, rows in made.weights.items()}
+        return replace(made, weights=weights, inputs=("x",))
+
+
+def _not_in_pyg(key: str, value: str) -> UserError:
+    return UserError(
+        f"PyG has no MLP with model.{key}={value}.",
+        f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
+    )
 
 
 def edgeless(num_nodes: int) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
@@ -13,6 +13,7 @@ from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -87,3 +88,9 @@ class SAGE(GNN):
             )
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        conv: Any = self.convs[0]
+        return self.basic_gnn(
+            "GraphSAGE", aggr=conv.aggr, root_weight=conv.root_weight, normalize=conv.normalize
+        )
