@@ -1,4 +1,4 @@
-"""The scaffold that all models share: how layers follow one another, and how one layer is cut."""
+"""What all models share: the order of their layers, and the stages of one layer."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Scaffold(TypedDict, total=False):
 class GNN(nn.Module):
     """A stack of graph convolutions, computed block by block or layer by layer.
 
-    A layer is a convolution (`BlockConv`), and norm, activation, residual and dropout after it
-    (`update`). Before the first one comes `start(x)`, by row. Jumping knowledge is a running one:
-    the rows of every layer go into `jk_update` as soon as they are there, and `readout` makes the
-    outputs of the state. Exact inference for all N nodes is then
+    A layer is a convolution (`BlockConv`), then norm, activation, residual and dropout (`update`).
+    `start(x)` prepares the rows of the first layer. Jumping knowledge is computed layer by layer:
+    `jk_update` adds the rows of a layer to a state, and `readout` turns the last state into
+    outputs. Exact inference for all N nodes is then
 
         h, state = start(x), none
         for each layer i and its convolution:
@@ -64,9 +64,9 @@ class GNN(nn.Module):
             h = new
         outputs = readout(state)                                   # by chunks of rows
 
-    The parameters have the names of PyG's `BasicGNN` (`convs.0.lin_l.weight`, `norms.0.…`,
-    `lin.weight`) and the convolutions are subclasses of PyG's own: the weights load into a plain
-    PyG model wherever that has the same architecture.
+    The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
+    (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
+    the same architecture, see `pyg_model`.
 
     Args:
         make_conv: Makes a layer's convolution.
@@ -86,7 +86,7 @@ class GNN(nn.Module):
 
     Attributes:
         config_defaults: Shared options whose default in a configuration is the model's own.
-        uses_graph: Whether edges matter at all; also read where configurations are checked.
+        uses_graph: Whether the model reads edges; checks of a configuration ask this too.
         jk_channels: Width of the state of `jk_update`; 0: it keeps none.
         act_and_norm: `activation` and `norm` as PyG's models take them: `act`, `norm` and
             `norm_kwargs`.
@@ -139,7 +139,7 @@ class GNN(nn.Module):
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:
-            x: `[blocks[0].num_src, in_channels]`, float, or named rows of the store.
+            x: float `[blocks[0].num_src, in_channels]`, or lazy features.
             blocks: One a layer, the innermost first; the destinations of each are the sources of
                 the next (`dst_offset` 0).
 
@@ -158,21 +158,21 @@ class GNN(nn.Module):
 
     @property
     def needs(self) -> BlockNeeds:
-        """What the model wants of mini-batches.
+        """What mini-batches must carry.
 
-        Its first layer reads lazy features where nothing has to change them first.
+        The first layer takes lazy features only if `start` would not change them.
         """
-        changes_rows = self.training and self.input_dropout.p > 0
+        is_changed = self.training and self.input_dropout.p > 0
         needs, dtype = self.conv(0).needs, next(self.parameters()).dtype
-        return replace(needs, rows=needs.rows and dtype == torch.float32 and not changes_rows)
+        return replace(needs, rows=needs.rows and dtype == torch.float32 and not is_changed)
 
     def layer(self, i: int, h: Tensor | LazyFeatures, block: Block) -> Tensor:
-        """The rows that leave layer `i` for the destinations of `block`, of its sources' `h`."""
+        """Layer `i`'s output for the destinations of `block`, from the rows `h` of its sources."""
         conv = self.conv(i)
         linear = conv.linear(block)
-        # Where the convolution multiplies first it takes a product for every source.
-        is_narrower = conv.has_transform and block.num_src <= 2 * block.num_dst
-        if linear is not None and (isinstance(h, LazyFeatures) or not is_narrower):
+        # `transform` narrows what is aggregated, but multiplies the rows of all sources.
+        pays_off = conv.has_transform and block.num_src <= 2 * block.num_dst
+        if linear is not None and (isinstance(h, LazyFeatures) or not pays_off):
             return self._linear_layer(i, linear, h, block)
         if not conv.has_transform:
             h_dst = _destinations(h, block)
@@ -184,7 +184,7 @@ class GNN(nn.Module):
     def propagate(
         self, i: int, block: Block, z: Tensor | LazyFeatures, h_dst: Tensor, z_dst: Tensor
     ) -> Tensor:
-        """The rows that leave layer `i`, see `BlockConv.propagate_block`."""
+        """Layer `i`'s output; the arguments are those of `BlockConv.propagate_block`."""
         return self.update(i, self.conv(i).propagate_block(block, z, h_dst, z_dst), h_dst)
 
     def _linear_layer(
@@ -197,7 +197,7 @@ class GNN(nn.Module):
         return self.update(i, out, _destinations(h, block) if self.residuals else out)
 
     def start(self, x: Tensor) -> Tensor:
-        """What the first layer gets: `x` in the weights' type (but under autocast), dropped out."""
+        """The first layer's input: `x` after dropout, in the weights' type (not under autocast)."""
         if not torch.is_autocast_enabled(x.device.type):
             x = x.to(next(self.parameters()).dtype)
         dropped: Tensor = self.input_dropout(x)
@@ -210,7 +210,13 @@ class GNN(nn.Module):
         return conv
 
     def update(self, i: int, out: Tensor, h_dst: Tensor) -> Tensor:
-        """The rows that leave layer `i`, from the convolution's and from the layer's input."""
+        """Norm, activation, residual and dropout: layer `i`'s output.
+
+        Args:
+            i: The layer.
+            out: Output of its convolution.
+            h_dst: The layer's input for the destinations.
+        """
         is_output = self._is_output(i)
         if not is_output:
             out = self.act(self.norms[i](out))
@@ -219,12 +225,12 @@ class GNN(nn.Module):
         return out if is_output else self.dropout(out)
 
     def jk_update(self, i: int, state: Tensor | None, h: Tensor) -> Tensor:
-        """The state once the rows `h` `[rows, …]` that leave layer `i` are in it.
+        """The state of jumping knowledge after layer `i`.
 
         Args:
             i: The layer.
-            state: `[rows, jk_channels]` after the layer before; None: there was none.
-            h: What leaves the layer.
+            state: `[rows, jk_channels]`, the state before; None for the first layer.
+            h: `[rows, …]`, the layer's output.
 
         Returns:
             `[rows, jk_channels]`; without jumping knowledge `h`.
@@ -235,7 +241,7 @@ class GNN(nn.Module):
             return h if state is None else torch.maximum(state, h)
         # lin(h_0 ‖ h_1 ‖ …) is a sum with one part of the weights a layer.
         weight = self.lin.weight[:, i * h.shape[1] : (i + 1) * h.shape[1]]
-        own = F.linear(h, weight).to(weight.dtype)  # layers are added up finer than autocast's
+        own = F.linear(h, weight).to(weight.dtype)  # a sum of layers: not in autocast's type
         return own + self.lin.bias if state is None else state + own
 
     def readout(self, state: Tensor) -> Tensor:
@@ -285,7 +291,7 @@ class GNN(nn.Module):
 
 
 def _in_memory(x: Tensor | LazyFeatures) -> Tensor:
-    if isinstance(x, LazyFeatures):  # a product would convert them to what autocast computes in
+    if isinstance(x, LazyFeatures):  # in autocast's type, to which a product would convert them
         return x.whole(autocast_type(x.device, torch.float32))
     return x
 

@@ -11,9 +11,10 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
-from gnntrain.models.attention import attend, by_head, sum_softmax
+from gnntrain.models.attention import attend, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
 from gnntrain.models.pyg_model import PyGModel
@@ -26,10 +27,9 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
     has_transform = True
 
     def transform(self, x: Tensor) -> Tensor:
-        """W x and, as one more column a head, a source's part of the score, a_src · W x.
+        """W x with one more column a head: a source's part of the score, a_src · W x.
 
-        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both, and the part
-        of the score is there wherever the row is.
+        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both.
         """
         weight, score = self._weights(self.att_src)
         return F.linear(x, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
@@ -55,7 +55,7 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
 
 
 def head_width(channels: int, heads: int) -> int:
-    """How wide each of `heads` concatenated heads is.
+    """The width of one of `heads` concatenated heads.
 
     Raises:
         UserError: `heads` does not divide `channels`.

@@ -41,8 +41,8 @@ class GATv2(GAT):
     """h_v ← Σ α_uv W_l h_u + b over the in-neighbours u and v itself.
 
     α is the softmax of a · leaky_relu(W_l h_u + W_r h_v) over these.
-    The hidden vector of an edge is computed by bounded chunks of edges and again in the backward
-    pass. All else is as in `GAT`.
+    The hidden vector of an edge is not stored: the backward pass computes it again. All else is as
+    in `GAT`.
     """
 
     conv_class = BlockGATv2Conv

@@ -12,7 +12,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.models.conv import BlockConv
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
@@ -24,7 +24,7 @@ class BlockGCNConv(BlockConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's class
 
     @property
     def has_transform(self) -> bool:
-        return narrows(self.in_channels, self.out_channels)
+        return bool(self.in_channels > self.out_channels)
 
     def transform(self, x: Tensor) -> Tensor:
         z: Tensor = self.lin(x) if self.has_transform else x

@@ -17,8 +17,8 @@ from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
-class Linear(BlockConv, nn.Linear):
-    """W x_v + b: no edge is looked at."""
+class BlockLinear(BlockConv, nn.Linear):
+    """W x_v + b: it reads no edge."""
 
     def propagate_block(
         self,
@@ -31,7 +31,7 @@ class Linear(BlockConv, nn.Linear):
 
 
 class MLP(GNN):
-    """h_v ← W h_v + b. No edge is looked at.
+    """h_v ← W h_v + b. It reads no edge.
 
     Args:
         in_channels: Width of the input rows.
@@ -42,8 +42,8 @@ class MLP(GNN):
     uses_graph = False
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> Linear:
-            return Linear(before, after)
+        def make_conv(before: int, after: int, _is_output: bool) -> BlockLinear:
+            return BlockLinear(before, after)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
