@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gnntrain.training.shared_buffers import SharedBuffers
 from torch import Tensor
 from torch.nn import functional as F
 
