@@ -55,10 +55,12 @@ class LazyFeatures:
     @property
     def device(self) -> torch.device:
         """Who reads the rows: the current GPU, where pinned rows are all there is."""
-        known = (self.nodes, self.slots, self.parts, self.rows)
-        place = next(tensor.device for tensor in known if tensor is not None)
-        is_pinned = place.type == "cpu" and torch.cuda.is_available() and self.rows.is_pinned()
-        return torch.device("cuda", torch.cuda.current_device()) if is_pinned else place
+        for given in (self.nodes, self.slots, self.parts):
+            if given is not None:
+                return given.device
+        # Pinned memory is CUDA's: where a process trains on the CPU, its driver is not called.
+        is_pinned = torch.cuda.is_initialized() and self.rows.is_pinned()
+        return torch.device("cuda", torch.cuda.current_device()) if is_pinned else self.rows.device
 
     def __len__(self) -> int:
         if self.nodes is not None:

@@ -175,7 +175,7 @@ def infer(context: DistributedContext, turns: Turns) -> None:
 
 
 def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: StoredGraph) -> int:
-    evaluator.logits(model)  # type: ignore[arg-type]  # SAGE is a GNN
+    evaluator.infer(model)  # type: ignore[arg-type]  # SAGE is a GNN
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
 
