@@ -32,7 +32,6 @@ from gnntrain.data.graph import (
     Int64Array,
     IntArray,
     PrepareOptions,
-    Task,
 )
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import checksums, write_seal
@@ -69,7 +68,6 @@ __all__ = [
     "IntArray",
     "OpenedStore",
     "PrepareOptions",
-    "Task",
     "open_or_build",
     "store_name",
     "write_store",

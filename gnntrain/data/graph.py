@@ -24,7 +24,6 @@ IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-Task = LabelKind
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
@@ -108,7 +107,7 @@ class Graph:
     nodes: Mapping[NodeType, Nodes]
     edges: Mapping[EdgeType, Edges]
     dataset: str
-    task: Task
+    task: LabelKind
     metric: str
     num_classes: int
     class_names: list[str] | list[int] | None = None
@@ -252,7 +251,7 @@ class GraphData:
     dst: IntArray
     labels: AnyArray
     num_classes: int
-    task: Task
+    task: LabelKind
     splits: Mapping[str, IntArray]
     features: AnyArray | FeatureRows | None
     symmetric: bool = False

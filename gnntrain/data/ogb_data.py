@@ -30,13 +30,13 @@ from gnntrain.data.graph import (
     FeatureRows,
     GraphData,
     Int64Array,
-    Task,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.raw_files import RawLayout, default_root, find_or_download
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
@@ -140,7 +140,7 @@ class OGBBuilder:
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
         num_tasks = int(self._meta["num tasks"])
         multilabel = num_tasks > 1
-        task: Task = "multilabel" if multilabel else "multiclass"
+        task: LabelKind = "multilabel" if multilabel else "multiclass"
         return GraphData(
             dataset=self.dataset,
             num_nodes=num_nodes,

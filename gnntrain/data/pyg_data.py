@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnntrain.config.published import PUBLISHED, Published
-from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, Int64Array, Task
+from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, Int64Array
 from gnntrain.data.large_raw import LARGE_READERS, RawGraph
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
 from gnntrain.data.targets import (
     check_split_number,
-    infer_task,
+    infer_label_kind,
     random_split,
     smallest_int,
 )
 from gnntrain.errors import UserError
-from gnntrain.metrics import DEFAULT_METRICS
+from gnntrain.metrics import DEFAULT_METRICS, LabelKind
 
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
@@ -160,7 +160,7 @@ def _processed(published: Published, raw_dir: Path) -> Any:
 
 def _from_raw(raw: RawGraph, dataset: str) -> GraphData:
     num_classes = _num_classes(raw.labels)
-    task = infer_task(raw.labels, num_classes)
+    task = infer_label_kind(raw.labels, num_classes)
     return GraphData(
         dataset=dataset,
         num_nodes=len(raw.labels),
@@ -201,7 +201,7 @@ def from_pyg(data: Any, dataset: str, *, split: int = 0, metric: str | None = No
     num_nodes = int(data.num_nodes)
     labels = _labels(data.y)
     num_classes = _num_classes(labels)
-    task: Task = infer_task(labels, num_classes)
+    task: LabelKind = infer_label_kind(labels, num_classes)
     weight = data.edge_weight if "edge_weight" in data else None
     return GraphData(
         dataset=dataset,

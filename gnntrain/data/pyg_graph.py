@@ -30,7 +30,7 @@ from gnntrain.data.graph import (
     Nodes,
     NodeType,
 )
-from gnntrain.data.targets import infer_task
+from gnntrain.data.targets import infer_label_kind
 from gnntrain.metrics import DEFAULT_METRICS
 
 # Mapped pages are read-only, which torch has no notion of; nothing here writes to them.
@@ -201,7 +201,7 @@ def graph_of(
     if len(labels) != 1:
         raise ValueError(f"{len(labels)} node types have labels instead of one")
     num_classes = labels[0].shape[1] if labels[0].ndim == 2 else int(labels[0].max()) + 1
-    task = infer_task(labels[0], num_classes)
+    task = infer_label_kind(labels[0], num_classes)
     return Graph(
         nodes=nodes,
         edges=_edges_by_type(graph_store, nodes),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, IntArray, Task
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, IntArray
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 
 
-def infer_task(labels: AnyArray, num_classes: int) -> Task:
+def infer_label_kind(labels: AnyArray, num_classes: int) -> LabelKind:
     """Multi-label for a 0/1 matrix, binary for two classes, multi-class for more."""
     if labels.ndim == 2:
         return "multilabel"
