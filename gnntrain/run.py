@@ -257,7 +257,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         "run": best.run.shown,
         "epoch": best.epoch,
         "metric": best.signature.metric,
-        "metrics": best.components.evaluator.evaluate(best.components.model),
+        "metrics": best.evaluate(),
     }
 
 

@@ -34,7 +34,7 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.targets import (
     check_split_number,
-    infer_task,
+    infer_label_kind,
     labelled_graph,
     random_split,
     smallest_int,
@@ -192,7 +192,7 @@ def graph_of(
     labels = [each.labels for each in nodes.values() if each.labels is not None]
     if len(labels) != 1:
         raise ValueError(f"{len(labels)} node types have labels instead of one")
-    task, num_classes = infer_task(labels[0])
+    task, num_classes = infer_label_kind(labels[0])
     return Graph(
         nodes=nodes,
         edges=_edges_by_type(graph_store, nodes),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gnntrain.components import Components
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -70,21 +70,25 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
     config = job.config
     store = StoredGraph.open(job.store, check=False)
     with tempfile.TemporaryDirectory() as folder, OwnPeak() as peak:
-        components = Components(config, store, context, Path(folder))
-        loader = components.loader()
+        task = build_task(config, store)
+        model = build_model(config, task, store, context)
+        loaders = build_loaders(config, task, model, store, context)
+        loader = loaders.training_loader(own_features=isinstance(model, PlainModel))
         watched = WatchedLoader(loader, context)
-        evaluator = PartialEvaluator(components, peak)
-        Trainer(
-            components.model,
+        whole = build_evaluator(config, task, model, loaders, store, context, Path(folder))
+        evaluator = PartialEvaluator(whole, task, store, context, peak)
+        trainer = Trainer(
+            model,
             watched,
             evaluator,
-            task=components.task,
+            task=task,
             config=config.trainer.model_copy(update=_UNBOUNDED),
             context=context,
-        ).fit()
+        )
+        trainer.fit()
         assert evaluator.cost is not None
         measured = RankMeasure(
-            num_parameters=components.num_parameters,
+            num_parameters=trainer.num_parameters,
             steps_per_epoch=len(loader),
             step_seconds=watched.seconds / watched.num_timed,
             num_timed=watched.num_timed,
@@ -92,10 +96,10 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             own_peak=evaluator.own_peak,
             own_after=evaluator.own_before,
             library_bytes=resident().files - mapped_from(store.path),
-            store_bytes=_bytes_read(store, components.model),
+            store_bytes=_bytes_read(store, model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
-            placement=components.loaders.why_placed,
+            placement=loaders.why_placed,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:
