@@ -170,7 +170,7 @@ def infer(context: DistributedContext, turns: Turns) -> None:
         parts = Parts(config, store, context, Path(directory))
         evaluator, model = parts.evaluator, parts.model
         assert isinstance(evaluator, LayerwiseEvaluator)
-        _ready(turns, "LayerwiseEvaluator.logits, all nodes")
+        _ready(turns, "LayerwiseEvaluator.infer, all nodes")
         turns.take(lambda: _pass(evaluator, model, store))
 
 
