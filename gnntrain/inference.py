@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gnntrain.assembly import Parts
+from gnntrain.components import Components
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.cores import available_cores
@@ -54,26 +54,26 @@ class BestModel:
         run: The run.
         epoch: Its best epoch.
         signature: What the model takes and gives.
-        parts: The model with its weights, the graph, and what computes.
+        components: The model with its weights, the graph, and what computes.
     """
 
     run: RunDirectory
     epoch: int
     signature: ModelSignature
-    parts: Parts
+    components: Components
 
     def infer(self, *, embed: bool = False) -> Outputs:
         """See the function `infer`."""
-        parts = self.parts
-        if embed and isinstance(parts.model, PlainModel):
+        components = self.components
+        if embed and isinstance(components.model, PlainModel):
             raise UserError(
-                f"model {parts.config.model.name} has no embeddings that gnntrain knows of: "
+                f"model {components.config.model.name} has no embeddings that gnntrain knows of: "
                 "it runs as a whole.",
                 "Ask for logits, or derive the model from gnntrain.models.GNN.",
             )
-        found = parts.infer(embed=embed)
+        found = components.infer(embed=embed)
         return Outputs(
-            self.run, self.epoch, parts.store, parts.task, found.logits, found.embeddings
+            self.run, self.epoch, components.store, components.task, found.logits, found.embeddings
         )
 
 
@@ -121,9 +121,9 @@ def load_best(
     use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
     context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
     torch.set_num_threads(config.distributed.threads or available_cores())
-    parts = Parts(config, store, context, scratch_dir or run.path, labels=signature)
-    load_weights(parts.model, state, checkpoint)
-    return BestModel(run, epoch_of(state, checkpoint), signature, parts)
+    components = Components(config, store, context, scratch_dir or run.path, labels=signature)
+    load_weights(components.model, state, checkpoint)
+    return BestModel(run, epoch_of(state, checkpoint), signature, components)
 
 
 def _refuse_other_features(store: Graph, signature: ModelSignature) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
+from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.errors import GnntrainError
 from gnntrain.training.records import FitResult, Status, Summary
@@ -17,7 +17,7 @@ from gnntrain.training.records import FitResult, Status, Summary
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a rank needs to know; plain and picklable.
+    """What a rank needs to know; picklable.
 
     Attributes:
         config: The resolved configuration.
@@ -30,7 +30,7 @@ class Job:
         listener: The parent to tell of the run instead of a person; None: a person.
     """
 
-    config: dict[str, Any]
+    config: Config
     store: Path
     store_reason: str
     store_seconds: float
@@ -57,10 +57,10 @@ def summarize(
     return Summary(
         status="pruned" if result.is_pruned and error is None else status_of(error),
         dataset=store.dataset,
-        model=config["model"]["name"],
+        model=config.model.name,
         num_parameters=num_parameters,
         world_size=world_size,
-        seed=config["trainer"]["seed"],
+        seed=config.trainer.seed,
         epochs=len(records),
         best_epoch=result.best_epoch,
         metric=store.metric,

@@ -129,7 +129,7 @@ def _create(config: Config, overrides: Sequence[str]) -> RunDirectory:
 
 def _job(config: Config, run: RunDirectory, opened: OpenedStore, started: float) -> Job:
     store = opened.store.path
-    return Job(config.to_dict(), store, opened.reason, opened.seconds, run.path, started)
+    return Job(config, store, opened.reason, opened.seconds, run.path, started)
 
 
 def _train(
@@ -257,7 +257,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         "run": best.run.shown,
         "epoch": best.epoch,
         "metric": best.signature.metric,
-        "metrics": best.parts.evaluator.evaluate(best.parts.model),
+        "metrics": best.components.evaluator.evaluate(best.components.model),
     }
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gnntrain.assembly import Parts
-from gnntrain.config import from_dict
+from gnntrain.components import Components
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -33,7 +32,8 @@ _log = logging.getLogger("gnntrain")
 
 def train_rank(context: DistributedContext, job: Job) -> None:
     """Train as the job says; the same on every rank but for who speaks."""
-    config = from_dict(job.config, saved=True)
+    config = job.config
+    plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
@@ -41,20 +41,20 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         if context.is_main:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
-            listeners = [listener, *build_loggers(job.config["logger"], run, job.config)]
-        parts = Parts(config, StoredGraph.open(job.store, check=False), context, run.path)
-        loader = parts.loader()
+            listeners = [listener, *build_loggers(plain["logger"], run, plain)]
+        components = Components(config, StoredGraph.open(job.store, check=False), context, run.path)
+        loader = components.loader()
         trainer = Trainer(
-            parts.model,
+            components.model,
             loader,
-            parts.evaluator,
-            task=parts.task,
+            components.evaluator,
+            task=components.task,
             config=config.trainer,
             context=context,
             listeners=listeners,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
-            identity={"config": job.config, "num_parameters": parts.num_parameters},
+            identity={"config": plain, "num_parameters": components.num_parameters},
         )
         if job.checkpoint is not None:
             trainer.load_state(load_checkpoint(job.checkpoint), job.checkpoint)
@@ -62,11 +62,11 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         if context.is_main:
             restore_tables(run, records)
         for listener in listeners:
-            listener.on_start(_info(job, parts, loader, first_epoch=len(records) + 1))
+            listener.on_start(_info(job, components, loader, first_epoch=len(records) + 1))
         if context.is_main:
-            for text in (*dataset_warnings(parts.store), *parts.task.warnings()):
+            for text in (*dataset_warnings(components.store), *components.task.warnings()):
                 _log.warning("%s", text)
-        _fit(trainer, listeners, run, job, parts)
+        _fit(trainer, listeners, run, job, components)
 
 
 def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
@@ -75,33 +75,37 @@ def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
 
 
 def _fit(
-    trainer: Trainer, listeners: Sequence[Listener], run: RunDirectory, job: Job, parts: Parts
+    trainer: Trainer,
+    listeners: Sequence[Listener],
+    run: RunDirectory,
+    job: Job,
+    components: Components,
 ) -> None:
     """Train, and say how it ended, however it ends."""
     error: BaseException | None = None
     peak = 0
     try:
         trainer.fit()
-        peak = sum(parts.context.gather(peak_resident_bytes()))
+        peak = sum(components.context.gather(peak_resident_bytes()))
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
-        if not parts.context.control.stop_requested:
-            error = parts.context.control.first_failure() or caught
-            if isinstance(error, KeyboardInterrupt) and parts.context.control.is_abandoned:
+        if not components.context.control.stop_requested:
+            error = components.context.control.first_failure() or caught
+            if isinstance(error, KeyboardInterrupt) and components.context.control.is_abandoned:
                 error = RunError("Another rank failed.")
         raise
     finally:
-        if parts.context.is_main:
+        if components.context.is_main:
             summary = summarize(
                 job,
-                parts.store,
+                components.store,
                 trainer.result,
                 error=error,
-                num_parameters=parts.num_parameters,
-                world_size=parts.context.world_size,
+                num_parameters=components.num_parameters,
+                world_size=components.context.world_size,
                 peak_rss=peak or peak_resident_bytes(),
-                peak_gpu=peak_gpu_bytes(parts.context.device),
+                peak_gpu=peak_gpu_bytes(components.context.device),
             )
             unwritten: RunError | None = None
             try:
@@ -115,8 +119,8 @@ def _fit(
                 raise unwritten
 
 
-def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInfo:
-    config, store, context = parts.config, parts.store, parts.context
+def _info(job: Job, components: Components, loader: Loader, *, first_epoch: int) -> RunInfo:
+    config, store, context = components.config, components.store, components.context
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = counted(context.world_size, f"{kind} rank")
     each = " each" if context.world_size > 1 else ""
@@ -127,19 +131,19 @@ def _info(job: Job, parts: Parts, loader: Loader, *, first_epoch: int) -> RunInf
         num_edges=store.num_edges,
         num_features=store.num_features,
         num_classes=store.num_classes,
-        num_parameters=parts.num_parameters,
+        num_parameters=components.num_parameters,
         world_size=context.world_size,
         device=f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
         metric=store.metric,
         store_path=str(job.store),
         store_reason=job.store_reason,
         store_seconds=job.store_seconds,
-        sampler=parts.sampler_in_words(),
+        sampler=components.sampler_in_words(),
         epochs=config.trainer.epochs,
         steps_per_epoch=len(loader),
         global_batch_size=min(loader.plan.global_batch_size, len(loader.plan.seeds)),
         seed=config.trainer.seed,
         run_dir=RunDirectory(job.run).shown,
         first_epoch=first_epoch,
-        placement=parts.loaders.why_placed,
+        placement=components.loaders.why_placed,
     )

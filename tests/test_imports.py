@@ -27,7 +27,7 @@ FLOORS = [
     ["tasks"],
     ["training"],
     ["reporting"],
-    ["assembly", "job", "run_store"],
+    ["components", "job", "run_store"],
     ["worker", "failures", "inference"],
     ["run", "results", "report"],
     ["doctor", "planning", "listing"],

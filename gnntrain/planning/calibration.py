@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gnntrain.assembly import Parts
-from gnntrain.config import Config, from_dict
+from gnntrain.components import Components
+from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -42,7 +42,7 @@ class Job:
         answer: File for what was measured.
     """
 
-    config: dict[str, Any]
+    config: Config
     store: Path
     answer: Path
 
@@ -57,7 +57,7 @@ def calibrate(config: Config, store: StoredGraph, plan: LaunchPlan) -> list[Rank
         answer = Path(folder) / "measured.json"
         launch(
             "gnntrain.planning.calibration:measure_rank",
-            Job(config.to_dict(), store.path, answer),
+            Job(config, store.path, answer),
             LaunchPlan(plan.world_size, plan.use_gpus, plan.threads, plan.timeout, Path(folder)),
         )
         return [_measure(plain) for plain in json.loads(answer.read_text())]
@@ -67,24 +67,24 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
     """One rank's part; rank 0 writes down what all measured."""
     import gnntrain.worker  # noqa: F401  # what a run's rank has in memory
 
-    config = from_dict(job.config, saved=True)
+    config = job.config
     store = StoredGraph.open(job.store, check=False)
     with tempfile.TemporaryDirectory() as folder, OwnPeak() as peak:
-        parts = Parts(config, store, context, Path(folder))
-        loader = parts.loader()
+        components = Components(config, store, context, Path(folder))
+        loader = components.loader()
         watched = WatchedLoader(loader, context)
-        evaluator = PartialEvaluator(parts, peak)
+        evaluator = PartialEvaluator(components, peak)
         Trainer(
-            parts.model,
+            components.model,
             watched,
             evaluator,
-            task=parts.task,
+            task=components.task,
             config=config.trainer.model_copy(update=_UNBOUNDED),
             context=context,
         ).fit()
         assert evaluator.cost is not None
         measured = RankMeasure(
-            num_parameters=parts.num_parameters,
+            num_parameters=components.num_parameters,
             steps_per_epoch=len(loader),
             step_seconds=watched.seconds / watched.num_timed,
             num_timed=watched.num_timed,
@@ -92,10 +92,10 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             own_peak=evaluator.own_peak,
             own_after=evaluator.own_before,
             library_bytes=resident().files - mapped_from(store.path),
-            store_bytes=_bytes_read(store, parts.model),
+            store_bytes=_bytes_read(store, components.model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
-            placement=parts.loaders.why_placed,
+            placement=components.loaders.why_placed,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.assembly import Parts
+from gnntrain.components import Components
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
@@ -46,7 +46,7 @@ class PartialEvaluator:
     is fast enough, evaluates the whole.
 
     Args:
-        parts: The rank's parts.
+        components: The rank's components.
         peak: Watches this process's memory.
 
     Attributes:
@@ -55,12 +55,12 @@ class PartialEvaluator:
         own_before: Memory of its own when `evaluate` was called.
     """
 
-    def __init__(self, parts: Parts, peak: OwnPeak) -> None:
+    def __init__(self, components: Components, peak: OwnPeak) -> None:
         self.cost: EvaluationCost | None = None
         self.own_peak = self.own_before = 0
-        self._parts = parts
-        self._store = parts.store
-        self._device = parts.context.device
+        self._components = components
+        self._store = components.store
+        self._device = components.context.device
         self._peak = peak
         self._extra = 0
 
@@ -70,9 +70,9 @@ class PartialEvaluator:
         self.own_peak, self.own_before = self._peak.so_far(), resident().own
         was_training = model.training
         model.eval()
-        evaluator = self._parts.evaluator
+        evaluator = self._components.evaluator
         widths: tuple[int, ...] = ()
-        self._parts.context.barrier()
+        self._components.context.barrier()
         if self._device.type == "cuda":  # it takes a GPU no longer than a part takes a CPU
             seconds = [self._whole(model)]
         elif isinstance(evaluator, LayerwiseEvaluator):
@@ -92,7 +92,7 @@ class PartialEvaluator:
         began = time.perf_counter()
         before = resident().own
         self._peak.begin()
-        self._parts.evaluator.evaluate(model)
+        self._components.evaluator.evaluate(model)
         self._extra = self._peak.so_far() - before
         return time.perf_counter() - began
 
@@ -111,7 +111,9 @@ class PartialEvaluator:
         for i in range(model.num_layers):
             began = resident().own
             self._peak.begin()
-            layer = _Layer(model, i, self._store, stored, self._parts.context, evaluator.buffers)
+            layer = _Layer(
+                model, i, self._store, stored, self._components.context, evaluator.buffers
+            )
             taken = 0.0
             if model.conv(i).has_transform:
                 taken = self._scaled(ranges, num_rows, layer.transform)
@@ -147,7 +149,7 @@ class PartialEvaluator:
     def _split(self, model: GNN | PlainModel, evaluator: SampledEvaluator, split: str) -> float:
         loader = evaluator.loaders[split]
         module = OnBatch(model)
-        is_idle = loader.plan.world_size == 1 and not self._parts.context.is_main
+        is_idle = loader.plan.world_size == 1 and not self._components.context.is_main
         if len(loader) == 0 or is_idle:
             return 0.0
         loader.set_epoch(0)
@@ -166,9 +168,9 @@ class PartialEvaluator:
 
     def _judge(self) -> float:
         """Seconds for the metrics; also loads what they need, as a run does once."""
-        if not self._parts.context.is_main:
+        if not self._components.context.is_main:
             return 0.0
-        task, total = self._parts.task, 0.0
+        task, total = self._components.task, 0.0
         for split in SPLITS:
             seeds = task.seeds(split)
             some = seeds[:_MOST_JUDGED]

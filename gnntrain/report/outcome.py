@@ -138,8 +138,8 @@ def _sentence(error: GnntrainError) -> str:
 
 def _computed(run: ReportedRun) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Logits of all nodes, and what enters the last layer where the model has such rows."""
-    parts = load_best(run.run.path).parts
-    found = parts.infer(embed=not isinstance(parts.model, PlainModel))
+    components = load_best(run.run.path).components
+    found = components.infer(embed=not isinstance(components.model, PlainModel))
     rows = found.embeddings
     if rows is None or isinstance(rows, LazyFeatures):  # a single layer's are the features
         return found.logits.numpy(), None

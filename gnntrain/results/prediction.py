@@ -76,11 +76,11 @@ def predict(
     path = expanded(out)
     check_target(path)
     best = load_best(run_dir, config, path.parent)
-    words = (*best.parts.task.predictions(), EMBEDDINGS)
+    words = (*best.components.task.predictions(), EMBEDDINGS)
     if what not in words:
         hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
         raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
-    chosen = _chosen(nodes, best.parts.store)
+    chosen = _chosen(nodes, best.components.store)
     outputs = best.infer(embed=what == EMBEDDINGS)
     fields, notes = _columns(outputs, what)
     result = Result(chosen, _ids(outputs.store), fields, notes)

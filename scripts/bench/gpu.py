@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from gnntrain.assembly import Parts
+from gnntrain.components import Components
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
@@ -142,29 +142,31 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     with tempfile.TemporaryDirectory() as scratch:
-        parts = Parts(config, store, DistributedContext(device=device), Path(scratch))
+        components = Components(config, store, DistributedContext(device=device), Path(scratch))
         stage, unit = _STAGES[case.stage]
-        values, notes = stage(parts, rounds, record)
+        values, notes = stage(components, rounds, record)
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
     must = case.most if case.most is not None else case.least
     reached = None
     if must is not None:
         reached = median <= must if case.most is not None else median >= must
-    notes.setdefault("placement", list(parts.loaders.why_placed))
+    notes.setdefault("placement", list(components.loaders.why_placed))
     if device.type == "cuda":
         notes["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(device)
     return Figure(case.name, unit, values, median, lower, upper, must, reached, notes)
 
 
-def _epochs(parts: Parts, rounds: int, record: Record | None) -> tuple[list[float], dict[str, Any]]:
-    loader = parts.loader()
+def _epochs(
+    components: Components, rounds: int, record: Record | None
+) -> tuple[list[float], dict[str, Any]]:
+    loader = components.loader()
     trainer = Trainer(
-        parts.model,
+        components.model,
         loader,
         NoEvaluation(),
-        task=parts.task,
-        config=parts.config.trainer,
-        context=parts.context,
+        task=components.task,
+        config=components.config.trainer,
+        context=components.context,
         record=record,
     )
     records = trainer.fit().records[-rounds:]
@@ -179,10 +181,10 @@ def _epochs(parts: Parts, rounds: int, record: Record | None) -> tuple[list[floa
 
 
 def _sampling(
-    parts: Parts, rounds: int, _record: Record | None
+    components: Components, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    sampler = parts.loaders.sampler(parts.config.sampler.fan_outs)
-    plan = parts.plan()
+    sampler = components.loaders.sampler(components.config.sampler.fan_outs)
+    plan = components.plan()
     order = plan.order(0)
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
 
@@ -190,35 +192,35 @@ def _sampling(
         drawn = sampler.sample(as_tensor(batches[step]), SampleKey(0, turn, step))
         return sum(drawn.num_sampled_edges)
 
-    rates = _rates(parts.context.device, rounds, len(batches), draw)
+    rates = _rates(components.context.device, rounds, len(batches), draw)
     return rates, {"batches": len(batches)}
 
 
 def _gathering(
-    parts: Parts, rounds: int, _record: Record | None
+    components: Components, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
-    sampler = parts.loaders.sampler(parts.config.sampler.fan_outs)
-    table = LazyFeatures(stored_rows(parts.store).to(parts.context.device))
+    sampler = components.loaders.sampler(components.config.sampler.fan_outs)
+    table = LazyFeatures(stored_rows(components.store).to(components.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
         drawn = sampler.sample(seeds, key)
         rows = replace(table, nodes=drawn.nodes).whole(table.rows.dtype)
         return Gathered(sum(block.num_edges for block in drawn.blocks), drawn.nodes, rows)
 
-    return _gathering_rates(parts, rounds, torch.int64, draw)
+    return _gathering_rates(components, rounds, torch.int64, draw)
 
 
 def _wholegraph(
-    parts: Parts, rounds: int, _record: Record | None
+    components: Components, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """What `_gathering` does, by WholeGraph."""
-    fan_outs, store = parts.config.sampler.fan_outs, parts.store
+    fan_outs, store = components.config.sampler.fan_outs, components.store
     memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), stored_rows(store)
     with wholegraph.opened(memory_type, *arrays) as peer:
         rates, notes = _gathering_rates(
-            parts, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
+            components, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
         )
     num_bytes = sum(array.nbytes for array in arrays)
     where = f"{num_bytes / 2**30:.2f} GiB in WholeGraph's {memory_type} memory, beside torch's"
@@ -230,18 +232,18 @@ def _wholegraph(
 
 
 def _gathering_rates(
-    parts: Parts,
+    components: Components,
     rounds: int,
     seed_dtype: torch.dtype,
     draw: Callable[[Tensor, SampleKey], Gathered],
 ) -> tuple[list[float], dict[str, Any]]:
     """Edges a second of `draw`, which is given seeds on the device; what it drew is noted."""
-    device, plan = parts.context.device, parts.plan()
+    device, plan = components.context.device, components.plan()
     order = plan.order(0)
     shares = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
     batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in shares]
     first = draw(batches[0], SampleKey(0, 0, 0))
-    if not first.rows.cpu().equal(stored_rows(parts.store)[first.nodes.cpu().long()]):
+    if not first.rows.cpu().equal(stored_rows(components.store)[first.nodes.cpu().long()]):
         raise RuntimeError("the rows that were gathered are not those of the nodes that were drawn")
     sizes = []
 
@@ -270,17 +272,17 @@ def _rates(
 
 
 def _inference(
-    parts: Parts, rounds: int, _record: Record | None
+    components: Components, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    evaluator, model = parts.evaluator, parts.model
+    evaluator, model = components.evaluator, components.model
     assert isinstance(evaluator, LayerwiseEvaluator)
     assert isinstance(model, GNN)
     seconds = []
     for _ in range(rounds + 1):
-        _wait(parts.context.device)
+        _wait(components.context.device)
         begin = time.perf_counter()
         evaluator.evaluate(model)
-        _wait(parts.context.device)
+        _wait(components.context.device)
         seconds.append(time.perf_counter() - begin)
     return seconds[1:], {"with": "the metrics of all splits"}
 

@@ -37,7 +37,8 @@ def builder(
 ) -> LoaderBuilder:
     config = from_dict({"sampler": {"fan_outs": [3, 2]}, **(keys or {})})
     plan = SeedPlan(store.split("train"), 7, seed=5)
-    return LoaderBuilder(config, store, DistributedContext(), needs, plan, **options)
+    targets = torch.from_numpy(store.labels)
+    return LoaderBuilder(config, store, DistributedContext(), needs, plan, targets, **options)
 
 
 def test_a_cpu_samples_and_reads_the_store_in_place(store: StoredGraph) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gnntrain.app import compose_config
-from gnntrain.assembly import Parts
 from gnntrain.cli import main
+from gnntrain.components import Components
 from gnntrain.config import Config
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -62,8 +62,10 @@ def test_batches_are_those_that_training_draws(small: list[str]) -> None:
     overrides = [*small, "sampler.fan_outs=[3,2]", "sampler.threads=0"]
     batch = planned(*overrides).batch
     config = compose_config(overrides).config
-    parts = Parts(config, prepare_store(config.dataset).store, DistributedContext(), Path())
-    loader = parts.loader()
+    components = Components(
+        config, prepare_store(config.dataset).store, DistributedContext(), Path()
+    )
+    loader = components.loader()
     drawn = []
     for epoch in range(1, 9):
         loader.set_epoch(epoch)
@@ -223,15 +225,15 @@ def test_the_layers_are_those_that_evaluation_holds(
 ) -> None:
     config = compose_config([*overrides, *small]).config
     store = prepare_store(config.dataset).store
-    parts = Parts(config, store, DistributedContext(), tmp_path)
+    components = Components(config, store, DistributedContext(), tmp_path)
     with OwnPeak() as peak:
-        partial = PartialEvaluator(parts, peak)
-        partial.evaluate(parts.model)
+        partial = PartialEvaluator(components, peak)
+        partial.evaluate(components.model)
     assert partial.cost is not None
     moments = layer_matrices(config, store, partial.cost.widths, 1)
     scratch = NotedScratch(DistributedContext(), tmp_path, 2**40)
-    parts.evaluator.buffers = scratch  # type: ignore[attr-defined]  # it has some
-    parts.evaluator.evaluate(parts.model)
+    components.evaluator.buffers = scratch  # type: ignore[attr-defined]  # it has some
+    components.evaluator.evaluate(components.model)
     assert max(sum(m.num_bytes for m in moment) for moment in moments) == scratch.most
 
 
@@ -240,9 +242,9 @@ def test_part_of_an_evaluation_leaves_model_and_metrics_alone(
 ) -> None:
     config: Config = compose_config([*small, "model.norm=batch"]).config
     store = prepare_store(config.dataset).store
-    parts = Parts(config, store, DistributedContext(), tmp_path)
-    before = {name: value.clone() for name, value in parts.model.state_dict().items()}
+    components = Components(config, store, DistributedContext(), tmp_path)
+    before = {name: value.clone() for name, value in components.model.state_dict().items()}
     with OwnPeak() as peak:
-        assert PartialEvaluator(parts, peak).evaluate(parts.model)["val"] == {}
-    assert parts.model.training
-    assert all(torch.equal(before[name], v) for name, v in parts.model.state_dict().items())
+        assert PartialEvaluator(components, peak).evaluate(components.model)["val"] == {}
+    assert components.model.training
+    assert all(torch.equal(before[name], v) for name, v in components.model.state_dict().items())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gnntrain import plugins
-from gnntrain.assembly import Parts
+from gnntrain.components import Components
 from gnntrain.config import from_dict
 from gnntrain.config.names import SAMPLER_NAMES
 from gnntrain.distributed.context import DistributedContext
@@ -120,8 +120,8 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
     }
     config = from_dict(keys)
     context = DistributedContext()
-    parts = Parts(config, store, context, tmp_path)
-    loader = parts.loader()
+    components = Components(config, store, context, tmp_path)
+    loader = components.loader()
     uses_graph = model != "mlp"
     for batch in loader:
         assert len(batch.blocks) == 2 * uses_graph
@@ -133,14 +133,14 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
             expected = store.indices[store.indptr[nodes[degrees > 0]]]
             np.testing.assert_array_equal(first, expected)
     trainer = Trainer(
-        parts.model,
+        components.model,
         loader,
-        parts.evaluator,
-        task=parts.task,
+        components.evaluator,
+        task=components.task,
         config=config.trainer,
         context=context,
     )
     records = trainer.fit().records
     assert len(records) == 2
     assert records[1].metrics["test"]["accuracy"] >= 0
-    assert parts.sampler_in_words() == "neighbor [1, 1] (first)"
+    assert components.sampler_in_words() == "neighbor [1, 1] (first)"

@@ -14,7 +14,7 @@ import torch
 
 import gnntrain
 from gnntrain.app import compose_config
-from gnntrain.assembly import Parts
+from gnntrain.components import Components
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -101,18 +101,18 @@ def train(context: DistributedContext, turns: Turns) -> None:
     config = config_of(turns.spec)
     store = prepare_store(config.dataset).store
     with tempfile.TemporaryDirectory() as directory:
-        parts = Parts(config, store, context, Path(directory))
+        components = Components(config, store, context, Path(directory))
         listener = StepTurns(turns)
         trainer = Trainer(
-            parts.model,
-            parts.loader(),
-            parts.evaluator,
-            task=parts.task,
+            components.model,
+            components.loader(),
+            components.evaluator,
+            task=components.task,
             config=config.trainer,
             context=context,
             listeners=[listener],
         )
-        _ready(turns, f"Trainer, {parts.sampler_in_words()}, {config.trainer.precision}")
+        _ready(turns, f"Trainer, {components.sampler_in_words()}, {config.trainer.precision}")
         try:
             listener.begin()
             trainer.fit()
@@ -125,8 +125,8 @@ def gather(context: DistributedContext, turns: Turns) -> None:
     config = config_of(turns.spec)
     store = prepare_store(config.dataset).store
     with tempfile.TemporaryDirectory() as directory:
-        parts = Parts(config, store, context, Path(directory))
-    loader = parts.loader()
+        components = Components(config, store, context, Path(directory))
+    loader = components.loader()
 
     def batches() -> Iterator[MiniBatch]:
         for epoch in count(1):
@@ -167,8 +167,8 @@ def infer(context: DistributedContext, turns: Turns) -> None:
     config = config_of(turns.spec)
     store = prepare_store(config.dataset).store
     with tempfile.TemporaryDirectory() as directory:
-        parts = Parts(config, store, context, Path(directory))
-        evaluator, model = parts.evaluator, parts.model
+        components = Components(config, store, context, Path(directory))
+        evaluator, model = components.evaluator, components.model
         assert isinstance(evaluator, LayerwiseEvaluator)
         _ready(turns, "LayerwiseEvaluator.infer, all nodes")
         turns.take(lambda: _pass(evaluator, model, store))

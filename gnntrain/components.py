@@ -1,4 +1,4 @@
-"""From a configuration to one rank's working parts."""
+"""From a configuration to one rank's components: model, task, loaders, evaluator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gnntrain.training.forward import needs_of
 _EVALUATION_STREAM = 0x45564131
 
 
-class Parts:
+class Components:
     """One rank's model, loaders and evaluator over the shared store.
 
     Args:

@@ -1,4 +1,4 @@
-"""A configuration's parts work together."""
+"""A configuration's components work together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_geometric.nn import GraphSAGE
 
-from gnntrain import assembly
+from gnntrain.components import Components
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -44,12 +44,12 @@ def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: 
         }
     )
     context = DistributedContext(device=torch.device(device))
-    parts = assembly.Parts(config, store, context, scratch)
+    components = Components(config, store, context, scratch)
     trainer = Trainer(
-        parts.model,
-        parts.loader(),
-        parts.evaluator,
-        task=parts.task,
+        components.model,
+        components.loader(),
+        components.evaluator,
+        task=components.task,
         config=config.trainer,
         context=context,
     )
@@ -63,7 +63,7 @@ def test_training_is_the_same_whichever_backend_draws(
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     if model == "plain":
-        monkeypatch.setattr(assembly, "build_model", plain_model)
+        monkeypatch.setattr("gnntrain.components.build_model", plain_model)
         model = "sage"
     results = [trained(store, device, model, b, tmp_path) for b in ("numba", "triton")]
     for ours, theirs in zip(results[0].records, results[1].records, strict=True):
@@ -82,12 +82,12 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
             "trainer": {"cuda_graph": True},
         }
     )
-    parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
-    assert parts.loader() is not None
+    components = Components(config, store, DistributedContext(), tmp_path)
+    assert components.loader() is not None
     monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
-    parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
+    components = Components(config, store, DistributedContext(), tmp_path)
     with pytest.raises(UserError, match="needs edges and features where the GPU reads them"):
-        parts.loader()
+        components.loader()
 
 
 def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
@@ -95,6 +95,6 @@ def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
 ) -> None:
     """What torch's own sampler draws is placed nowhere; to ask would be a collective of one."""
     config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})
-    parts = assembly.Parts(config, store, DistributedContext(), tmp_path)
-    parts.context = DistributedContext(0, 2, torch.device("cuda", 0))
-    assert parts.loaders.why_placed == ()
+    components = Components(config, store, DistributedContext(), tmp_path)
+    components.context = DistributedContext(0, 2, torch.device("cuda", 0))
+    assert components.loaders.why_placed == ()
