@@ -58,8 +58,9 @@ class LazyFeatures:
         for given in (self.nodes, self.slots, self.parts):
             if given is not None:
                 return given.device
-        # Pinned memory is CUDA's: where a process trains on the CPU, its driver is not called.
-        is_pinned = torch.cuda.is_initialized() and self.rows.is_pinned()
+        # `is_pinned` makes a context on the GPU, also for a process that trains on the CPU.
+        has_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        is_pinned = has_cuda and self.rows.is_pinned()
         return torch.device("cuda", torch.cuda.current_device()) if is_pinned else self.rows.device
 
     def __len__(self) -> int:

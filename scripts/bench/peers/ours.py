@@ -181,7 +181,7 @@ def infer(context: DistributedContext, turns: Turns) -> None:
     loaders = build_loaders(config, task, model, graph, context)
     with tempfile.TemporaryDirectory() as directory:
         evaluator = build_layerwise(config, task, loaders, graph, context, Path(directory))
-        _ready(turns, "LayerwiseEvaluator.logits, all nodes")
+        _ready(turns, "LayerwiseEvaluator.infer, all nodes")
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
