@@ -33,13 +33,13 @@ _UNBOUNDED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a rank needs to know; plain and picklable.
+class CalibrationJob:
+    """All that a rank is told; picklable.
 
     Attributes:
         config: The resolved configuration.
         store: Directory of the graph store.
-        answer: File for what was measured.
+        answer: File for the measures of all ranks.
     """
 
     config: Config
@@ -47,8 +47,8 @@ class Job:
     answer: Path
 
 
-def calibrate(config: Config, store: StoredGraph, plan: LaunchPlan) -> list[RankMeasure]:
-    """What every rank measured, in rank order. Nothing is left behind.
+def calibrate(config: Config, graph: StoredGraph, plan: LaunchPlan) -> list[RankMeasure]:
+    """The measures of every rank, in rank order. No file is left behind.
 
     Raises:
         GnntrainError: A rank failed.
@@ -57,26 +57,27 @@ def calibrate(config: Config, store: StoredGraph, plan: LaunchPlan) -> list[Rank
         answer = Path(folder) / "measured.json"
         launch(
             "gnntrain.planning.calibration:measure_rank",
-            Job(config, store.path, answer),
-            LaunchPlan(plan.world_size, plan.use_gpus, plan.threads, plan.timeout, Path(folder)),
+            CalibrationJob(config, graph.path, answer),
+            plan,
+            Path(folder),
         )
         return [_measure(plain) for plain in json.loads(answer.read_text())]
 
 
-def measure_rank(context: DistributedContext, job: Job) -> None:
-    """One rank's part; rank 0 writes down what all measured."""
-    import gnntrain.worker  # noqa: F401  # what a run's rank has in memory
+def measure_rank(context: DistributedContext, job: CalibrationJob) -> None:
+    """Measure on this rank; rank 0 writes the measures of all."""
+    import gnntrain.worker  # noqa: F401  # a rank of a run has it in memory
 
     config = job.config
-    store = StoredGraph.open(job.store, check=False)
+    graph = StoredGraph.open(job.store, check=False)
     with tempfile.TemporaryDirectory() as folder, OwnPeak() as peak:
-        task = build_task(config, store)
-        model = build_model(config, task, store, context)
-        loaders = build_loaders(config, task, model, store, context)
+        task = build_task(config, graph)
+        model = build_model(config, task, graph, context)
+        loaders = build_loaders(config, task, model, graph, context)
         loader = loaders.training_loader(own_features=isinstance(model, PlainModel))
         watched = WatchedLoader(loader, context)
-        whole = build_evaluator(config, task, model, loaders, store, context, Path(folder))
-        evaluator = PartialEvaluator(whole, task, store, context, peak)
+        whole = build_evaluator(config, task, model, loaders, graph, context, Path(folder))
+        evaluator = PartialEvaluator(whole, task, graph, context, peak)
         trainer = Trainer(
             model,
             watched,
@@ -95,8 +96,8 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
             batches=tuple(watched.sizes),
             own_peak=evaluator.own_peak,
             own_after=evaluator.own_before,
-            library_bytes=resident().files - mapped_from(store.path),
-            store_bytes=_bytes_read(store, model),
+            library_bytes=resident().files - mapped_from(graph.path),
+            store_bytes=_bytes_read(graph, model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
             placement=loaders.why_placed,
@@ -106,13 +107,13 @@ def measure_rank(context: DistributedContext, job: Job) -> None:
         job.answer.write_text(json.dumps(everyone))
 
 
-def _bytes_read(store: StoredGraph, model: GNN | PlainModel) -> int:
+def _bytes_read(graph: StoredGraph, model: GNN | PlainModel) -> int:
     """Bytes of the store's arrays that training and evaluation read."""
     needs = needs_of(model)
     unread = {"node_ids"}
     unread |= set() if needs.weight else {"edge_weight"}
     unread |= set() if needs.norm else {"gcn_norm"}
-    return sum(array.bytes for name, array in store.meta.arrays.items() if name not in unread)
+    return sum(array.bytes for name, array in graph.meta.arrays.items() if name not in unread)
 
 
 def _measure(plain: dict[str, Any]) -> RankMeasure:

@@ -233,10 +233,11 @@ class Job:
             "from pathlib import Path\n"
             "from gnntrain.distributed.launch import LaunchPlan, launch\n"
             "from gnntrain.errors import signal_of\n"
-            f"plan = LaunchPlan({world_size}, False, 1, {timeout}, Path(sys.argv[1]))\n"
+            f"plan = LaunchPlan({world_size}, False, 1, {timeout})\n"
+            "folder = sys.argv[1]\n"
             "if __name__ == '__main__':\n"
             "    try:\n"
-            f"        launch('tests.distributed.test_signals:{worker}', sys.argv[1], plan)\n"
+            f"        launch('tests.distributed.test_signals:{worker}', folder, plan, Path(folder))\n"
             "    except KeyboardInterrupt as error:\n"
             "        sys.exit(128 + signal_of(error))\n"
         )

@@ -25,11 +25,11 @@ from gnntrain.build import (
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.launch import launch
+from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.run import launch_plan, prepare_store
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.training.evaluation import LayerwiseEvaluator
@@ -203,7 +203,7 @@ STAGES = {"sampling": sample, "gather": gather, "step": train, "inference": infe
 
 
 def _run(turns: Turns) -> None:
-    launch(STAGES[turns.spec.stage], turns, launch_plan(config_of(turns.spec)))
+    launch(STAGES[turns.spec.stage], turns, LaunchPlan.of(config_of(turns.spec)))
 
 
 if __name__ == "__main__":
