@@ -237,7 +237,8 @@ class Job:
             "folder = sys.argv[1]\n"
             "if __name__ == '__main__':\n"
             "    try:\n"
-            f"        launch('tests.distributed.test_signals:{worker}', folder, plan, Path(folder))\n"
+            f"        worker = 'tests.distributed.test_signals:{worker}'\n"
+            "        launch(worker, folder, plan, Path(folder))\n"
             "    except KeyboardInterrupt as error:\n"
             "        sys.exit(128 + signal_of(error))\n"
         )
