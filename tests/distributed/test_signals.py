@@ -235,9 +235,10 @@ class Job:
             "from gnntrain.errors import signal_of\n"
             f"plan = LaunchPlan({world_size}, False, 1, {timeout})\n"
             "folder = sys.argv[1]\n"
+            f"worker = 'tests.distributed.test_signals:{worker}'\n"
             "if __name__ == '__main__':\n"
             "    try:\n"
-            f"        launch('tests.distributed.test_signals:{worker}', folder, plan, Path(folder))\n"
+            "        launch(worker, folder, plan, Path(folder))\n"
             "    except KeyboardInterrupt as error:\n"
             "        sys.exit(128 + signal_of(error))\n"
         )
