@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +12,11 @@ import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig
-from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build, store_name
+from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.store import StoredGraph, StoreError
-from gnntrain.data.store_meta import digest_of
+from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.store import StoredGraph
+from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
@@ -98,12 +99,8 @@ def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedSto
 
 
 def _options(dataset: DatasetConfig) -> PrepareOptions:
-    return PrepareOptions(
-        to_undirected=dataset.to_undirected,
-        add_self_loops=dataset.add_self_loops,
-        normalize_features=dataset.normalize_features,
-        feature_dtype=dataset.feature_dtype,
-    )
+    names = [field.name for field in fields(PrepareOptions)]
+    return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
 
 def store_folder(dataset: DatasetConfig) -> Path:

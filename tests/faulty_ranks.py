@@ -15,7 +15,7 @@ from gnntrain.job import Job
 from gnntrain.loading.loader import BlockLoader
 from gnntrain.training import checkpoint_writer
 from gnntrain.training.evaluation import LayerwiseEvaluator
-from gnntrain.training.trainer import Trainer
+from gnntrain.training.step import PlainStep
 from gnntrain.worker import train_rank
 
 PLACES = ("start", "sampling", "all-reduce", "evaluation", "checkpoint")
@@ -49,7 +49,7 @@ def break_down(place: str, what: str) -> None:
         patch(BlockLoader, "_batch", what)
     elif place == "all-reduce":
         # Ended from aside, while the main thread exchanges gradients with the others.
-        patch(Trainer, "_train_step", what, from_aside=True)
+        patch(PlainStep, "__call__", what, from_aside=True)
     elif place == "evaluation":
         patch(LayerwiseEvaluator, "layer", what)
     else:

@@ -1,7 +1,8 @@
 """Every operator in plain torch operators, for any device: what the kernels are tested against.
 
 They serve where there are no kernels; on a CPU that is so for attention. Hence the chunks of edges:
-no tensor of edges × features is ever there.
+no tensor of edges × features is ever there. And hence `index_select`: on a CPU it is four times
+faster than `rows[numbers]` where rows are a few heads wide.
 """
 
 from __future__ import annotations
@@ -183,15 +184,18 @@ def edge_softmax(
 ) -> tuple[Tensor, Tensor]:
     """The maximum is subtracted first, so that huge scores stay finite."""
     dst, src = edges_of(indptr, indices)
-    if target is not None:
-        score = F.leaky_relu(score[src] + target[dst], slope)
-    is_own = src == dst + dst_offset
-    alpha = score[: len(dst)].masked_fill(is_own.unsqueeze(1), -torch.inf)
+    is_own = (src == dst + dst_offset).unsqueeze(1)
+    if target is None:
+        alpha = score[: len(dst)].masked_fill(is_own, -torch.inf)
+    else:
+        alpha = F.leaky_relu_(_end_sums(score, target, src, dst), slope)
+        alpha.masked_fill_(is_own, -torch.inf)
     top = torch.maximum(_segments(alpha, indptr, "max"), loop_score)
-    alpha.sub_(top[dst]).exp_()
+    alpha.sub_(top.index_select(0, dst)).exp_()
     loop_alpha = (loop_score - top).exp_()
     total = _segments(alpha, indptr, "sum") + loop_alpha
-    return _padded(alpha.div_(total[dst]), indices), loop_alpha.div_(total)
+    alpha.div_(total.index_select(0, dst))
+    return _padded(alpha, indices), loop_alpha.div_(total)
 
 
 def edge_softmax_backward(
@@ -211,10 +215,10 @@ def edge_softmax_backward(
     alpha = alpha[: len(dst)]
     weighted, loop_weighted = alpha * grad[: len(dst)], loop_alpha * loop_grad
     mean = _segments(weighted, indptr, "sum") + loop_weighted
-    weighted.sub_(alpha * mean[dst])
+    weighted.sub_(mean.index_select(0, dst).mul_(alpha))
     if score is not None and target is not None:
-        is_positive = score[src] + target[dst] > 0
-        weighted = torch.where(is_positive, weighted, weighted * slope)
+        sums = _end_sums(score, target, src, dst)
+        weighted = torch.ops.aten.leaky_relu_backward(weighted, sums, slope, False)
     return _padded(weighted, indices), loop_weighted - loop_alpha * mean
 
 
@@ -229,11 +233,11 @@ def pair_scores(
 ) -> Tensor:
     """By chunks of edges, in the type of `att`."""
     dst, src = edges_of(indptr, indices)
-    score = att.new_zeros(len(indices), att.shape[0])
+    score = att.new_empty(len(dst), att.shape[0])
     for part in edge_chunks(len(dst), left.shape[1]):
         pair = _pairs(left, right, src[part], dst[part], att)
-        score[part] = (F.leaky_relu(pair, slope) * att).sum(-1)
-    return score
+        score[part] = F.leaky_relu_(pair, slope).mul_(att).sum(-1)
+    return _padded(score, indices)
 
 
 def pair_scores_backward(
@@ -325,11 +329,18 @@ def _segments(values: Tensor, indptr: Tensor, reduce: str) -> Tensor:
 
 def _padded(values: Tensor, indices: Tensor) -> Tensor:
     """With a row of zeros for each edge that does not count."""
+    if len(values) == len(indices):
+        return values
     return F.pad(values, (0, 0, 0, len(indices) - len(values)))
+
+
+def _end_sums(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """left[src] + right[dst] for every edge, in the type of `left`."""
+    return left.index_select(0, src).add_(right.index_select(0, dst))
 
 
 def _pairs(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, att: Tensor) -> Tensor:
     """left[src] + right[dst] as `[edges, H, C]` in the type of `att`."""
-    pair = left[src].to(att.dtype)
-    pair += right[dst]
+    pair = left.index_select(0, src).to(att.dtype)
+    pair += right.index_select(0, dst)
     return pair.view(-1, *att.shape)

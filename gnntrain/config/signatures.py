@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,11 @@ class ClassSource:
 def read_class(file: Path) -> ClassSource:
     """Parse the class that is named as its file, but for upper and lower case.
 
+    A class without an `__init__` has the arguments and constants of its first base class, which
+    has a file of its own in the same folder: `GAT` in `gat.py`.
+
     Raises:
+        OSError: The file, or that of the base class, cannot be read.
         ValueError: There is no such class, or one of its keyword-only arguments has no annotation,
             or no default that is a plain value.
     """
@@ -64,15 +68,21 @@ def read_class(file: Path) -> ClassSource:
     found = next((node for node in classes if node.name.lower() == file.stem), None)
     if found is None:
         raise ValueError(f"{file} defines no class {file.stem!r}, in whichever case")
-    init = next(n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    summary, constants = (ast.get_docstring(module) or "").partition("\n")[0], _constants(found)
+    functions = (node for node in found.body if isinstance(node, ast.FunctionDef))
+    init = next((function for function in functions if function.name == "__init__"), None)
+    if init is None:
+        base = read_class(file.with_name(f"{ast.unparse(found.bases[0]).lower()}.py"))
+        constants = {**base.constants, **constants}
+        return replace(base, name=found.name, summary=summary, constants=constants)
     meanings = _meanings(ast.get_docstring(found) or "")
     pairs = zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True)
     return ClassSource(
         found.name,
-        (ast.get_docstring(module) or "").partition("\n")[0],
+        summary,
         tuple(_argument(file, arg, default, meanings) for arg, default in pairs),
         init.args.kwarg is not None,
-        dict(_constants(found)),
+        constants,
     )
 
 
@@ -93,7 +103,9 @@ def _value(node: ast.expr) -> tuple[Any] | None:
         return None
 
 
-def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+def _constants(node: ast.ClassDef) -> dict[str, Any]:
+    """The attributes of a class that are plain values."""
+    found: dict[str, Any] = {}
     for statement in node.body:
         match statement:
             case ast.Assign(targets=[ast.Name(name)], value=value):
@@ -103,7 +115,8 @@ def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
             case _:
                 continue
         if (plain := _value(value)) is not None:
-            yield name, plain[0]
+            found[name] = plain[0]
+    return found
 
 
 def _meanings(docstring: str) -> dict[str, str]:

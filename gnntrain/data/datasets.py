@@ -38,18 +38,18 @@ class SyntheticBuilder:
     """Builds a random graph."""
 
     def __init__(self, config: SyntheticConfig) -> None:
-        self._name = config.name
-        self._options = config.model_dump(exclude=set(DatasetConfig.model_fields))
+        self._config = config
 
     def identity(self) -> dict[str, JSON]:
         """The graph's sizes, shares and seed."""
-        return {"dataset": self._name, **self._options}
+        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return {"dataset": self._config.name, **options}
 
     def build(self) -> GraphData:
         """Generate the graph."""
         from gnntrain.data.synthetic import synthetic_graph
 
-        return replace(synthetic_graph(**self._options), dataset=self._name)
+        return synthetic_graph(self._config)
 
 
 class PackageBuilder:
@@ -82,11 +82,11 @@ class PackageBuilder:
         name, given_root = self._config.name, self._config.root
         root = default_root() / name if given_root is None else Path(given_root)
         try:
-            from gnntrain.data.pyg_data import from_pyg
-
             made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
+                from gnntrain.data.pyg_graph import from_pyg
+
                 graph = from_pyg(graph, name, split=self._config.split)
         except UserError:
             raise

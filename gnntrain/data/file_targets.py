@@ -1,4 +1,4 @@
-"""What a user's files say is to be predicted, and on which nodes."""
+"""Labels and splits from a user's files."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Targets:
 
 
 def no_targets(rows: Rows, index: NodeIndex) -> Targets:
-    """Of a graph that nothing is to be learnt from: no node has a label."""
+    """Targets of a graph to predict on only: no node has a label."""
     labels = np.full(index.num_nodes, -1, np.int32)
     return Targets(labels, 1, "multiclass", labels >= 0, rows)
 
 
 def no_splits() -> dict[str, Int64Array]:
-    """Of a graph that nothing is to be learnt from."""
+    """Splits of a graph to predict on only: they are empty."""
     return {name: np.empty(0, np.int64) for name in SPLITS}
 
 
@@ -114,7 +114,7 @@ def _classes(
     labels = np.full(index.num_nodes, -1, np.int32)
     labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
-        bad.settle()  # bad rows may be why
+        bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
     return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes))
 

@@ -9,7 +9,7 @@ import torch
 from gnntrain.config.models import ModelConfig, model_names
 from gnntrain.listing.kinds import Listing
 from gnntrain.models import build_model
-from gnntrain.plugins import MODELS, plugin_names
+from gnntrain.plugins import MODELS, SAMPLERS, plugin_names
 
 _SHAPE = (100, 47)
 
@@ -23,8 +23,8 @@ def models() -> Listing:
             model = build_model(config, *_SHAPE)
         number = sum(parameter.numel() for parameter in model.parameters())
         rows.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
-    rows += [[name, "of an installed package: model=plugin model.name=" + name, "-"]
-             for name in plugin_names(MODELS)]  # fmt: skip
+    for name in plugin_names(MODELS):
+        rows.append([name, f"of an installed package: model=plugin model.name={name}", "-"])
     note = (
         f"Parameters with the default keys, {_SHAPE[0]} features and {_SHAPE[1]} classes "
         "(ogbn-products)."
@@ -33,7 +33,7 @@ def models() -> Listing:
 
 
 def samplers() -> Listing:
-    """The samplers, and whether this machine has what they need."""
+    """Built-in samplers, whether this machine has what they need, and those of other packages."""
     cuda = torch.cuda.is_available()
     has_pyg = find_spec("pyg_lib") or find_spec("torch_sparse")
     triton = find_spec("triton") is not None
@@ -53,5 +53,8 @@ def samplers() -> Listing:
         ],
         ["sampler=full", "-", "the whole graph at once", "yes"],
     ]
+    for name in plugin_names(SAMPLERS):
+        made_by = f"of an installed package: sampler.backend={name}"
+        rows.append(["sampler=neighbor", name, made_by, "-"])
     header = ["sampler", "backend", "what it does", "here"]
     return Listing("samplers", header, rows, left=4)

@@ -1,7 +1,7 @@
 """Sums, means and maxima over the in-edges of a block, with gradients.
 
-No tensor of edges × features: the operators read the rows of the in-neighbours where they lie, and
-the backward pass reduces over the transposed block.
+There is no tensor of edges × features: the operators read the rows of the in-neighbours in place,
+and the backward pass reduces over the transposed block.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Reduce = Literal["sum", "mean", "max"]
 
 
 def sampling_scale(block: Block) -> Tensor | None:
-    """What makes a sum over drawn in-edges an unbiased estimate of the sum over all.
+    """The factor that makes a sum over sampled in-edges an unbiased estimate of the full sum.
 
-    Each in-edge of a destination is drawn with probability `num_sampled / degree`, hence the
-    factor `degree / num_sampled` (Horvitz and Thompson, 1952).
+    Each in-edge of a destination is sampled with probability `num_sampled / degree`; the factor is
+    the inverse (Horvitz and Thompson, 1952).
 
     Returns:
         float32 `[num_dst]`, or None where no edge was left out.
@@ -37,10 +37,10 @@ def sampling_scale(block: Block) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What one row is made of, for every destination of a block.
+    """How the rows of a destination's in-neighbours become one row.
 
     out[v] = scale[v] · Σ_e weight[e] · source_scale[u] · row(u) + loop[v] · row(v), with u the
-    source of the in-edge e. What is None counts as 1, but `loop` as 0.
+    source of the in-edge e. A factor that is None counts as 1, but `loop` as 0.
 
     Attributes:
         block: The in-edges.
@@ -63,7 +63,7 @@ class Aggregation:
     skip_loops: bool = False
 
     def sum(self, weight: Tensor | None) -> Sum:
-        """As the operators take it, with these weights of the edges."""
+        """The arguments of the operators, with these edge weights."""
         block = self.block
         return Sum(
             block.indptr,
@@ -79,9 +79,9 @@ class Aggregation:
         )
 
     def transposed(self, weight: Tensor | None) -> Sum:
-        """Takes the gradient of the destinations to the sources: a sum over their out-edges.
+        """The same for the gradient of the sources: a sum over the out-edges of each.
 
-        Factors stay where they are; the kernels read them from the other side.
+        No factor is copied: what scaled a destination now scales the source of an edge.
         """
         block = self.block
         back = block.transposed()
@@ -105,7 +105,7 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
 
     Args:
         source: float `[num_src, F]`; gradients flow to a tensor.
-        aggregation: How.
+        aggregation: How they become one row.
 
     Returns:
         `[num_dst, F]` in the type of a tensor, float32 of lazy features. In-neighbours that share a
@@ -113,7 +113,7 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
     """
     if isinstance(source, LazyFeatures):
         if aggregation.reduce == "max":
-            return _maximum_of(source, aggregation.block, torch.float32, count=False)[0]
+            return _maximum_and_ties(source, aggregation.block, torch.float32, count=False)[0]
         total = aggregation.sum(aggregation.weight)
         out: Tensor = ops.aggregate(*source.arguments(), *total, "none", torch.float32)
         return out
@@ -122,7 +122,7 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
     return _weighted_sum(source, aggregation.weight, aggregation)
 
 
-def _maximum_of(
+def _maximum_and_ties(
     features: LazyFeatures, block: Block, dtype: torch.dtype, *, count: bool
 ) -> tuple[Tensor, Tensor]:
     edges = block.indptr, block.indices, block.max_in_edges
@@ -157,7 +157,7 @@ class _Maximum(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
         rows = rows.contiguous()
         features, count = LazyFeatures(rows), ctx.needs_input_grad[0]
-        out, ties = _maximum_of(features, block, rows.dtype, count=count)
+        out, ties = _maximum_and_ties(features, block, rows.dtype, count=count)
         ctx.save_for_backward(rows, out, ties)
         ctx.block = block
         return out
@@ -180,15 +180,15 @@ def source_gradient(
     dtype: torch.dtype,
     has_root: bool = False,
 ) -> Tensor:
-    """The gradient of the source rows, from that of the destinations'; not of a maximum.
+    """The gradient of the source rows behind a sum or mean.
 
     Args:
-        grad: float `[num_dst, F]`, or with `has_root` `[num_dst, 2F]`: beside the gradient of the
-            aggregate that of the destinations' own rows.
-        aggregation: What was done to the rows.
-        weight: Of the edges.
-        dtype: Of the result.
-        has_root: See `grad`.
+        grad: float `[num_dst, F]`, of the aggregates; with `has_root` `[num_dst, 2F]`: the second
+            half is the gradient of the destinations' own rows.
+        aggregation: The one of the forward pass.
+        weight: Its edge weights.
+        dtype: Type of the result.
+        has_root: Whether `grad` has two halves.
 
     Returns:
         `[num_src, F]`.

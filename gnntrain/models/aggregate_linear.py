@@ -1,7 +1,7 @@
 """Aggregate, multiply, activate: one layer in one operator, with gradients.
 
-What the backward pass needs of the forward one is the aggregate and the result: a ReLU and a
-dropout are undone by looking at the result (positive: kept).
+The forward pass saves the aggregate and the result. The backward pass sees in the result which
+numbers ReLU and dropout kept: the positive ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class AggregateLinear:
     """weight · aggregate + root_weight · own row + bias, for every destination.
 
     Attributes:
-        aggregation: How the in-neighbours become one row; no maximum.
+        aggregation: How the in-neighbours become one row: by a sum or mean.
         weight: `[O, F]`; gradients flow to all three.
         root_weight: `[O, F]` or None.
         bias: `[O]`.
@@ -35,11 +35,11 @@ class AggregateLinear:
     bias: Tensor
 
     def __call__(self, source: Tensor | LazyFeatures, dropout: float | None) -> Tensor:
-        """Compute it where the rows are.
+        """Compute the rows of all destinations.
 
         Args:
             source: `[num_src, F]`; gradients flow to a tensor.
-            dropout: A ReLU and a dropout with this probability follow; None: neither.
+            dropout: Probability of the dropout after a ReLU; None: neither follows.
 
         Returns:
             `[num_dst, O]` in the type that autocast computes in, or the weights'.
@@ -51,7 +51,7 @@ class AggregateLinear:
 
 
 def autocast_type(device: torch.device, otherwise: torch.dtype) -> torch.dtype:
-    """The type that autocast computes in on a device, if it is enabled there."""
+    """The type that autocast computes in on this device; without autocast `otherwise`."""
     kind = device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else otherwise
 
@@ -102,7 +102,7 @@ class _AggregateLinear(torch.autograd.Function):
                 grad_inputs, aggregation, aggregation.weight, ctx.row_type, ctx.has_root
             )
         grads: list[Tensor | None] = [grad_weight, None]
-        if ctx.has_root:  # of memory of their own, as DDP wants them
+        if ctx.has_root:  # contiguous, as DDP wants gradients
             grads = [part.contiguous() for part in grad_weight.chunk(2, dim=1)]
         return grad_rows, *grads, grad_bias, None, None, None, None
 

@@ -12,14 +12,10 @@ from torch import Tensor
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
+from gnntrain.compute.reference import by_head
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
-
-
-def by_head(rows: Tensor, heads: int) -> Tensor:
-    """`[R, H·C]` seen as `[R, H, C]`; also where there are no rows."""
-    return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
 def attend(
@@ -29,13 +25,13 @@ def attend(
     weights: tuple[Tensor, Tensor],
     dropout: float,
 ) -> Tensor:
-    """Average the in-neighbours and the node itself.
+    """Average the rows of each destination's in-neighbours and its own, by attention weights.
 
     Args:
         block: The edges.
-        z: float `[num_src, H·C]`, what is averaged, head by head.
-        z_dst: float `[num_dst, H·C]`, the same of the destinations.
-        weights: Of the edges and of each destination's own loop, as of `edge_softmax`.
+        z: float `[num_src, H·C]`, the rows that are averaged, head by head.
+        z_dst: float `[num_dst, H·C]`, the destinations' rows of `z`.
+        weights: Those of the edges and of the loops, from `edge_softmax`.
         dropout: Probability with which a weight is set to 0 (and the others scaled up).
 
     Returns:
@@ -72,7 +68,7 @@ def sum_softmax(
     Args:
         block: The edges.
         source: float `[num_src, H]`, a source's part of the score.
-        target: float `[num_dst, H]`, a destination's.
+        target: float `[num_dst, H]`, a destination's part.
         loop_score: float `[num_dst, H]`, each destination's score of itself.
         slope: Of the leaky ReLU for negative values.
     """
@@ -98,7 +94,7 @@ def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: fl
 
 
 def _exact(*parts: Tensor) -> list[Tensor]:
-    """All in one type, float32 or finer."""
+    """All in their common type, float32 or finer."""
     dtype = reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
     return [part.to(dtype).contiguous() for part in parts]
 

@@ -1,33 +1,33 @@
-"""The scaffold that all models share: how layers follow one another, and how one layer is cut."""
+"""What all models share: the order of their layers, and the stages of one layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import BatchNorm, LayerNorm
+from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate_linear import AggregateLinear, autocast_type
 from gnntrain.models.conv import BlockConv
 from gnntrain.models.dropout import Dropout
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
 JumpingKnowledge = Literal["none", "cat", "max"]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "leaky_relu": nn.LeakyReLU,
-    "none": nn.Identity,
+_PYG_NORMS: dict[Norm, dict[str, Any]] = {
+    "none": {"norm": None},
+    # A batch of one row has no variance, one of none no mean: the running ones serve there.
+    "batch": {"norm": "batch_norm", "norm_kwargs": {"allow_single_element": True}},
+    "layer": {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}},
 }
 
 MakeConv = Callable[[int, int, bool], nn.Module]
@@ -50,10 +50,10 @@ class Scaffold(TypedDict, total=False):
 class GNN(nn.Module):
     """A stack of graph convolutions, computed block by block or layer by layer.
 
-    A layer is a convolution (`BlockConv`), and norm, activation, residual and dropout after it
-    (`update`). Before the first one comes `start(x)`, by row. Jumping knowledge is a running one:
-    the rows of every layer go into `jk_update` as soon as they are there, and `readout` makes the
-    outputs of the state. Exact inference for all N nodes is then
+    A layer is a convolution (`BlockConv`), then norm, activation, residual and dropout (`update`).
+    `start(x)` prepares the rows of the first layer. Jumping knowledge is computed layer by layer:
+    `jk_update` adds the rows of a layer to a state, and `readout` turns the last state into
+    outputs. Exact inference for all N nodes is then
 
         h, state = start(x), none
         for each layer i and its convolution:
@@ -64,9 +64,9 @@ class GNN(nn.Module):
             h = new
         outputs = readout(state)                                   # by chunks of rows
 
-    The parameters have the names of PyG's `BasicGNN` (`convs.0.lin_l.weight`, `norms.0.…`,
-    `lin.weight`) and the convolutions are subclasses of PyG's own: the weights load into a plain
-    PyG model wherever that has the same architecture.
+    The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
+    (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
+    the same architecture, see `pyg_model`.
 
     Args:
         make_conv: Makes a layer's convolution.
@@ -86,8 +86,10 @@ class GNN(nn.Module):
 
     Attributes:
         config_defaults: Shared options whose default in a configuration is the model's own.
-        uses_graph: Whether edges matter at all; also read where configurations are checked.
+        uses_graph: Whether the model reads edges; checks of a configuration ask this too.
         jk_channels: Width of the state of `jk_update`; 0: it keeps none.
+        act_and_norm: `activation` and `norm` as PyG's models take them: `act`, `norm` and
+            `norm_kwargs`.
     """
 
     config_defaults: ClassVar[Scaffold] = {}
@@ -112,6 +114,10 @@ class GNN(nn.Module):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.hidden_channels, self.num_layers, self.jk = hidden_channels, num_layers, jk
         self.jk_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
+        self.act_and_norm = {
+            "act": None if activation == "none" else activation,
+            **_PYG_NORMS[norm],
+        }
         last = out_channels if jk == "none" else hidden_channels
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), last]
 
@@ -119,11 +125,11 @@ class GNN(nn.Module):
         for i, (before, after) in enumerate(pairwise(widths)):
             is_output = self._is_output(i)
             self.convs.append(make_conv(before, after, is_output))
-            self.norms.append(nn.Identity() if is_output else _make_norm(norm, after))
+            self.norms.append(nn.Identity() if is_output else self._make_norm(after))
             if residual:
                 same = before == after
                 self.residuals.append(nn.Identity() if same else nn.Linear(before, after))
-        self.act = ACTIVATIONS[activation]()
+        self.act = nn.Identity() if activation == "none" else activation_resolver(activation)
         self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
         if jk != "none":
             num_parts = num_layers if jk == "cat" else 1
@@ -133,7 +139,7 @@ class GNN(nn.Module):
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:
-            x: `[blocks[0].num_src, in_channels]`, float, or named rows of the store.
+            x: float `[blocks[0].num_src, in_channels]`, or lazy features.
             blocks: One a layer, the innermost first; the destinations of each are the sources of
                 the next (`dst_offset` 0).
 
@@ -152,21 +158,21 @@ class GNN(nn.Module):
 
     @property
     def needs(self) -> BlockNeeds:
-        """What the model wants of mini-batches.
+        """What mini-batches must carry.
 
-        Its first layer reads lazy features where nothing has to change them first.
+        The first layer takes lazy features only if `start` would not change them.
         """
-        changes_rows = self.training and self.input_dropout.p > 0
+        is_changed = self.training and self.input_dropout.p > 0
         needs, dtype = self.conv(0).needs, next(self.parameters()).dtype
-        return replace(needs, rows=needs.rows and dtype == torch.float32 and not changes_rows)
+        return replace(needs, rows=needs.rows and dtype == torch.float32 and not is_changed)
 
     def layer(self, i: int, h: Tensor | LazyFeatures, block: Block) -> Tensor:
-        """The rows that leave layer `i` for the destinations of `block`, of its sources' `h`."""
+        """Layer `i`'s output for the destinations of `block`, from the rows `h` of its sources."""
         conv = self.conv(i)
         linear = conv.linear(block)
-        # Where the convolution multiplies first it takes a product for every source.
-        is_narrower = conv.has_transform and block.num_src <= 2 * block.num_dst
-        if linear is not None and (isinstance(h, LazyFeatures) or not is_narrower):
+        # `transform` narrows what is aggregated, but multiplies the rows of all sources.
+        pays_off = conv.has_transform and block.num_src <= 2 * block.num_dst
+        if linear is not None and (isinstance(h, LazyFeatures) or not pays_off):
             return self._linear_layer(i, linear, h, block)
         if not conv.has_transform:
             h_dst = _destinations(h, block)
@@ -178,7 +184,7 @@ class GNN(nn.Module):
     def propagate(
         self, i: int, block: Block, z: Tensor | LazyFeatures, h_dst: Tensor, z_dst: Tensor
     ) -> Tensor:
-        """The rows that leave layer `i`, see `BlockConv.propagate_block`."""
+        """Layer `i`'s output; the arguments are those of `BlockConv.propagate_block`."""
         return self.update(i, self.conv(i).propagate_block(block, z, h_dst, z_dst), h_dst)
 
     def _linear_layer(
@@ -191,7 +197,7 @@ class GNN(nn.Module):
         return self.update(i, out, _destinations(h, block) if self.residuals else out)
 
     def start(self, x: Tensor) -> Tensor:
-        """What the first layer gets: `x` in the weights' type (but under autocast), dropped out."""
+        """The first layer's input: `x` after dropout, in the weights' type (not under autocast)."""
         if not torch.is_autocast_enabled(x.device.type):
             x = x.to(next(self.parameters()).dtype)
         dropped: Tensor = self.input_dropout(x)
@@ -204,7 +210,13 @@ class GNN(nn.Module):
         return conv
 
     def update(self, i: int, out: Tensor, h_dst: Tensor) -> Tensor:
-        """The rows that leave layer `i`, from the convolution's and from the layer's input."""
+        """Norm, activation, residual and dropout: layer `i`'s output.
+
+        Args:
+            i: The layer.
+            out: Output of its convolution.
+            h_dst: The layer's input for the destinations.
+        """
         is_output = self._is_output(i)
         if not is_output:
             out = self.act(self.norms[i](out))
@@ -213,12 +225,12 @@ class GNN(nn.Module):
         return out if is_output else self.dropout(out)
 
     def jk_update(self, i: int, state: Tensor | None, h: Tensor) -> Tensor:
-        """The state once the rows `h` `[rows, …]` that leave layer `i` are in it.
+        """The state of jumping knowledge after layer `i`.
 
         Args:
             i: The layer.
-            state: `[rows, jk_channels]` after the layer before; None: there was none.
-            h: What leaves the layer.
+            state: `[rows, jk_channels]`, the state before; None for the first layer.
+            h: `[rows, …]`, the layer's output.
 
         Returns:
             `[rows, jk_channels]`; without jumping knowledge `h`.
@@ -229,7 +241,7 @@ class GNN(nn.Module):
             return h if state is None else torch.maximum(state, h)
         # lin(h_0 ‖ h_1 ‖ …) is a sum with one part of the weights a layer.
         weight = self.lin.weight[:, i * h.shape[1] : (i + 1) * h.shape[1]]
-        own = F.linear(h, weight).to(weight.dtype)  # layers are added up finer than autocast's
+        own = F.linear(h, weight).to(weight.dtype)  # a sum of layers: not in autocast's type
         return own + self.lin.bias if state is None else state + own
 
     def readout(self, state: Tensor) -> Tensor:
@@ -244,12 +256,42 @@ class GNN(nn.Module):
             return self.in_channels if self.num_layers == 1 else self.hidden_channels
         return self.hidden_channels * (self.num_layers if self.jk == "cat" else 1)
 
+    def pyg_model(self) -> PyGModel | None:
+        """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
+
+        A subclass does not inherit it: what the subclass adds would be missing. It may call
+        `basic_gnn`.
+
+        Raises:
+            UserError: PyG has none with these options.
+        """
+        return None
+
+    def basic_gnn(self, name: str, **arguments: Any) -> PyGModel:
+        """PyG's `BasicGNN` of this name, with the options of this class and further arguments."""
+        scaffold = {
+            "in_channels": self.in_channels,
+            "hidden_channels": self.hidden_channels,
+            "num_layers": self.num_layers,
+            "out_channels": self.out_channels,
+            "dropout": self.dropout.p,
+            **self.act_and_norm,
+            **({} if self.jk == "none" else {"jk": self.jk}),
+        }
+        residual = len(self.residuals) > 0
+        return PyGModel(name, scaffold | arguments, self.state_dict(), residual=residual)
+
+    def _make_norm(self, channels: int) -> nn.Module:
+        norm, options = self.act_and_norm["norm"], self.act_and_norm.get("norm_kwargs", {})
+        made: nn.Module | None = normalization_resolver(norm, channels, **options)
+        return nn.Identity() if made is None else made
+
     def _is_output(self, i: int) -> bool:
         return i == self.num_layers - 1 and self.jk == "none"
 
 
 def _in_memory(x: Tensor | LazyFeatures) -> Tensor:
-    if isinstance(x, LazyFeatures):  # a product would convert them to what autocast computes in
+    if isinstance(x, LazyFeatures):  # in autocast's type, to which a product would convert them
         return x.whole(autocast_type(x.device, torch.float32))
     return x
 
@@ -258,14 +300,3 @@ def _destinations(rows: Tensor | LazyFeatures, block: Block) -> Tensor:
     """The rows of the block's destinations among those of its sources."""
     start, stop = block.dst_offset, block.dst_offset + block.num_dst
     return rows.read(start, stop) if isinstance(rows, LazyFeatures) else rows[start:stop]
-
-
-def _make_norm(norm: Norm, channels: int) -> nn.Module:
-    if norm == "batch":
-        # A batch of one row has no variance, one of none no mean: the running ones serve there.
-        module: nn.Module = BatchNorm(channels, allow_single_element=True)
-    elif norm == "layer":
-        module = LayerNorm(channels, mode="node")
-    else:
-        module = nn.Identity()
-    return module

@@ -1,4 +1,4 @@
-"""What makes a convolution of PyG one that is computed on blocks."""
+"""Convolutions of PyG, computed on blocks."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ from gnntrain.sampling.block import Block, BlockNeeds
 
 
 class BlockConv:
-    """Mixed into a convolution of PyG, whose parameters and options it computes with.
+    """A mixin: computes a convolution of PyG on blocks, with its parameters and options.
 
-    `conv(x, edge_index)` is still PyG's own message passing. On blocks a convolution is two stages:
-    `transform`, over rows, and `propagate_block`, over edges, so that inference for all nodes can
-    pass chunks of rows through the one and chunks of destinations through the other.
+    `conv(x, edge_index)` is still PyG's own message passing. On blocks a convolution has two
+    stages: `transform`, by row, and `propagate_block`, over edges. Inference for all nodes passes
+    chunks of rows through the first and chunks of destinations through the second.
 
-    A subclass needs a name of its own: PyG finds the sources of a class and its bases by name.
+    A subclass must not have the name of its base: PyG looks up a class's source by name.
     """
 
     @property
     def needs(self) -> BlockNeeds:
-        """What blocks must carry; `rows`: whether it aggregates lazy features where they lie."""
+        """What blocks must carry; `rows`: whether the convolution takes lazy features."""
         return BlockNeeds()
 
     @property
     def has_transform(self) -> bool:
-        """Whether `transform(x)` is anything but `x` itself."""
+        """Whether `transform(x)` is not just `x`.
+
+        A convolution whose product may come before or after the (linear) aggregation has one where
+        that narrows the rows: the aggregation is then as wide as the smaller side.
+        """
         return False
 
     def transform(self, x: Tensor) -> Tensor:
-        """What a node sends, from its own row alone: `[rows, F]` → `[rows, any width]`."""
+        """The rows that are aggregated, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
         return x
 
     def propagate_block(
         self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
     ) -> Tensor:
-        """Aggregate over a block's edges, and add what belongs to the destination itself.
+        """Aggregate over a block's edges, and add the destination's own part.
 
         Args:
             block: The edges.
-            z: `[num_src, …]`, from `transform`; without one the layer's input, perhaps lazy.
+            z: `[num_src, …]`, from `transform`, or without one the layer's input, perhaps lazy.
             x_dst: `[num_dst, …]`, the layer's input for the destinations.
             z_dst: `[num_dst, …]`, the destinations' rows of `z`.
 
@@ -50,17 +54,8 @@ class BlockConv:
         raise NotImplementedError
 
     def linear(self, block: Block) -> AggregateLinear | None:  # noqa: ARG002
-        """The convolution as one product with an aggregate of the layer's input, if it is that.
+        """The convolution as one product with the aggregate of its input; None if it is not one.
 
-        Where the aggregation is linear it may come before or after the product: before, it takes a
-        product for each destination only; after, one for each source, but of narrower rows.
+        This takes a product for each destination, `transform` one for each source.
         """
         return None
-
-
-def narrows(before: int, after: int) -> bool:
-    """Whether a linear map is better applied before a (linear) aggregation than after it.
-
-    Before, the aggregation is as wide as the smaller side.
-    """
-    return before > after

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Unpack
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
-from gnntrain.models.attention import attend, by_head, sum_softmax
+from gnntrain.models.attention import attend, sum_softmax
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -24,10 +27,9 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
     has_transform = True
 
     def transform(self, x: Tensor) -> Tensor:
-        """W x and, as one more column a head, a source's part of the score, a_src · W x.
+        """W x with one more column a head: a source's part of the score, a_src · W x.
 
-        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both, and the part
-        of the score is there wherever the row is.
+        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both.
         """
         weight, score = self._weights(self.att_src)
         return F.linear(x, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
@@ -53,7 +55,7 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
 
 
 def head_width(channels: int, heads: int) -> int:
-    """How wide each of `heads` concatenated heads is.
+    """The width of one of `heads` concatenated heads.
 
     Raises:
         UserError: `heads` does not divide `channels`.
@@ -85,6 +87,7 @@ class GAT(GNN):
     """
 
     config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
+    conv_class: ClassVar[type[Any]] = BlockGATConv
 
     def __init__(
         self,
@@ -97,16 +100,36 @@ class GAT(GNN):
         negative_slope: NonNegative = 0.2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
-        def make_conv(before: int, after: int, is_output: bool) -> BlockGATConv:
-            width = after if is_output else head_width(after, heads)
-            count = output_heads if is_output else heads
-            return BlockGATConv(
+        def make_conv(before: int, after: int, is_output: bool) -> nn.Module:
+            conv: nn.Module = self.conv_class(
                 before,
-                width,
-                heads=count,
+                after if is_output else head_width(after, heads),
+                heads=output_heads if is_output else heads,
                 concat=not is_output,
                 negative_slope=negative_slope,
                 dropout=attention_dropout,
             )
+            return conv
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        return self.pyg_gat("GATConv")
+
+    def pyg_gat(self, conv_name: str, **arguments: Any) -> PyGModel:
+        """PyG's `GAT`, with these arguments; `conv_name` is the class of its convolutions."""
+        first: Any = self.convs[0]
+        last: Any = self.convs[-1]
+        slope, dropout = first.negative_slope, first.dropout
+        made = self.basic_gnn("GAT", **arguments, heads=first.heads, negative_slope=slope)
+        changes, imports = [], []
+        if last.heads != first.heads:
+            # PyG's GAT has as many heads in its last layer as elsewhere.
+            imports.append(conv_name)
+            changes.append(
+                f"model.convs[-1] = {conv_name}({last.in_channels}, {last.out_channels}, "
+                f"heads={last.heads}, concat=False, negative_slope={slope})"
+            )
+        if changes or dropout != self.dropout.p:
+            changes += ["for conv in model.convs:", f"    conv.dropout = {dropout}"]
+        return replace(made, changes=changes, imports=imports)

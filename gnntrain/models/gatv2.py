@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Unpack
-
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.models.attention import attend, edge_softmax, pair_score
-from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
-from gnntrain.models.gat import head_width
+from gnntrain.models.gat import GAT
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -40,46 +37,15 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
         return (out.flatten(1) if self.concat else out.mean(1)) + bias
 
 
-class GATv2(GNN):
+class GATv2(GAT):
     """h_v ← Σ α_uv W_l h_u + b over the in-neighbours u and v itself.
 
     α is the softmax of a · leaky_relu(W_l h_u + W_r h_v) over these.
-    The hidden vector of an edge is computed by bounded chunks of edges and again in the backward
-    pass. All else is as in `GAT`.
-
-    Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
-        heads: Attention heads of a hidden layer; must divide hidden_channels.
-        output_heads: Attention heads of the last layer, averaged.
-        attention_dropout: Share of attention weights dropped in training.
-        negative_slope: Slope of the attention's leaky ReLU below zero.
-        **scaffold: See `GNN`.
+    The hidden vector of an edge is not stored: the backward pass computes it again. All else is as
+    in `GAT`.
     """
 
-    config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
+    conv_class = BlockGATv2Conv
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 8,
-        output_heads: OneOrMore = 1,
-        attention_dropout: Share = 0.0,
-        negative_slope: NonNegative = 0.2,
-        **scaffold: Unpack[Scaffold],
-    ) -> None:
-        def make_conv(before: int, after: int, is_output: bool) -> BlockGATv2Conv:
-            width = after if is_output else head_width(after, heads)
-            count = output_heads if is_output else heads
-            return BlockGATv2Conv(
-                before,
-                width,
-                heads=count,
-                concat=not is_output,
-                negative_slope=negative_slope,
-                dropout=attention_dropout,
-            )
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
+    def pyg_model(self) -> PyGModel:
+        return self.pyg_gat("GATv2Conv", v2=True)

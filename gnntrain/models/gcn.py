@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 import torch_geometric.nn as pyg
@@ -11,7 +12,8 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.models.conv import BlockConv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -22,7 +24,7 @@ class BlockGCNConv(BlockConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's class
 
     @property
     def has_transform(self) -> bool:
-        return narrows(self.in_channels, self.out_channels)
+        return bool(self.in_channels > self.out_channels)
 
     def transform(self, x: Tensor) -> Tensor:
         z: Tensor = self.lin(x) if self.has_transform else x
@@ -76,3 +78,6 @@ class GCN(GNN):
             return BlockGCNConv(before, after)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        return replace(self.basic_gnn("GCN"), inputs=("x", "edge_index", "edge_weight"))

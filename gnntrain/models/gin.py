@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from dataclasses import replace
+from typing import Any, ClassVar, Unpack
 
 import torch_geometric.nn as pyg
 from torch import Tensor
@@ -10,15 +11,10 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config.types import OneOrMore
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
-from gnntrain.models.base import ACTIVATIONS, GNN, Scaffold
+from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
-
-_INNER_NORMS = {
-    "none": (None, None),
-    "batch": ("batch_norm", {"allow_single_element": True}),
-    "layer": ("layer_norm", {"mode": "node"}),
-}
 
 
 class BlockGINConv(BlockConv, pyg.GINConv):  # type: ignore[misc]  # PyG's classes carry no types
@@ -47,7 +43,7 @@ class GIN(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        train_eps: Learn ε, the weight of a node's own value; otherwise it is 0.
+        train_eps: Learn epsilon, the weight of a node's own value; otherwise it is 0.
         mlp_layers: Linear layers of each convolution's MLP.
         **scaffold: See `GNN`.
     """
@@ -63,16 +59,23 @@ class GIN(GNN):
         mlp_layers: OneOrMore = 2,
         **scaffold: Unpack[Scaffold],
     ) -> None:
-        norm, norm_kwargs = _INNER_NORMS[scaffold.get("norm", "none")]
-        activation = ACTIVATIONS[scaffold.get("activation", "relu")]
-
         def make_conv(before: int, after: int, _is_output: bool) -> BlockGINConv:
-            mlp = pyg.MLP(
-                [before, *[after] * mlp_layers],
-                act=activation(),
-                norm=norm,
-                norm_kwargs=norm_kwargs,
-            )
+            mlp = pyg.MLP([before, *[after] * mlp_layers], **self.act_and_norm)
             return BlockGINConv(mlp, train_eps=train_eps)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
+        self.train_eps, self.mlp_layers = train_eps, mlp_layers
+
+    def pyg_model(self) -> PyGModel:
+        made = self.basic_gnn("GIN", train_eps=self.train_eps)
+        if self.mlp_layers == 2:  # as in PyG's GIN
+            return made
+        convs: list[Any] = [*self.convs]
+        widths = [(conv.nn.in_channels, conv.nn.out_channels) for conv in convs]
+        options = ", ".join(f"{key}={value!r}" for key, value in self.act_and_norm.items())
+        changes = [
+            f"for i, (before, after) in enumerate({widths}):",
+            f"    mlp = MLP([before, *[after] * {self.mlp_layers}], {options})",
+            f"    model.convs[i] = GINConv(mlp, train_eps={self.train_eps})",
+        ]
+        return replace(made, changes=changes, imports=["GINConv", "MLP"])

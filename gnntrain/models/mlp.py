@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.errors import UserError
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
-class Linear(BlockConv, nn.Linear):
-    """W x_v + b: no edge is looked at."""
+class BlockLinear(BlockConv, nn.Linear):
+    """W x_v + b: it reads no edge."""
 
     def propagate_block(
         self,
@@ -28,7 +31,7 @@ class Linear(BlockConv, nn.Linear):
 
 
 class MLP(GNN):
-    """h_v ← W h_v + b. No edge is looked at.
+    """h_v ← W h_v + b. It reads no edge.
 
     Args:
         in_channels: Width of the input rows.
@@ -39,8 +42,8 @@ class MLP(GNN):
     uses_graph = False
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> Linear:
-            return Linear(before, after)
+        def make_conv(before: int, after: int, _is_output: bool) -> BlockLinear:
+            return BlockLinear(before, after)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
@@ -49,6 +52,22 @@ class MLP(GNN):
         num_seeds = blocks[-1].num_dst if blocks else len(x)
         seeds = x.read(0, num_seeds) if isinstance(x, LazyFeatures) else x[:num_seeds]
         return super().forward(seeds, [edgeless(len(seeds))] * self.num_layers)
+
+    def pyg_model(self) -> PyGModel:
+        if self.residuals:
+            raise _not_in_pyg("residual", "true")
+        if self.jk != "none":
+            raise _not_in_pyg("jk", self.jk)
+        made = self.basic_gnn("MLP")
+        weights = {name.replace("convs.", "lins."): rows for name, rows in made.weights.items()}
+        return replace(made, weights=weights, inputs=("x",))
+
+
+def _not_in_pyg(key: str, value: str) -> UserError:
+    return UserError(
+        f"PyG has no MLP with model.{key}={value}.",
+        f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
+    )
 
 
 def edgeless(num_nodes: int) -> Block:

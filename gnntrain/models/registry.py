@@ -1,4 +1,4 @@
-"""Which model a name stands for: a file of this folder, or an entry point of another package."""
+"""Models by name: a file of this folder, or an entry point of another package."""
 
 from __future__ import annotations
 

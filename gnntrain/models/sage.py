@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
@@ -12,7 +12,8 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv, narrows
+from gnntrain.models.conv import BlockConv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -25,7 +26,7 @@ class BlockSAGEConv(BlockConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's cla
 
     @property
     def has_transform(self) -> bool:
-        return self.aggr != "max" and narrows(self.in_channels, self.out_channels)
+        return self.aggr != "max" and bool(self.in_channels > self.out_channels)
 
     def transform(self, x: Tensor) -> Tensor:
         return F.linear(x, self.lin_l.weight) if self.has_transform else x
@@ -87,3 +88,9 @@ class SAGE(GNN):
             )
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        conv: Any = self.convs[0]
+        return self.basic_gnn(
+            "GraphSAGE", aggr=conv.aggr, root_weight=conv.root_weight, normalize=conv.normalize
+        )

@@ -12,14 +12,16 @@ import torch
 
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
-from gnntrain.config import Config, from_dict
+from gnntrain.config import Config, ModelConfig, PluginConfig, from_dict
 from gnntrain.errors import RunError, UserError
-from gnntrain.models import build_model
+from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.paths import expanded
+from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.results.card import model_card
-from gnntrain.results.pyg_model import PyGModel, pyg_model, pyg_weights
+from gnntrain.results.model_source import model_source
 from gnntrain.run_store import ModelSignature, model_signature
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
@@ -70,19 +72,37 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     state = load_checkpoint(checkpoint)
     model = build_model(config.model, signature.num_features, signature.num_outputs)
     load_weights(model, state, checkpoint)
-    made = pyg_model(config.model, model, signature)
+    made = _pyg_model(config.model, model, signature)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     epoch = epoch_of(state, checkpoint)
     about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters)
     title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
-    source = made.source(title[0].upper() + title[1:])
+    source = model_source(made, title[0].upper() + title[1:])
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
         "README.md": model_card(about, source),
     }
-    _write(path, texts, pyg_weights(config.model, model.state_dict()))
+    _write(path, texts, made.weights)
     return Export(path, f"{made.module}.{made.name}", run.shown)
+
+
+def _pyg_model(config: ModelConfig, model: GNN | PlainModel, signature: ModelSignature) -> PyGModel:
+    if isinstance(model, PlainModel):
+        assert isinstance(config, PluginConfig)
+        point, weights = find_plugin(MODELS, config.name), model.module.state_dict()
+        widths = signature.num_features, signature.num_outputs
+        return PyGModel(
+            point.attr, dict(config.options), weights, module=point.module, positionals=widths
+        )
+    # Not what a base class says: the subclass computes something else.
+    made = model.pyg_model() if "pyg_model" in vars(type(model)) else None
+    if made is None:
+        raise UserError(
+            f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
+            "`gnntrain predict` uses it as it is.",
+        )
+    return made
 
 
 def _about(
@@ -102,7 +122,7 @@ def _about(
         "model": config.model.name,
         "made_with": f"{made.module}.{made.name}",
         "arguments": made.arguments,
-        "takes": made.takes,
+        "takes": _takes(made, signature),
         "num_parameters": num_parameters,
         **asdict(signature),
         "num_outputs": signature.num_outputs,
@@ -120,6 +140,12 @@ def _about(
         },
         "config": plain,
     }
+
+
+def _takes(made: PyGModel, signature: ModelSignature) -> str:
+    """The arguments of a call of the model on such a graph."""
+    has_weight = signature.has_edge_weight
+    return ", ".join(name for name in made.inputs if has_weight or name != "edge_weight")
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:

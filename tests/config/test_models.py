@@ -65,6 +65,18 @@ def test_a_class_is_read_from_its_source(file: Path) -> None:
     assert found.constants == {"uses_graph": False, "config_defaults": {"norm": "layer"}}
 
 
+def test_a_class_without_an_init_has_the_arguments_and_constants_of_its_base(file: Path) -> None:
+    derived = file.with_name("longernet.py")
+    derived.write_text('"""Longer."""\n\nclass LongerNet(ShortNet):\n    depth = 3\n')
+    found, base = read_class(derived), read_class(file)
+    assert (found.name, found.summary, found.passes_on) == ("LongerNet", "Longer.", True)
+    assert found.arguments == base.arguments
+    assert found.constants == {**base.constants, "depth": 3}
+    file.unlink()
+    with pytest.raises(OSError, match=r"shortnet\.py"):
+        read_class(derived)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("class ShortNet", "class Other"), ("rate: float", "rate"), ("= -0.5", "= len('a')")],

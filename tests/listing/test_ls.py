@@ -15,6 +15,7 @@ from gnntrain.listing.datasets import datasets
 from gnntrain.listing.models import models, samplers
 from gnntrain.listing.runs import runs
 from gnntrain.run import prepare
+from tests.packages import install
 
 SUMMARY = {
     "status": "completed",
@@ -72,6 +73,22 @@ def test_samplers_say_whether_they_can_be_used_here(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("gnntrain.listing.models.find_spec", lambda _: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert [row[-1] for row in samplers().rows] == ["yes", "no triton", "no pyg-lib", "yes"]
+
+
+def test_models_and_samplers_of_installed_packages_are_listed_but_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = """
+        [gnntrain.models]
+        their_net = listed_package:Net
+        [gnntrain.samplers]
+        their_draws = listed_package:Draws
+    """
+    install(tmp_path, monkeypatch, "listed_package", "raise RuntimeError", points)
+    (model,) = [row for row in models().rows if row[0] == "their_net"]
+    assert "model=plugin model.name=their_net" in model[1]
+    (sampler,) = [row for row in samplers().rows if row[1] == "their_draws"]
+    assert "sampler.backend=their_draws" in sampler[2]
 
 
 def test_runs_are_listed_with_status_metric_best_epoch_and_time(tmp_path: Path) -> None:

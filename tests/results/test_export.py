@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +15,14 @@ import numpy as np
 import pytest
 import torch
 
+from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
+from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.results.export import export
 from tests.graphs import random_graph, stored
-from tests.results.runs import logits_of, run_of
+from tests.packages import install
+from tests.results.runs import logits_of, run_of, write_run
 
 HEADS = {"heads": 2, "output_heads": 2}
 VARIANTS: list[dict[str, Any]] = [
@@ -146,6 +150,70 @@ def test_what_pyg_has_not_is_told(tmp_path: Path, option: dict[str, Any]) -> Non
     with pytest.raises(UserError, match="PyG has no MLP with model"):
         export(tmp_path / "run")
     assert not (tmp_path / "run" / "export").exists()
+
+
+PACKAGE = """
+    from torch_geometric.nn import GraphSAGE
+
+    from gnntrain.models import SAGE
+
+    class Net(SAGE):
+        def __init__(self, in_channels, out_channels, width=8):
+            super().__init__(in_channels, out_channels, hidden_channels=width, aggregator="sum")
+
+    class ExportedNet(Net):
+        def pyg_model(self):
+            return self.basic_gnn("GraphSAGE", aggr="sum")
+
+    def plain(in_channels, out_channels, width=8):
+        return GraphSAGE(in_channels, width, 2, out_channels)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path, with models of another package."""
+    points = "\n".join(
+        ["[gnntrain.models]"]
+        + [f"{name} = exported_package:{name}" for name in ("Net", "ExportedNet", "plain")]
+    )
+    install(tmp_path / "site", monkeypatch, "exported_package", PACKAGE, points)
+    return tmp_path / "site"
+
+
+def plugin_run(path: Path, store: StoredGraph, name: str) -> GNN | PlainModel:
+    options = {"name": name, "options": {"width": 4}}
+    config = from_dict({"model": options, "sampler": {"fan_outs": [5, 5]}})
+    model = build_model(config.model, store.num_features, store.num_outputs)
+    write_run(path, store, config, model)
+    return model
+
+
+@pytest.mark.usefixtures("package")
+def test_a_gnn_of_another_package_is_exported_if_it_says_how(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    model = plugin_run(tmp_path / "run", store, "ExportedNet")
+    assert isinstance(model, GNN)
+    done = export(tmp_path / "run")
+    assert done.made_with == "torch_geometric.nn.GraphSAGE"
+    keep_graph(done.path, store, logits_of(store, model.eval()))
+    assert agree_without_us([done.path]) == "1 agree\n"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_gnn_that_does_not_say_how_is_refused_whatever_its_base_says(tmp_path: Path) -> None:
+    plugin_run(tmp_path / "run", stored(tmp_path / "store"), "Net")
+    with pytest.raises(UserError, match="model Net derives from gnntrain's GNN"):
+        export(tmp_path / "run")
+
+
+@pytest.mark.usefixtures("package")
+def test_a_plain_pyg_model_is_loaded_from_its_package(tmp_path: Path) -> None:
+    model = plugin_run(tmp_path / "run", stored(tmp_path / "store"), "plain")
+    folder = export(tmp_path / "run").path
+    loaded = runpy.run_path(str(folder / "model.py"))["load"]()
+    x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1], [1, 2]])
+    torch.testing.assert_close(loaded(x, edge_index), model.eval()(x, edge_index))
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -181,12 +181,12 @@ def infer(context: DistributedContext, turns: Turns) -> None:
     loaders = build_loaders(config, task, model, graph, context)
     with tempfile.TemporaryDirectory() as directory:
         evaluator = build_layerwise(config, task, loaders, graph, context, Path(directory))
-        _ready(turns, "LayerwiseEvaluator.logits, all nodes")
+        _ready(turns, "LayerwiseEvaluator.infer, all nodes")
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
 def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: StoredGraph) -> int:
-    evaluator.logits(model)  # type: ignore[arg-type]  # SAGE is a GNN
+    evaluator.infer(model)  # type: ignore[arg-type]  # SAGE is a GNN
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
 

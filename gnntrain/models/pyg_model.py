@@ -1,0 +1,36 @@
+"""A model as plain PyG: how it is made, and its weights. `gnntrain export` writes this to files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass
+class PyGModel:
+    """A plain PyG model that gives the same outputs as one of ours.
+
+    Attributes:
+        name: Its class, or the function that makes it.
+        arguments: Keyword arguments of the call.
+        weights: Its state dict.
+        module: `name` and `imports` are imported from it.
+        positionals: Positional arguments of the call.
+        changes: Lines of Python that change `model`, the result of the call.
+        imports: Further names that `changes` needs.
+        inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
+        residual: Add each layer's input to its output, by a subclass of the class `name`, which
+            must be a PyG `BasicGNN`.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    weights: dict[str, Tensor]
+    module: str = "torch_geometric.nn"
+    positionals: tuple[int, ...] = ()
+    changes: list[str] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)
+    inputs: tuple[str, ...] = ("x", "edge_index")
+    residual: bool = False
