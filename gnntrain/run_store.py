@@ -1,4 +1,4 @@
-"""A run's graph store: opened or built when the run begins, and found again as it was."""
+"""A run's graph store: opened or built when the run begins, and opened again unchanged later."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ModelSignature:
     Attributes:
         dataset: Name of the graph's data set.
         task: Kind of labels.
-        metric: Metric of the data set.
-        num_features: Numbers it takes for a node.
+        metric: Name of the deciding metric.
+        num_features: Features a node.
         num_classes: Number of classes.
         class_names: The classes as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
@@ -46,7 +46,7 @@ class ModelSignature:
 
     @classmethod
     def of(cls, store: StoredGraph) -> ModelSignature:
-        """The signature of a model that is trained on this graph."""
+        """The signature of a model that is trained on `store`."""
         return cls(
             store.dataset,
             store.task,
@@ -59,12 +59,12 @@ class ModelSignature:
 
     @property
     def num_outputs(self) -> int:
-        """Numbers the model gives for a node, see `Graph.num_outputs`."""
+        """Width of the model's last layer, see `Graph.num_outputs`."""
         return 1 if self.task == "binary" else self.num_classes
 
 
 def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature:
-    """Inputs and outputs of a run's model; opens the run's graph only if they were not recorded.
+    """The signature of a run's model; opens the run's graph only if the run did not record it.
 
     Raises:
         UserError: The run does not say, and its graph is gone.
@@ -91,7 +91,7 @@ def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedSto
 
     Args:
         dataset: The data set.
-        labelled: Whether a user's own files must say what is to be learnt.
+        labelled: Whether a user's own files must have labels and splits.
     """
     builder = builder_for(dataset, labelled=labelled)
     options = _options(dataset)
@@ -115,11 +115,10 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 
 
 def record_of(store: StoredGraph) -> StoreRecord:
-    """What a run directory keeps of its graph: where it lies, and a digest of what it holds.
+    """The record of a graph in a run directory: its path, and a digest of its content.
 
-    The digest is taken over the checksums of all arrays and what they mean, not over where they
-    came from: raw files may be moved or touched. Names of classes do not count: a model does not
-    depend on them.
+    The digest covers the checksums of all arrays and their meaning, not their origin: raw files may
+    be moved or touched. Names of classes do not count: the model does not learn them.
     """
     meta = store.meta
     arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}
@@ -136,27 +135,27 @@ def record_of(store: StoredGraph) -> StoreRecord:
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     """The graph that the run was trained on, byte for byte.
 
-    Opened where it lay; where it has gone, or holds something else now, built again from the
+    If the recorded store has gone, or holds another graph now, it is built again from the
     configuration and compared.
 
     Raises:
-        UserError: It is gone, and the data set gives another graph today, or none.
+        UserError: The store has gone, and the data set now gives another graph, or none.
     """
     begin = time.perf_counter()
-    wanted = run.store_record()
-    if wanted is None:  # from before stores were recorded
+    record = run.store_record()
+    if record is None:  # from before stores were recorded
         return prepare_store(dataset)
-    store = _opened(wanted)
+    store = _opened(record)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
-    gone = f"the graph of the run {run.shown} is no longer at {wanted.path}"
+    gone = f"the graph of the run {run.shown} is no longer at {record.path}"
     try:
         opened = prepare_store(dataset)
     except UserError as error:
         raise UserError(
             f"{gone}, and it cannot be built again: {error.message}", error.hint
         ) from error
-    if record_of(opened.store).digest != wanted.digest:
+    if record_of(opened.store).digest != record.digest:
         raise UserError(
             f"{gone}, and dataset={dataset.name} gives another graph today "
             f"({opened.store.path} holds other bytes)",
@@ -165,10 +164,10 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     return opened
 
 
-def _opened(wanted: StoreRecord) -> StoredGraph | None:
-    """The store where it was recorded; None where it is not there, or another one is."""
+def _opened(record: StoreRecord) -> StoredGraph | None:
+    """The recorded store; None if it is not there, or holds another graph."""
     try:
-        store = StoredGraph.open(Path(wanted.path))
+        store = StoredGraph.open(Path(record.path))
     except StoreError:
         return None
-    return store if record_of(store).digest == wanted.digest else None
+    return store if record_of(store).digest == record.digest else None

@@ -1,4 +1,4 @@
-"""One rank's whole life. Spawned by name, so that the parent need not import what it imports."""
+"""One rank of a run. Launched by name: a parent of several ranks need not import its modules."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
@@ -32,14 +33,14 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
-from gnntrain.training.records import Listener, RunInfo
+from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.trainer import Trainer
 
 _log = logging.getLogger("gnntrain")
 
 
 def train_rank(context: DistributedContext, job: Job) -> None:
-    """Train as the job says; the same on every rank but for who speaks."""
+    """Train as the job says. All ranks do the same; rank 0 also tells listeners and writes."""
     config = job.config
     plain = config.to_dict()
     run = RunDirectory(job.run)
@@ -79,14 +80,14 @@ def train_rank(context: DistributedContext, job: Job) -> None:
 
 
 def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
-    """Who is told first: a person, or the process that asked for the run."""
+    """The console, or the channel to the process that started the run."""
     return stack.enter_context(Console()) if job.listener is None else Channel(job.listener)
 
 
 def _fit(
     job: Job, run: RunDirectory, graph: Graph, trainer: Trainer, listeners: Sequence[Listener]
 ) -> None:
-    """Train, and say how it ended, however it ends."""
+    """Train; rank 0 writes and tells the summary, however training ends."""
     context = trainer.context
     error: BaseException | None = None
     peak = 0
@@ -94,12 +95,7 @@ def _fit(
         trainer.fit()
         peak = sum(context.gather(peak_resident_bytes()))
     except BaseException as caught:
-        # Where another rank failed first, this one only lost its connection to it.
-        error = caught
-        if not context.control.stop_requested:
-            error = context.control.first_failure() or caught
-            if isinstance(error, KeyboardInterrupt) and context.control.is_abandoned:
-                error = RunError("Another rank failed.")
+        error = _cause(caught, context.control)
         raise
     finally:
         if context.is_main:
@@ -113,16 +109,33 @@ def _fit(
                 peak_rss=peak or peak_resident_bytes(),
                 peak_gpu=peak_gpu_bytes(context.device),
             )
-            unwritten: RunError | None = None
-            try:
-                run.write_summary(summary)
-            except RunError as failure:
-                unwritten = failure
+            unwritten = _write(summary, run)
             for listener in listeners:
                 listener.on_finish(summary)
-            # Besides what ended the run, the parent tells it.
-            if unwritten is not None and error is None:
+            if unwritten is not None and error is None:  # of two errors the first is raised
                 raise unwritten
+
+
+def _cause(error: BaseException, control: RunControl) -> BaseException:
+    """The error that ended the run.
+
+    Where another rank failed first, `error` only says that the connection to it is lost.
+    """
+    if control.stop_requested:
+        return error
+    cause = control.first_failure() or error
+    if isinstance(cause, KeyboardInterrupt) and control.is_abandoned:
+        return RunError("Another rank failed.")
+    return cause
+
+
+def _write(summary: Summary, run: RunDirectory) -> RunError | None:
+    """Write the summary; the error if that fails: listeners must hear of the end first."""
+    try:
+        run.write_summary(summary)
+    except RunError as error:
+        return error
+    return None
 
 
 def _info(

@@ -13,8 +13,6 @@ from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, Synthetic
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
-from gnntrain.data.ogb_data import OGBBuilder
-from gnntrain.data.pyg_data import PyGBuilder
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
@@ -127,4 +125,10 @@ def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuild
     published = PUBLISHED.get(config.name)
     if published is None:
         return PackageBuilder(config)
-    return OGBBuilder(config) if published.class_name is None else PyGBuilder(config)
+    if published.class_name is None:
+        from gnntrain.data.ogb_data import OGBBuilder
+
+        return OGBBuilder(config)
+    from gnntrain.data.pyg_data import PyGBuilder
+
+    return PyGBuilder(config)

@@ -1,4 +1,4 @@
-"""What a run says about itself: plain records that training fills and reporting shows or stores.
+"""Records of a run: training fills them, reporting shows or stores them.
 
 Nothing here knows torch, a terminal or a file, so that a worker, a logger and a notebook can all
 use the same types.
@@ -37,7 +37,7 @@ def json_safe(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is about to be trained, on what, and where it goes.
+    """The first record of a run: model, graph, ranks and run directory, for listeners.
 
     Attributes:
         dataset: Name of the data set.
@@ -111,7 +111,7 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What one epoch reached.
+    """One epoch: loss, metrics, speed and memory.
 
     Attributes:
         epoch: The epoch, from 1.
@@ -221,7 +221,7 @@ def _number(value: float | None) -> float:
 
 @dataclass
 class FitResult:
-    """What training reached, so far.
+    """The epochs so far, and the best of them.
 
     Attributes:
         records: One an epoch that was trained.
@@ -239,7 +239,7 @@ class FitResult:
     is_pruned: bool = False
 
     def add(self, record: EpochRecord, metric: str) -> bool:
-        """Take in the next epoch; whether it is the best so far by ``metric`` on val."""
+        """Add the next epoch; returns whether it is the best so far by ``metric`` on val."""
         self.records.append(record)
         if not record.metrics:
             return False
@@ -279,7 +279,7 @@ class Summary:
         seeds_per_s: Median seed nodes a second over all ranks, ``None`` before the first.
         peak_rss_bytes: Peak resident memory of all ranks.
         peak_gpu_bytes: Peak GPU memory of a rank, 0 without a GPU.
-        error: What ended a run that failed.
+        error: The error of a run that failed.
         extra: Further fields, written beside the others.
     """
 
@@ -321,11 +321,11 @@ class Summary:
 
 
 class Pruned(Exception):
-    """A callback's word after an epoch that further ones are not worth their time."""
+    """Raised by a listener after an epoch: the run is to end, further epochs are not worthwhile."""
 
 
 class Listener(Protocol):
-    """Whoever listens to a run; called on rank 0 alone."""
+    """Listens to a run; called on rank 0 alone."""
 
     def on_start(self, info: RunInfo) -> None:
         """Called once, before the first epoch."""
@@ -337,7 +337,7 @@ class Listener(Protocol):
         """Called after every epoch and its evaluation; may raise `Pruned`."""
 
     def on_message(self, text: str) -> None:
-        """A notice or a warning for the person who watches."""
+        """Called with a notice or a warning for the user."""
 
     def on_finish(self, summary: Summary) -> None:
         """Called once at the end, also after an interruption or a failure."""

@@ -235,6 +235,7 @@ class Job:
             "from gnntrain.errors import signal_of\n"
             f"plan = LaunchPlan({world_size}, False, 1, {timeout})\n"
             "folder = sys.argv[1]\n"
+            f"worker = 'tests.distributed.test_signals:{worker}'\n"
             "if __name__ == '__main__':\n"
             "    try:\n"
             f"        worker = 'tests.distributed.test_signals:{worker}'\n"
