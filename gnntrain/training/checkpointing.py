@@ -1,4 +1,4 @@
-"""When the loop saves its state, on all ranks alike, and that rank 0 has it written."""
+"""Checkpoints of the loop's state: all ranks save after the same step, rank 0 writes."""
 
 from __future__ import annotations
 
