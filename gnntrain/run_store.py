@@ -14,10 +14,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gnntrain.config import DatasetConfig
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import PrepareOptions, Task
+from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 
 
@@ -36,7 +37,7 @@ class ModelSignature:
     """
 
     dataset: str
-    task: Task
+    task: LabelKind
     metric: str
     num_features: Annotated[int, Field(ge=0)]
     num_classes: Annotated[int, Field(ge=1)]

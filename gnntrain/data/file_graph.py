@@ -12,11 +12,11 @@ from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import is_finite
 from gnntrain.data.file_columns import edge_columns, feature_columns
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
-from gnntrain.data.graph import AnyArray, GraphData, Task, index_dtype
+from gnntrain.data.graph import AnyArray, GraphData, index_dtype
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
-from gnntrain.metrics import DEFAULT_METRICS, metrics_for
+from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -69,7 +69,7 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
     )
 
 
-def _metric(asked: str, task: Task) -> str:
+def _metric(asked: str, task: LabelKind) -> str:
     if asked == "auto":
         return DEFAULT_METRICS[task]
     if asked not in metrics_for(task):

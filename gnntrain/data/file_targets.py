@@ -15,11 +15,12 @@ from gnntrain.data.array_files import ArrayTable, load_arrays, pick
 from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import TEXT, BoolArray
 from gnntrain.data.file_columns import is_array_file, label_columns, split_columns
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.node_index import NodeIndex, utf8
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -58,7 +59,7 @@ class Targets:
 
     labels: AnyArray
     num_classes: int
-    task: Task
+    task: LabelKind
     labelled: BoolArray
     rows: Rows
     class_names: AnyArray | None = None
@@ -141,7 +142,7 @@ def _is_no_class(column: pa.Array) -> BoolArray:
     return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
 
 
-def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> Task:
+def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> LabelKind:
     few = {0: "no label", 1: "only one label"}
     number = few.get(num_classes, f"{num_classes} different labels")
     found = f"{rows.path} has {number}"

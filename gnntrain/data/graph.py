@@ -24,7 +24,6 @@ IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-Task = LabelKind
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
@@ -108,7 +107,7 @@ class Graph:
     nodes: Mapping[NodeType, Nodes]
     edges: Mapping[EdgeType, Edges]
     dataset: str = "graph"
-    task: Task = "multiclass"
+    task: LabelKind = "multiclass"
     metric: str = "accuracy"
     num_classes: int = 1
     class_names: list[str] | list[int] | None = None
@@ -257,7 +256,7 @@ class GraphData:
     dst: IntArray
     labels: AnyArray
     num_classes: int
-    task: Task
+    task: LabelKind
     splits: Mapping[str, IntArray]
     features: AnyArray | FeatureRows | None
     symmetric: bool = False

@@ -29,13 +29,13 @@ from gnntrain.data.graph import (
     FeatureRows,
     GraphData,
     Int64Array,
-    Task,
     index_dtype,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 
 # Raised when the same raw files of a data set with inverse edges give another graph.
 # 2: self loops are doubled.
@@ -113,7 +113,7 @@ class OGBBuilder(PublishedBuilder):
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
         num_tasks = int(self._meta["num tasks"])
         multilabel = num_tasks > 1
-        task: Task = "multilabel" if multilabel else "multiclass"
+        task: LabelKind = "multilabel" if multilabel else "multiclass"
         return GraphData(
             dataset=self.dataset,
             num_nodes=num_nodes,

@@ -34,7 +34,7 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.targets import (
     check_split_number,
-    infer_task,
+    infer_label_kind,
     labelled_graph,
     random_split,
     smallest_int,
@@ -192,7 +192,7 @@ def graph_of(
     labels = [each.labels for each in nodes.values() if each.labels is not None]
     if len(labels) != 1:
         raise ValueError(f"{len(labels)} node types have labels instead of one")
-    task, num_classes = infer_task(labels[0])
+    task, num_classes = infer_label_kind(labels[0])
     return Graph(
         nodes=nodes,
         edges=_edges_by_type(graph_store, nodes),
@@ -212,7 +212,10 @@ def _nodes_of(tensors: Mapping[str, Tensor]) -> Nodes:
         x = x.float()
     feature_dtype = _ARRAY_TYPES[x.dtype]
     stored = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
-    labels = None if y is None else _labels_of(y)
+    labels: AnyArray | None = None
+    if y is not None:
+        labels = _labels_of(y)
+        labels = labels.astype(np.int32 if labels.ndim == 1 else np.uint8)
     splits = {
         split: np.flatnonzero(tensors[name].numpy())
         for name, split in _MASKS.items()
@@ -275,8 +278,9 @@ def _array(tensor: Tensor) -> AnyArray:
 
 
 def _labels_of(y: Tensor) -> AnyArray:
+    """Class numbers, int64 `[num_nodes]`, or labels as they are, `[num_nodes, num_classes]`."""
     labels = _array(y[:, 0] if y.shape[1:] == (1,) else y)
-    return labels.astype(np.int32 if labels.ndim == 1 else np.uint8)
+    return labels.astype(np.int64) if labels.ndim == 1 else labels
 
 
 def _splits_of(data: Data, labels: AnyArray, dataset: str, split: int) -> dict[str, Int64Array]:

@@ -12,8 +12,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gnntrain.data.graph import JSON, SPLITS, Task
+from gnntrain.data.graph import JSON, SPLITS
 from gnntrain.errors import RunError
+from gnntrain.metrics import LabelKind
 
 FORMAT: Final = "gnntrain-store"
 VERSION: Final = 1
@@ -78,7 +79,7 @@ class StoreMeta(_Meta):
     version: int
     made_by: str
     dataset: str
-    task: Task
+    task: LabelKind
     metric: str
     ogb_name: str | None
     num_classes: int = Field(ge=1)

@@ -13,16 +13,15 @@ from gnntrain.data.graph import (
     GraphData,
     Int64Array,
     IntArray,
-    Task,
     index_dtype,
 )
 from gnntrain.errors import UserError
-from gnntrain.metrics import DEFAULT_METRICS
+from gnntrain.metrics import DEFAULT_METRICS, LabelKind
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 
 
-def infer_task(labels: AnyArray) -> tuple[Task, int]:
+def infer_label_kind(labels: AnyArray) -> tuple[LabelKind, int]:
     """The task and the number of classes of labels, see `GraphData.labels`.
 
     A 0/1 matrix is multi-label; two classes are binary, more are multi-class.
@@ -43,7 +42,7 @@ def labelled_graph(
     edge_weight: AnyArray | None = None,
 ) -> GraphData:
     """A graph whose task, classes and metric follow from its labels."""
-    task, num_classes = infer_task(labels)
+    task, num_classes = infer_label_kind(labels)
     return GraphData(
         dataset=dataset,
         num_nodes=len(labels),

@@ -194,7 +194,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, 
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
-    launch(evaluate_rank, folder, LaunchPlan(3, False, 1, 60, folder))
+    launch(evaluate_rank, folder, LaunchPlan(3, False, 1, 60), folder)
     return store, [torch.load(folder / f"{rank}.pt") for rank in range(3)]
 
 
