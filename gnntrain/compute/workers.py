@@ -15,15 +15,13 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 def parallel_for(task: Callable[[int], None], num_tasks: int) -> None:
     """Call `task(0)` … `task(num_tasks − 1)`, each once, on as many threads as torch may use.
 
-    A thread that is done takes the next task, so that none waits for a slower one. Within a task
-    torch computes on that one thread: all cores work, and each on data of its own, which stays in
-    that core's cache from one operation to the next. Tasks record no gradients. They must release
-    the GIL where they spend
-    their time. What they compute must not depend on who runs them: then neither does the answer
-    on the number of threads.
+    A thread that is done takes the next task. Within a task torch computes on that one thread, so
+    that a core works on data of its own, which stays in its cache from one operation to the next.
+    Tasks record no gradients, must release the GIL where they spend their time, and must not depend
+    on the thread: then the results do not depend on the number of threads.
 
-    Any other thread than the main one, as those that make batches ahead, computes alone: the cores
-    are the main one's. So does a task that calls this itself.
+    Called in another thread than the main one (a loader's), or inside a task, it runs all tasks in
+    that thread: the other cores belong to the training step.
     """
     num_threads = min(torch.get_num_threads(), num_tasks)
     is_main = threading.current_thread() is threading.main_thread()

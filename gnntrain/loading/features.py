@@ -51,7 +51,7 @@ class FeatureSource(Protocol):
 
 
 class _CountedReads:
-    """Counts the rows that a cache had; on the device, so that nobody waits."""
+    """Counts the rows read from a cache; on the device, so that the host does not wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._reads = torch.zeros(2, dtype=torch.int64, device=device)
@@ -70,7 +70,7 @@ class _CountedReads:
 
 
 class InPlaceFeatures(_CountedReads):
-    """Rows that kernels read where they lie: nothing is copied, and nobody waits.
+    """Rows that kernels read where they lie: nothing is copied, and the host does not wait.
 
     Args:
         rows: Of all nodes of the graph.

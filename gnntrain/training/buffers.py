@@ -28,7 +28,7 @@ class Buffers(Protocol):
     """Hands out float32 matrices by name."""
 
     def begin(self, num_bytes: int) -> None:
-        """So much will be asked for at the same time. Collective."""
+        """Announce how many bytes of matrices will be held at the same time. Collective."""
         ...
 
     def chunk_limits(self, width: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""When the loop saves its state, on all ranks alike, and that rank 0 has it written."""
+"""Checkpoints of the loop's state: all ranks save after the same step, rank 0 writes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ class Checkpointing(Callback):
     ) -> None:
         self._writer = None if directory is None else CheckpointWriter(directory)
         self._clock = CheckpointClock(config, context)
-        self._saved_step = -1
 
     def on_fit_start(self, trainer: Trainer) -> None:
         """The clock starts."""
         self._clock.restart(trainer.step)
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
-        """Save if it is due, and was not done after this step already. Collective."""
-        if self._clock.is_due(trainer.step) and self._saved_step != trainer.step:
+        """Save if it is due. Collective."""
+        if self._clock.is_due(trainer.step):
             self.save(trainer)
 
     def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
@@ -69,7 +68,6 @@ class Checkpointing(Callback):
         ranks = trainer.gather_rank_states()
         if self._writer is not None:
             self._writer.offer(trainer.state_dict(ranks), best=is_best, at_once=at_once)
-        self._saved_step = trainer.step
         self._clock.restart(trainer.step)
 
     def raise_failure(self) -> None:

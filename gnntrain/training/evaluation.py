@@ -54,7 +54,7 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What a model says of every node of a graph, on the CPU.
+    """A model's outputs for every node of a graph, on the CPU.
 
     Attributes:
         logits: float32 `[num_nodes, num_outputs]`.
@@ -126,7 +126,7 @@ class LayerwiseEvaluator:
         return self._context.broadcast(metrics)
 
     def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
-        """What the model says of every node, for all ranks. Collective.
+        """The model's outputs for every node, on all ranks. Collective.
 
         Belongs to the caller until the next call.
 
@@ -141,7 +141,7 @@ class LayerwiseEvaluator:
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         """This rank's nodes, cut into the ranges that it computes one after another.
 
-        Ends early once the run was asked to stop: that is told where all ranks meet.
+        Ends early after a stop request; `_sync` then raises `Interrupted` on all ranks.
         """
         widest = max(self._stored.num_features, model.hidden_channels, model.out_channels, 1)
         limits = self.buffers.chunk_limits(widest)
@@ -173,7 +173,7 @@ class LayerwiseEvaluator:
 
     @torch.no_grad()
     def _inferred(self, model: GNN, *, embed: bool) -> Inferred:
-        """As `infer`, wherever the answers lie."""
+        """As `infer`, on whichever device the matrices are."""
         was_training = model.training
         model.eval()
         self.buffers.begin(self._needed(model, embed))
@@ -282,8 +282,8 @@ class LayerwiseEvaluator:
         )
 
     def _renumbered(self, block: Block) -> tuple[Tensor, Block]:
-        """The nodes that a block of the whole graph is about, its destinations first, and the block
-        over them."""
+        """The nodes of a block's edges, its destinations first, and the block with these as its
+        only sources."""
         a, num_dst = block.dst_offset, block.num_dst
         if self._numbers is None:
             size, device = self._store.num_nodes, self._context.device

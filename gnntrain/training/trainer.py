@@ -67,7 +67,8 @@ class Trainer:
         config: The `trainer` keys; None: the defaults.
         context: This rank; None: the only one, on the CPU.
         listeners: Told what happens; on rank 0 only.
-        callbacks: Further hooks, called after the trainer's own; the same on all ranks.
+        callbacks: Further hooks, called after the trainer's own, but before a signal ends training;
+            the same on all ranks.
         checkpoints: Directory for `last.pt` and `best.pt`; None, also on other ranks than 0:
             nothing is written.
         checkpoint_config: The `checkpoint` keys: when to save inside an epoch.
@@ -136,11 +137,11 @@ class Trainer:
             RankProgress(),
             DivergenceGuard(),  # before anybody saves or shows a loss that is not finite
             MetricSchedule(),  # before the schedule is saved
-            StopOnSignal(StopSignal(context, listeners)),
             self._checkpointing,
             Reporting(listeners, config.log_every, every_step=not config.cuda_graph),
             EarlyStopping(config.patience),
             *callbacks,
+            StopOnSignal(StopSignal(context, listeners)),  # after all others have seen the step
         ]
 
     @property

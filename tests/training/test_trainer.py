@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import RunError
+from gnntrain.errors import Interrupted, RunError
 from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
@@ -22,9 +23,11 @@ from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
+from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -350,3 +353,29 @@ def test_ten_lines_train_a_model(tmp_path: Path) -> None:
     result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
     assert len(result.records) == 3
     assert result.best["val"]["accuracy"] >= 0
+
+
+def test_listeners_and_callbacks_see_the_step_after_which_a_signal_ends_training(
+    tmp_path: Path,
+) -> None:
+    class Asking(Callback):
+        """Asks the run to stop in the second step, and counts the steps that it sees."""
+
+        num_seen = 0
+
+        def before_step(self, trainer: Trainer) -> None:
+            if trainer.step == 2:
+                trainer.context.control.request_stop(signal.SIGTERM)
+
+        def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+            self.num_seen += 1
+
+    store, recorder, asking = stored(tmp_path / "store"), Recorder(), Asking()
+    (tmp_path / "run").mkdir()
+    trainer = make_trainer(store, listeners=(recorder,), checkpoints=tmp_path / "run", epochs=1)
+    trainer.callbacks.insert(-1, asking)
+    with pytest.raises(Interrupted):
+        trainer.fit()
+    assert load_checkpoint(tmp_path / "run" / "last.pt")["step"] == trainer.step == 2
+    assert asking.num_seen == 2
+    assert [progress.step for progress in recorder.steps] == [1, 2]
