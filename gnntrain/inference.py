@@ -1,80 +1,105 @@
-"""What the best model of a run says of the nodes of a graph: the run's own, or another one."""
+"""The outputs of a run's best model for the nodes of a graph: the run's own, or another one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from gnntrain.components import Components
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.build import (
+    all_neighbors,
+    build_buffers,
+    build_evaluator,
+    build_layerwise,
+    build_loaders,
+    build_model,
+    build_task,
+)
 from gnntrain.config import Config, from_dict
 from gnntrain.cores import available_cores
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.models import PlainModel
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import GNN
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store, prepare_store
-from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
+from gnntrain.training.evaluation import Inferred, SplitMetrics, infer_by_batch
 
-__all__ = ["BestModel", "Outputs", "infer", "load_best"]
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a run's best model says of every node of a graph.
-
-    Attributes:
-        run: The run.
-        epoch: Its best epoch.
-        store: The graph.
-        task: What the model's outputs mean.
-        logits: float32 `[num_nodes, num_outputs]` on the CPU; a large one is mapped from disk.
-        embeddings: float32 `[num_nodes, width]`, the rows that enter the model's last layer (of a
-            single layer the features, as they are stored); None: not asked for.
-    """
-
-    run: RunDirectory
-    epoch: int
-    store: Graph
-    task: Task
-    logits: Tensor
-    embeddings: Tensor | LazyFeatures | None
+__all__ = ["BestModel", "Inferred", "infer", "load_best"]
 
 
-@dataclass(frozen=True)
 class BestModel:
     """The best model of a run over a graph, ready to compute on this process alone.
 
-    Attributes:
+    Args:
         run: The run.
         epoch: Its best epoch.
+        config: Its configuration, perhaps with another data set.
+        graph: The graph to compute on.
         signature: What the model takes and gives.
-        components: The model with its weights, the graph, and what computes.
+        scratch_dir: Where activations go that do not fit in memory.
+
+    Attributes:
+        task: What the outputs mean.
+        model: With initial weights; `load_best` loads the trained ones.
     """
 
-    run: RunDirectory
-    epoch: int
-    signature: ModelSignature
-    components: Components
+    def __init__(
+        self,
+        run: RunDirectory,
+        epoch: int,
+        config: Config,
+        graph: Graph,
+        signature: ModelSignature,
+        scratch_dir: Path,
+    ) -> None:
+        self.run = run
+        self.epoch = epoch
+        self.graph = graph
+        self.signature = signature
+        use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
+        context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
+        self._config, self._context, self._scratch_dir = config, context, scratch_dir
+        self.task = build_task(config, graph, signature)
+        self.model = build_model(config, self.task, graph, context)
+        self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
-    def infer(self, *, embed: bool = False) -> Outputs:
-        """See the function `infer`."""
-        components = self.components
-        if embed and isinstance(components.model, PlainModel):
+    def evaluate(self) -> SplitMetrics:
+        """The metrics of all splits, as the `evaluation` keys describe."""
+        parts = self._config, self.task, self.model, self._loaders
+        evaluator = build_evaluator(*parts, self.graph, self._context, self._scratch_dir)
+        return evaluator.evaluate(self.model)
+
+    def infer(self, *, embed: bool = False) -> Inferred:
+        """The outputs of every node, exactly: over all in-neighbours.
+
+        Args:
+            embed: Keep the rows that enter the last layer, too.
+
+        Raises:
+            UserError: A plain PyG model has no embeddings.
+        """
+        config, context = self._config, self._context
+        if isinstance(self.model, GNN):
+            rank = self.graph, context, self._scratch_dir
+            layerwise = build_layerwise(config, self.task, self._loaders, *rank)
+            return layerwise.infer(self.model, embed=embed)
+        if embed:
             raise UserError(
-                f"model {components.config.model.name} has no embeddings that gnntrain knows of: "
+                f"model {config.model.name} has no embeddings that gnntrain knows of: "
                 "it runs as a whole.",
                 "Ask for logits, or derive the model from gnntrain.models.GNN.",
             )
-        found = components.infer(embed=embed)
-        return Outputs(
-            self.run, self.epoch, components.store, components.task, found.logits, found.embeddings
-        )
+        nodes = np.arange(self.graph.num_nodes)
+        plan = SeedPlan(nodes, config.evaluation.batch_size, shuffle=False, redraw=False)
+        loader = self._loaders.loader(plan, all_neighbors(config))
+        buffers = build_buffers(config, context, self._scratch_dir)
+        logits = buffers.matrix("logits", len(nodes), self.task.num_outputs)
+        infer_by_batch(self.model, loader, context, logits)
+        return Inferred(logits)
 
 
 def infer(
@@ -83,8 +108,8 @@ def infer(
     *,
     embed: bool = False,
     scratch_dir: Path | None = None,
-) -> Outputs:
-    """Compute what a run's best model says of every node, exactly: over all in-neighbours.
+) -> Inferred:
+    """Compute the outputs of a run's best model for every node, exactly: over all in-neighbours.
 
     Layer by layer, in chunks: beside two layers' activations, which go to disk where they are
     larger than `evaluation.memory_limit`, little is held.
@@ -96,8 +121,12 @@ def infer(
         embed: Keep the rows that enter the last layer, too.
         scratch_dir: Where activations go that are too large for memory; None: the run directory.
 
+    Returns:
+        The logits, float32 `[num_nodes, num_outputs]` on the CPU (a large matrix is mapped from
+        disk), and the embeddings if asked for.
+
     Raises:
-        UserError: The graph is not there, or is none that the model can take.
+        UserError: The graph is not there, or the model cannot take it.
     """
     return load_best(run_dir, config, scratch_dir).infer(embed=embed)
 
@@ -107,29 +136,28 @@ def load_best(
 ) -> BestModel:
     """Load a run's best model over its graph, or over another one; see `infer`."""
     run = RunDirectory.open(run_dir)
-    begun = from_dict(run.config(), saved=True)
-    config = config or begun
+    saved = from_dict(run.config(), saved=True)
+    config = config or saved
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    if config.dataset == begun.dataset:
-        store = open_run_store(run, begun.dataset).store
-        signature = ModelSignature.of(store)
+    if config.dataset == saved.dataset:
+        graph = open_run_store(run, saved.dataset).store
+        signature = ModelSignature.of(graph)
     else:
-        signature = model_signature(run, begun.dataset)
-        store = prepare_store(config.dataset, labelled=False).store
-        _refuse_other_features(store, signature)
-    use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
-    context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
+        signature = model_signature(run, saved.dataset)
+        graph = prepare_store(config.dataset, labelled=False).store
+        _refuse_other_features(graph, signature)
     torch.set_num_threads(config.distributed.threads or available_cores())
-    components = Components(config, store, context, scratch_dir or run.path, labels=signature)
-    load_weights(components.model, state, checkpoint)
-    return BestModel(run, epoch_of(state, checkpoint), signature, components)
+    epoch = epoch_of(state, checkpoint)
+    best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
+    load_weights(best.model, state, checkpoint)
+    return best
 
 
-def _refuse_other_features(store: Graph, signature: ModelSignature) -> None:
-    if store.num_features != signature.num_features:
+def _refuse_other_features(graph: Graph, signature: ModelSignature) -> None:
+    if graph.num_features != signature.num_features:
         raise UserError(
-            f"The model takes {signature.num_features} features a node; the graph {store.dataset} "
-            f"has {store.num_features}.",
+            f"The model takes {signature.num_features} features a node; the graph {graph.dataset} "
+            f"has {graph.num_features}.",
             "Give the features it was trained on, in the same order.",
         )

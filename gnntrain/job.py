@@ -1,4 +1,4 @@
-"""What the parent and the ranks of a run both know of it."""
+"""The job that the parent of a run gives its ranks, and the summary that either can write."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gnntrain.training.records import FitResult, Status, Summary
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a rank needs to know; picklable.
+    """All that a rank is told; picklable.
 
     Attributes:
         config: The resolved configuration.
         store: Directory of the graph store.
-        store_reason: How it was opened.
-        store_seconds: How long that took.
+        store_reason: How the parent opened it, for example "opened".
+        store_seconds: Seconds to open or build it.
         run: The run directory.
         started: When the run began, or went on, seconds since the epoch.
-        checkpoint: What to go on from; None: from the beginning.
-        listener: The parent to tell of the run instead of a person; None: a person.
+        checkpoint: The checkpoint to go on from; None: train from the beginning.
+        listener: A process that is told of the run; None: the console shows it.
     """
 
     config: Config
@@ -42,7 +42,7 @@ class Job:
 
 def summarize(
     job: Job,
-    store: Graph,
+    graph: Graph,
     result: FitResult,
     *,
     error: BaseException | None,
@@ -56,14 +56,14 @@ def summarize(
     config = job.config
     return Summary(
         status="pruned" if result.is_pruned and error is None else status_of(error),
-        dataset=store.dataset,
+        dataset=graph.dataset,
         model=config.model.name,
         num_parameters=num_parameters,
         world_size=world_size,
         seed=config.trainer.seed,
         epochs=len(records),
         best_epoch=result.best_epoch,
-        metric=store.metric,
+        metric=graph.metric,
         train=result.best.get("train", {}),
         val=result.best.get("val", {}),
         test=result.best.get("test", {}),
@@ -74,19 +74,19 @@ def summarize(
         seeds_per_s=_median([record.seeds_per_s for record in records]),
         peak_rss_bytes=peak_rss,
         peak_gpu_bytes=peak_gpu,
-        error=in_words(error),
+        error=error_text(error),
     )
 
 
 def status_of(error: BaseException | None) -> Status:
-    """How a run ended that `error` ended."""
+    """The status of a run that ended with `error`; None: it ended by itself."""
     if error is None:
         return "completed"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
-def in_words(error: BaseException | None) -> str | None:
-    """What a summary says of `error`; None where nothing failed."""
+def error_text(error: BaseException | None) -> str | None:
+    """The text of `error` in a summary; None for a run that did not fail."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
     return str(error) if isinstance(error, GnntrainError) else f"{type(error).__name__}: {error}"

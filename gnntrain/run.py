@@ -1,4 +1,4 @@
-"""One run from a configuration to its results: the verbs behind the command line.
+"""One run from a configuration to its results: the functions behind the commands.
 
 The parent opens the store and makes the run directory; every rank reads the resolved
 configuration and builds its own loader, model and evaluator over the shared store.
@@ -15,26 +15,23 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gnntrain.config import Config, ConfigError, Problem, from_dict
-from gnntrain.cores import available_cores
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
-from gnntrain.job import Job, in_words, status_of, summarize
+from gnntrain.job import Job, error_text, status_of, summarize
 from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.text import counted
 from gnntrain.run_store import open_run_store, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_drafts
 from gnntrain.training.records import Summary
 
 __all__ = [
     "evaluate",
-    "launch_plan",
     "prepare",
     "prepare_store",
     "refuse_untrainable",
@@ -52,21 +49,21 @@ def train(
     """Train as `config` says and return the summary, as `summary.json` holds it.
 
     Args:
-        config: What is asked for.
-        overrides: What was typed, for the record.
-        listener: A process to tell of the run, as `Channel` does, instead of a person.
+        config: The whole configuration.
+        overrides: The overrides as they were typed, for the record.
+        listener: A process that is told of the run (see `Channel`) instead of the console.
 
     Raises:
-        GnntrainError: What went wrong; what was reached is in the run directory.
+        GnntrainError: The run failed; its results so far are in the run directory.
     """
     started = time.time()
     opened = prepare_store(config.dataset)
-    plan = launch_plan(config)
+    plan = LaunchPlan.of(config)
     refuse_untrainable(config, opened.store, plan.world_size)
     run = _create(config, overrides)
     run.write_store_record(record_of(opened.store))
-    job = replace(_job(config, run, opened, started), listener=listener)
-    return _train(config, run, job, opened.store, plan)
+    job = _job(config, run, opened, started, listener)
+    return _train(run, job, opened.store, plan)
 
 
 def saved_config(run_dir: str | Path) -> dict[str, Any]:
@@ -84,36 +81,35 @@ def resume(
 
     Args:
         run_dir: The run.
-        config: What to go on with; None: what it was begun with. Where its `run` keys name another
-            directory than the run's own, the run goes on there, and this one stays as it is.
-        overrides: What was typed, for the record.
+        config: The configuration to go on with; None: the run's own. Where its `run` keys name
+            another directory, the run goes on there, and this one stays as it is.
+        overrides: The overrides as they were typed, for the record.
         listener: As for `train`.
 
     Raises:
-        GnntrainError: What went wrong; what was reached is in the run directory.
+        GnntrainError: The run failed; its results so far are in the run directory.
     """
     started = time.time()
     run = RunDirectory.open(run_dir)
-    begun = from_dict(run.config(), saved=True)
-    config = config or begun
-    plan = launch_plan(config)
+    saved = from_dict(run.config(), saved=True)
+    config = config or saved
+    plan = LaunchPlan.of(config)
     with run.held():
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
             _log.warning("%s Going on from %s.", problem.message, checkpoint.name)
         _refuse_other_batches(config, plan.world_size, state)
         opened = open_run_store(run, config.dataset)
-        if config.run != begun.run:
+        if config.run != saved.run:
             source, run = run, _create(config, overrides)
             _copy_progress(source, run)
             checkpoint = run.checkpoints / checkpoint.name
-        elif config != begun:
+        elif config != saved:
             run.note_changes(config.to_dict(), overrides)
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
-    job = _job(config, run, opened, started)
-    job = replace(job, checkpoint=checkpoint, listener=listener)
-    return _train(config, run, job, opened.store, plan)
+    job = _job(config, run, opened, started, listener, checkpoint)
+    return _train(run, job, opened.store, plan)
 
 
 def _create(config: Config, overrides: Sequence[str]) -> RunDirectory:
@@ -127,25 +123,32 @@ def _create(config: Config, overrides: Sequence[str]) -> RunDirectory:
     )
 
 
-def _job(config: Config, run: RunDirectory, opened: OpenedStore, started: float) -> Job:
-    store = opened.store.path
-    return Job(config, store, opened.reason, opened.seconds, run.path, started)
+def _job(
+    config: Config,
+    run: RunDirectory,
+    opened: OpenedStore,
+    started: float,
+    listener: Connection | None,
+    checkpoint: Path | None = None,
+) -> Job:
+    store, reason, seconds = opened.store.path, opened.reason, opened.seconds
+    return Job(config, store, reason, seconds, run.path, started, checkpoint, listener)
 
 
-def _train(
-    config: Config, run: RunDirectory, job: Job, store: StoredGraph, plan: LaunchPlan
-) -> dict[str, Any]:
-    """Start the ranks, again where they fail and may be, and see that the run has a summary."""
-    plan = replace(plan, log_dir=run.logs)
+def _train(run: RunDirectory, job: Job, graph: StoredGraph, plan: LaunchPlan) -> dict[str, Any]:
+    """Start the ranks, after failures as often as `trainer.max_restarts` allows.
+
+    However they end, the run directory gets a summary.
+    """
 
     def close(error: BaseException) -> None:
         restore_terminal()  # a rank that was killed could not
-        _close(run, job, store, plan.world_size, error)
+        _close(run, job, graph, plan.world_size, error)
 
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_drafts(run.checkpoints)  # of a process that was killed while it wrote
         try:
-            _launch(config.trainer.max_restarts, run, job, plan)
+            _launch(run, job, plan)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
             remove_stale_drafts(run.checkpoints)
@@ -154,10 +157,11 @@ def _train(
     return run.summary() or {}
 
 
-def _launch(restarts_left: int, run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
+def _launch(run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
+    restarts_left = job.config.trainer.max_restarts
     while True:
         try:
-            return launch("gnntrain.worker:train_rank", job, plan)
+            return launch("gnntrain.worker:train_rank", job, plan, run.logs)
         except (UserError, Diverged):  # they would only happen again
             raise
         except Exception as error:
@@ -175,29 +179,31 @@ def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int
         checkpoint = None
     since = "the beginning" if checkpoint is None else "the last checkpoint"
     _log.warning(
-        "%s Starting again from %s (%d more restarts).", in_words(error), since, restarts_left
+        "%s Starting again from %s (%d more restarts).", error_text(error), since, restarts_left
     )
     run.forget_summary()
     return replace(job, checkpoint=checkpoint)
 
 
 def _close(
-    run: RunDirectory, job: Job, store: StoredGraph, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
 ) -> None:
-    """Have the summary say what the parent knows: rank 0 may not have had the time, or may have
-    taken another rank's end for its own failure."""
-    told = run.summary() or _reached(run, job, store, world_size, error).to_dict()
-    told = {key: value for key, value in told.items() if key != "error"}
-    words = in_words(error)
-    told |= {"status": status_of(error)} | ({} if words is None else {"error": words})
+    """Write how the run ended into its summary, as the parent knows it.
+
+    Rank 0 may not have had the time, or may have taken another rank's end for its own failure.
+    """
+    summary = run.summary() or _reached(run, job, graph, world_size, error).to_dict()
+    summary = {key: value for key, value in summary.items() if key != "error"}
+    text = error_text(error)
+    summary |= {"status": status_of(error)} | ({} if text is None else {"error": text})
     try:
-        run.rewrite_summary(told)
+        run.rewrite_summary(summary)
     except RunError as failure:  # a full disk is not what ended the run
         _log.warning("%s", failure.message)
 
 
 def _reached(
-    run: RunDirectory, job: Job, store: StoredGraph, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
 ) -> Summary:
     """How far a run came whose rank 0 cannot say it any more."""
     try:
@@ -206,8 +212,8 @@ def _reached(
         state = {}
     return summarize(
         job,
-        store,
-        reached(run, store.metric),
+        graph,
+        reached(run, graph.metric),
         error=error,
         num_parameters=state.get("num_parameters", 0),
         world_size=world_size,
@@ -216,22 +222,24 @@ def _reached(
 
 def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
     """Another number of seeds a step would be another training."""
-    begun = state.get("global_batch_size")
-    asked = config.trainer.batch_size * world_size
-    if config.sampler.name == "full" or not isinstance(begun, int) or begun == asked:
+    saved = state.get("global_batch_size")
+    batch_size = config.trainer.batch_size * world_size
+    if config.sampler.name == "full" or not isinstance(saved, int) or saved == batch_size:
         return
     hint = None
-    if begun % world_size == 0:
-        hint = f"write trainer.batch_size={begun // world_size}"
-    ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
-    expects = f"{begun} seeds a step over all ranks, as the run was begun; {ranks} take {asked}"
+    if saved % world_size == 0:
+        hint = f"write trainer.batch_size={saved // world_size}"
+    ranks = counted(world_size, "rank")
+    expects = (
+        f"{saved} seeds a step over all ranks, as the run was begun; {ranks} take {batch_size}"
+    )
     raise ConfigError(
         [Problem("trainer.batch_size", str(config.trainer.batch_size), expects, hint)]
     )
 
 
 def _copy_progress(source: RunDirectory, target: RunDirectory) -> None:
-    """What a run that goes on in a new directory takes with it."""
+    """Copy checkpoints and metrics to the directory where the run goes on."""
     try:
         for path in source.checkpoints.glob("*.pt"):
             shutil.copyfile(path, target.checkpoints / path.name)
@@ -257,7 +265,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         "run": best.run.shown,
         "epoch": best.epoch,
         "metric": best.signature.metric,
-        "metrics": best.components.evaluator.evaluate(best.components.model),
+        "metrics": best.evaluate(),
     }
 
 
@@ -280,25 +288,16 @@ def prepare(config: Config) -> dict[str, Any]:
     }
 
 
-def launch_plan(config: Config) -> LaunchPlan:
-    """How many ranks the configuration asks for on this machine."""
-    gpus = config.trainer.gpus
-    num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
-    world_size = num_gpus or config.distributed.num_processes
-    threads = config.distributed.threads or max(1, available_cores() // world_size)
-    return LaunchPlan(world_size, num_gpus > 0, threads, config.distributed.timeout)
-
-
-def refuse_untrainable(config: Config, store: StoredGraph, world_size: int) -> None:
+def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
     """Refuse a graph or a batch size that leaves nothing to train on.
 
     Raises:
         UserError: There is no training node, or no whole batch of them.
     """
-    num_seeds = len(store.split("train"))
+    num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(
-            f"The data set {store.dataset} has no training node.", "Give a split that has some."
+            f"The data set {graph.dataset} has no training node.", "Give a split that has some."
         )
     global_batch = config.trainer.batch_size * world_size
     sampled = config.sampler.name == "neighbor"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,23 +12,24 @@ import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig
-from gnntrain.data.build import OpenedStore, PrepareOptions, open_or_build, store_name
+from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import Task
-from gnntrain.data.store import StoredGraph, StoreError
-from gnntrain.data.store_meta import digest_of
+from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.store import StoredGraph
+from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """What a model takes and gives that was trained on a graph.
+    """Inputs and outputs of a model that was trained on a graph.
 
     Attributes:
         dataset: Name of the graph's data set.
         task: Kind of labels.
-        metric: What it is judged by.
+        metric: Metric of the data set.
         num_features: Numbers it takes for a node.
         num_classes: Number of classes.
         class_names: The classes as the user's labels call them; None: 0, 1, ….
@@ -36,7 +37,7 @@ class ModelSignature:
     """
 
     dataset: str
-    task: Task
+    task: LabelKind
     metric: str
     num_features: Annotated[int, Field(ge=0)]
     num_classes: Annotated[int, Field(ge=1)]
@@ -45,7 +46,7 @@ class ModelSignature:
 
     @classmethod
     def of(cls, store: StoredGraph) -> ModelSignature:
-        """What a model learns from this graph."""
+        """The signature of a model that is trained on this graph."""
         return cls(
             store.dataset,
             store.task,
@@ -63,7 +64,7 @@ class ModelSignature:
 
 
 def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature:
-    """What the model of a run takes and gives; opens the run's graph only where it must.
+    """Inputs and outputs of a run's model; opens the run's graph only if they were not recorded.
 
     Raises:
         UserError: The run does not say, and its graph is gone.
@@ -98,12 +99,8 @@ def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedSto
 
 
 def _options(dataset: DatasetConfig) -> PrepareOptions:
-    return PrepareOptions(
-        to_undirected=dataset.to_undirected,
-        add_self_loops=dataset.add_self_loops,
-        normalize_features=dataset.normalize_features,
-        feature_dtype=dataset.feature_dtype,
-    )
+    names = [field.name for field in fields(PrepareOptions)]
+    return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
 
 def store_folder(dataset: DatasetConfig) -> Path:
@@ -121,7 +118,8 @@ def record_of(store: StoredGraph) -> StoreRecord:
     """What a run directory keeps of its graph: where it lies, and a digest of what it holds.
 
     The digest is taken over the checksums of all arrays and what they mean, not over where they
-    came from: raw files may be moved or touched. What the classes are called is not learnt.
+    came from: raw files may be moved or touched. Names of classes do not count: a model does not
+    depend on them.
     """
     meta = store.meta
     arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}

@@ -8,13 +8,21 @@ from collections.abc import Sequence
 
 import torch
 
-from gnntrain.components import Components
+from gnntrain.build import (
+    build_evaluator,
+    build_loaders,
+    build_model,
+    build_task,
+    sampler_in_words,
+)
 from gnntrain.data.dataset_warnings import dataset_warnings
+from gnntrain.data.graph import Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.build import LoaderBuilder
+from gnntrain.models import PlainModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -42,31 +50,32 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             listeners = [listener, *build_loggers(plain["logger"], run, plain)]
-        components = Components(config, StoredGraph.open(job.store, check=False), context, run.path)
-        loader = components.loader()
+        graph = StoredGraph.open(job.store, check=False)
+        task = build_task(config, graph)
+        model = build_model(config, task, graph, context)
+        loaders = build_loaders(config, task, model, graph, context)
         trainer = Trainer(
-            components.model,
-            loader,
-            components.evaluator,
-            task=components.task,
+            model,
+            loaders.training_loader(own_features=isinstance(model, PlainModel)),
+            build_evaluator(config, task, model, loaders, graph, context, run.path),
+            task=task,
             config=config.trainer,
             context=context,
             listeners=listeners,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
-            identity={"config": plain, "num_parameters": components.num_parameters},
+            identity={"config": plain},
         )
         if job.checkpoint is not None:
             trainer.load_state(load_checkpoint(job.checkpoint), job.checkpoint)
-        records = trainer.result.records
         if context.is_main:
-            restore_tables(run, records)
-        for listener in listeners:
-            listener.on_start(_info(job, components, loader, first_epoch=len(records) + 1))
-        if context.is_main:
-            for text in (*dataset_warnings(components.store), *components.task.warnings()):
+            restore_tables(run, trainer.result.records)
+            info = _info(job, run, graph, loaders, trainer)
+            for listener in listeners:
+                listener.on_start(info)
+            for text in (*dataset_warnings(graph), *task.warnings()):
                 _log.warning("%s", text)
-        _fit(trainer, listeners, run, job, components)
+        _fit(job, run, graph, trainer, listeners)
 
 
 def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
@@ -75,37 +84,34 @@ def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
 
 
 def _fit(
-    trainer: Trainer,
-    listeners: Sequence[Listener],
-    run: RunDirectory,
-    job: Job,
-    components: Components,
+    job: Job, run: RunDirectory, graph: Graph, trainer: Trainer, listeners: Sequence[Listener]
 ) -> None:
     """Train, and say how it ended, however it ends."""
+    context = trainer.context
     error: BaseException | None = None
     peak = 0
     try:
         trainer.fit()
-        peak = sum(components.context.gather(peak_resident_bytes()))
+        peak = sum(context.gather(peak_resident_bytes()))
     except BaseException as caught:
         # Where another rank failed first, this one only lost its connection to it.
         error = caught
-        if not components.context.control.stop_requested:
-            error = components.context.control.first_failure() or caught
-            if isinstance(error, KeyboardInterrupt) and components.context.control.is_abandoned:
+        if not context.control.stop_requested:
+            error = context.control.first_failure() or caught
+            if isinstance(error, KeyboardInterrupt) and context.control.is_abandoned:
                 error = RunError("Another rank failed.")
         raise
     finally:
-        if components.context.is_main:
+        if context.is_main:
             summary = summarize(
                 job,
-                components.store,
+                graph,
                 trainer.result,
                 error=error,
-                num_parameters=components.num_parameters,
-                world_size=components.context.world_size,
+                num_parameters=trainer.num_parameters,
+                world_size=context.world_size,
                 peak_rss=peak or peak_resident_bytes(),
-                peak_gpu=peak_gpu_bytes(components.context.device),
+                peak_gpu=peak_gpu_bytes(context.device),
             )
             unwritten: RunError | None = None
             try:
@@ -119,31 +125,37 @@ def _fit(
                 raise unwritten
 
 
-def _info(job: Job, components: Components, loader: Loader, *, first_epoch: int) -> RunInfo:
-    config, store, context = components.config, components.store, components.context
-    kind = "GPU" if context.device.type == "cuda" else "CPU"
-    ranks = counted(context.world_size, f"{kind} rank")
-    each = " each" if context.world_size > 1 else ""
+def _info(
+    job: Job, run: RunDirectory, graph: Graph, loaders: LoaderBuilder, trainer: Trainer
+) -> RunInfo:
+    config, plan = job.config, trainer.loader.plan
     return RunInfo(
-        dataset=store.dataset,
+        dataset=graph.dataset,
         model=config.model.name,
-        num_nodes=store.num_nodes,
-        num_edges=store.num_edges,
-        num_features=store.num_features,
-        num_classes=store.num_classes,
-        num_parameters=components.num_parameters,
-        world_size=context.world_size,
-        device=f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
-        metric=store.metric,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        num_features=graph.num_features,
+        num_classes=graph.num_classes,
+        num_parameters=trainer.num_parameters,
+        world_size=trainer.context.world_size,
+        device=_devices_in_words(trainer.context),
+        metric=graph.metric,
         store_path=str(job.store),
         store_reason=job.store_reason,
         store_seconds=job.store_seconds,
-        sampler=components.sampler_in_words(),
+        sampler=sampler_in_words(config, loaders),
         epochs=config.trainer.epochs,
-        steps_per_epoch=len(loader),
-        global_batch_size=min(loader.plan.global_batch_size, len(loader.plan.seeds)),
+        steps_per_epoch=len(trainer.loader),
+        global_batch_size=min(plan.global_batch_size, len(plan.seeds)),
         seed=config.trainer.seed,
-        run_dir=RunDirectory(job.run).shown,
-        first_epoch=first_epoch,
-        placement=components.loaders.why_placed,
+        run_dir=run.shown,
+        first_epoch=len(trainer.result.records) + 1,
+        placement=loaders.why_placed,
     )
+
+
+def _devices_in_words(context: DistributedContext) -> str:
+    kind = "GPU" if context.device.type == "cuda" else "CPU"
+    ranks = counted(context.world_size, f"{kind} rank")
+    each = " each" if context.world_size > 1 else ""
+    return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}"

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.build import GraphData, PrepareOptions, write_store
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 
 

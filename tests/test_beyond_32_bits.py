@@ -12,7 +12,8 @@ import psutil
 import pytest
 import torch
 
-from gnntrain.data.build import GraphData, PrepareOptions, _needed_bytes
+from gnntrain.data.build import _needed_bytes
+from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import whole_graph_block

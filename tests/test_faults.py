@@ -65,11 +65,11 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
         ("checkpoint", "kill"),
     )
 
-    def launch_faulty(_worker: str, job: Job, plan: LaunchPlan) -> None:
+    def launch_faulty(_worker: str, job: Job, plan: LaunchPlan, log_dir: Path) -> None:
         payload = Faults(job, faults, rank=0, counter=tmp_path / "starts")
         begun = time.monotonic()
         try:
-            launch("tests.faulty_ranks:train_with_faults", payload, plan)
+            launch("tests.faulty_ranks:train_with_faults", payload, plan, log_dir)
         finally:
             taken.append(time.monotonic() - begun)
             assert not left_behind()

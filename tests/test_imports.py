@@ -27,7 +27,7 @@ FLOORS = [
     ["tasks"],
     ["training"],
     ["reporting"],
-    ["components", "job", "run_store"],
+    ["build", "job", "run_store"],
     ["worker", "failures", "inference"],
     ["run", "results", "report"],
     ["doctor", "planning", "listing"],

@@ -55,10 +55,13 @@ class LazyFeatures:
     @property
     def device(self) -> torch.device:
         """Who reads the rows: the current GPU, where pinned rows are all there is."""
-        known = (self.nodes, self.slots, self.parts, self.rows)
-        place = next(tensor.device for tensor in known if tensor is not None)
-        is_pinned = place.type == "cpu" and torch.cuda.is_available() and self.rows.is_pinned()
-        return torch.device("cuda", torch.cuda.current_device()) if is_pinned else place
+        for given in (self.nodes, self.slots, self.parts):
+            if given is not None:
+                return given.device
+        # `is_pinned` makes a context on the GPU, also for a process that trains on the CPU.
+        has_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        is_pinned = has_cuda and self.rows.is_pinned()
+        return torch.device("cuda", torch.cuda.current_device()) if is_pinned else self.rows.device
 
     def __len__(self) -> int:
         if self.nodes is not None:

@@ -15,7 +15,7 @@ from gnntrain.data.bad_rows import Record
 from gnntrain.data.columns import from_numpy
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.npz_members import read_header
-from gnntrain.data.tables import Columns, Rows, Table, refuse_beyond_memory, unreadable
+from gnntrain.data.tables import ColumnBatch, Columns, Table, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
 _BATCH_ROWS = 1 << 20
@@ -75,7 +75,7 @@ def _load(path: Path) -> Arrays:
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
     with archive.open(info) as stream:
         read_header(stream, info.file_size)
-    with archive.open(info) as stream:
+        stream.seek(0)
         array: AnyArray = npy_format.read_array(stream, allow_pickle=False)
         return array
 
@@ -137,12 +137,15 @@ class ArrayTable(Table):
         self.matrix = matrix
         self.names = (*columns, *map(str, range(0 if matrix is None else matrix.shape[1])))
 
-    def batches(self, columns: Columns) -> Iterator[Rows]:
+    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:  # noqa: ARG002
         for start in range(0, self._num_rows, _BATCH_ROWS):
             end = min(start + _BATCH_ROWS, self._num_rows)
             arrays = enumerate(self._columns)
-            found = {place: from_numpy(array[start:end]) for place, array in arrays}
-            yield self.to_rows(columns, found, np.arange(start, end), end)
+            yield (
+                {place: from_numpy(array[start:end]) for place, array in arrays},
+                np.arange(start, end),
+                end,
+            )
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []

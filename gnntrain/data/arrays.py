@@ -6,12 +6,11 @@ import os
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from gnntrain.data.checks import bad_graph, feature_problem
+from gnntrain.data.checks import bad_graph, feature_problems
 from gnntrain.data.graph import AnyArray, Float32Array, GraphData, PrepareOptions
 from gnntrain.data.store_meta import ArrayMeta
 
@@ -70,25 +69,19 @@ class ArrayWriter:
     def __enter__(self) -> ArrayWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """An npy header (version 1.0) of exactly `HEADER_BYTES`, whatever the shape."""
+    """An npy header (version 1.0); NumPy pads it to one length, whatever the number of rows."""
     buffer = BytesIO()
     entry = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, entry)
-    text = buffer.getvalue().rstrip(b" \n")
-    if len(text) >= HEADER_BYTES:
+    header = buffer.getvalue()
+    if len(header) != HEADER_BYTES:
         raise ValueError(f"an npy header for {dtype} {shape} does not fit")
-    length = HEADER_BYTES - 10
-    return text[:8] + length.to_bytes(2, "little") + text[10:].ljust(length - 1) + b"\n"
+    return header
 
 
 def stored_feature_dtype(options: PrepareOptions) -> np.dtype[Any]:
@@ -102,16 +95,15 @@ def prepared_features(data: GraphData, options: PrepareOptions) -> Iterator[AnyA
     if options.normalize_features:
         lowest = min((float(rows.min()) for _, rows in _chunks(data) if rows.size), default=0.0)
     for start, rows in _chunks(data):
-        problem = feature_problem(rows, start)
-        if problem is None:
-            with np.errstate(over="ignore"):
-                values = rows.astype(np.float32, copy=False)
-                if options.normalize_features:
-                    values = _row_normalized(values, lowest)
-                stored = _encoded(values, options.feature_dtype)
-            problem = _overflow_problem(rows, stored, start, options.feature_dtype)
-        if problem is not None:
-            raise bad_graph(data.dataset, [problem])
+        problems = list(feature_problems(rows, start))
+        with np.errstate(over="ignore"):
+            values = rows.astype(np.float32, copy=False)
+            if options.normalize_features:
+                values = _row_normalized(values, lowest)
+            stored = _encoded(values, options.feature_dtype)
+        problems = problems or list(_overflow_problems(rows, stored, start, options.feature_dtype))
+        if problems:
+            raise bad_graph(data.dataset, problems)
         yield stored
 
 
@@ -141,31 +133,25 @@ def _row_normalized(values: Float32Array, lowest: float) -> Float32Array:
 
 
 def _encoded(values: Float32Array, dtype: str) -> AnyArray:
-    if dtype == "bfloat16":
-        return bfloat16_bits(values)
-    return values.astype(dtype, copy=False)
+    if dtype != "bfloat16":
+        return values.astype(dtype, copy=False)
+    import torch  # rounds to nearest even
+
+    bits: AnyArray = torch.tensor(values).bfloat16().view(torch.uint16).numpy()
+    return bits
 
 
-def bfloat16_bits(values: Float32Array) -> AnyArray:
-    """The upper half of each float32, rounded to nearest even, as uint16."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    odd = (bits >> np.uint32(16)) & np.uint32(1)
-    odd += np.uint32(0x7FFF)
-    odd += bits
-    odd >>= np.uint32(16)
-    return odd.astype(np.uint16)
-
-
-def _overflow_problem(given: AnyArray, stored: AnyArray, start: int, dtype: str) -> str | None:
+def _overflow_problems(
+    given: AnyArray, stored: AnyArray, first_node: int, dtype: str
+) -> Iterator[str]:
     if dtype == "bfloat16":
         infinite = (stored & np.uint16(0x7FFF)) == np.uint16(0x7F80)
     else:
         infinite = np.isinf(stored)
-    if not infinite.any():
-        return None
     bad = np.argwhere(infinite)
-    node, column = bad[0].tolist()
-    return (
-        f"{len(bad)} features do not fit in {dtype} "
-        f"(first: {given[node, column]} at node {start + node}, column {column})"
-    )
+    if len(bad):
+        node, column = bad[0].tolist()
+        yield (
+            f"{len(bad)} features do not fit in {dtype} "
+            f"(first: {given[node, column]} at node {first_node + node}, column {column})"
+        )

@@ -6,12 +6,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gnntrain.data.graph import Int64Array
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.data.tables import Table
 
 NUM_SHOWN = 10
 
@@ -21,24 +24,12 @@ Record = Sequence[str]
 _logger = logging.getLogger("gnntrain")
 
 
-class RowSource(Protocol):
-    """A file whose rows can be looked up again, for a message about them (see `Table`)."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def unit(self) -> str: ...
-
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]: ...
-
-
 class BadRows:
     """Collects bad rows over several files.
 
     Args:
-        policy: "error": `settle` raises with the first rows and the total. "skip": the rows
-            are left out and `settle` warns with the same report.
+        policy: "error": `report` raises with the first rows and the total. "skip": the rows
+            are left out and `report` warns with the same text.
     """
 
     def __init__(self, policy: Literal["error", "skip"]) -> None:
@@ -49,7 +40,7 @@ class BadRows:
 
     def add(
         self,
-        source: RowSource,
+        source: Table,
         rows: Int64Array,
         reason: Callable[[Record], str],
         hint: str = "",
@@ -67,7 +58,7 @@ class BadRows:
         if hint:
             self._hints[hint] = None
 
-    def settle(self) -> None:
+    def report(self) -> None:
         """Report what was added so far, if anything.
 
         Raises:

@@ -22,18 +22,8 @@ from gnntrain.data.arrays import (
     stored_feature_dtype,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm, index_dtype
-from gnntrain.data.graph import (
-    JSON,
-    SPLITS,
-    AnyArray,
-    FeatureRows,
-    GraphData,
-    Int64Array,
-    IntArray,
-    PrepareOptions,
-    Task,
-)
+from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm
+from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import checksums, write_seal
 from gnntrain.data.store_meta import (
@@ -51,29 +41,14 @@ from gnntrain.data.store_meta import (
     read_meta,
 )
 from gnntrain.data.store_place import (
+    clear_place,
     disk_errors,
     disk_full,
     free_bytes,
     locked,
     move_into_place,
-    refuse_foreign,
-    remove_leftovers,
     temporary_sibling,
 )
-
-__all__ = [
-    "JSON",
-    "FeatureRows",
-    "GraphData",
-    "Int64Array",
-    "IntArray",
-    "OpenedStore",
-    "PrepareOptions",
-    "Task",
-    "open_or_build",
-    "store_name",
-    "write_store",
-]
 
 
 @dataclass(frozen=True)
@@ -134,8 +109,7 @@ def open_or_build(
         if store is not None:
             reason = "opened: another process has just built it"
             return OpenedStore(store, False, reason, time.perf_counter() - begin)
-        refuse_foreign(path)
-        remove_leftovers(path.parent, path.name)
+        clear_place(path)
         store = _write(path, builder(), options, identity)
     return OpenedStore(store, True, problem, time.perf_counter() - begin)
 
@@ -153,8 +127,7 @@ def write_store(
     """
     path = Path(path).absolute()
     with locked(path):
-        refuse_foreign(path)
-        remove_leftovers(path.parent, path.name)
+        clear_place(path)
         return _write(path, data, options, identity)
 
 

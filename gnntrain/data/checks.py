@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 
-from gnntrain.data.csc import CHUNK_EDGES
 from gnntrain.data.graph import SPLITS, AnyArray, GraphData, IntArray
 from gnntrain.errors import UserError
 from gnntrain.metrics import LABEL_KINDS, metrics_for
@@ -18,7 +20,7 @@ _CHUNK_VALUES = 1 << 20
 def check_graph(data: GraphData) -> None:
     """Raise one `UserError` that names everything wrong with `data`.
 
-    Features that are streamed are checked as they are written, by `feature_problem`.
+    Features that are streamed are checked as they are written, by `feature_problems`.
     """
     problems = list(_find_problems(data))
     if problems:
@@ -33,18 +35,43 @@ def bad_graph(dataset: str, problems: list[str]) -> UserError:
     )
 
 
-def feature_problem(rows: AnyArray, first_node: int) -> str | None:
+def feature_problems(rows: AnyArray, first_node: int = 0) -> Iterator[str]:
     """What is wrong with the features of the nodes from `first_node` on, if anything."""
-    if rows.dtype.kind in "biu" or np.isfinite(np.sum(rows, dtype=np.float64)):
-        return None
-    bad = np.argwhere(~np.isfinite(rows))
-    if len(bad) == 0:
-        return None
-    shown = ", ".join(
-        f"{rows[node, column]} at node {first_node + node}, column {column}"
-        for node, column in bad[:_NUM_SHOWN].tolist()
-    )
-    return f"{len(bad)} features are not finite (first: {shown})"
+    yield from wrong_values(rows, _is_not_finite, "features are not finite", "node", first_node)
+
+
+def wrong_values(
+    values: AnyArray,
+    is_wrong: Callable[[AnyArray], AnyArray],
+    problem: str,
+    row_name: str,
+    first_row: int = 0,
+) -> Iterator[str]:
+    """A sentence with the number of wrong values and the first of them, if there are any.
+
+    Args:
+        values: `[num_rows]` or `[num_rows, num_columns]`.
+        is_wrong: Bool of the same shape, from some MiB of `values` at a time.
+        problem: What is wrong with them.
+        row_name: What a row is called.
+        first_row: Number of the first row.
+    """
+    num_wrong, shown = 0, list[str]()
+    step = max(1, _CHUNK_VALUES // max(1, math.prod(values.shape[1:])))
+    for start in range(0, len(values), step):
+        chunk = values[start : start + step]
+        wrong = np.argwhere(is_wrong(chunk))
+        num_wrong += len(wrong)
+        for row, *column in wrong[: _NUM_SHOWN - len(shown)].tolist():
+            where = f"{row_name} {first_row + start + row}"
+            where += f", column {column[0]}" if column else ""
+            shown.append(f"{chunk[row, *column]} at {where}")
+    if num_wrong:
+        yield f"{num_wrong} {problem} (first: {_listed(shown, num_wrong)})"
+
+
+def _is_not_finite(values: AnyArray) -> AnyArray:
+    return ~np.isfinite(values)
 
 
 def _find_problems(data: GraphData) -> Iterator[str]:
@@ -67,17 +94,15 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     yield from _label_problems(data)
     yield from _split_problems(data)
     yield from _array_feature_problems(data)
-    if data.node_ids is not None:
-        if data.node_ids.shape != (data.num_nodes,):
-            yield f"node_ids has shape {list(data.node_ids.shape)}, expected [{data.num_nodes}]"
-        if data.node_ids.dtype.kind not in "iS":
-            yield f"node_ids is {data.node_ids.dtype}, expected int64 or bytes"
-    names = data.class_names
-    if names is not None and (names.shape != (data.num_classes,) or names.dtype.kind not in "iS"):
-        yield (
-            f"class_names is {names.dtype} {list(names.shape)}, "
-            f"expected int64 or bytes [{data.num_classes}]"
-        )
+    yield from _name_problems("node_ids", data.node_ids, data.num_nodes)
+    yield from _name_problems("class_names", data.class_names, data.num_classes)
+
+
+def _name_problems(name: str, array: AnyArray | None, length: int) -> Iterator[str]:
+    if array is not None and array.shape != (length,):
+        yield f"{name} has shape {list(array.shape)}, expected [{length}]"
+    if array is not None and array.dtype.kind not in "iS":
+        yield f"{name} is {array.dtype}, expected int64 or bytes"
 
 
 def _edge_problems(data: GraphData) -> Iterator[str]:
@@ -90,50 +115,43 @@ def _edge_problems(data: GraphData) -> Iterator[str]:
             yield f"{name} is {ids.dtype}, expected integers"
         else:
             yield from _range_problems(f"edge ends in {name}", "edge", ids, data.num_nodes)
-    if weight is None:
-        return
-    if weight.shape != src.shape:
+    if weight is not None and weight.shape != src.shape:
         yield f"edge_weight has shape {list(weight.shape)}, expected {list(src.shape)}"
-        return
-    bad = _Offenders()
-    for start in range(0, len(weight), CHUNK_EDGES):
-        part = weight[start : start + CHUNK_EDGES]
-        if not np.isfinite(np.sum(part, dtype=np.float64)):
-            bad.add(part, ~np.isfinite(part), start)
-    if bad.num:
-        yield f"{bad.num} edge weights are not finite (first: {bad.shown('edge')})"
+    elif weight is not None:
+        yield from wrong_values(weight, _is_not_finite, "edge weights are not finite", "edge")
 
 
 def _label_problems(data: GraphData) -> Iterator[str]:
-    labels = data.labels
+    labels, num_classes = data.labels, data.num_classes
     multilabel = data.task == "multilabel"
-    shape = (data.num_nodes, data.num_classes) if multilabel else (data.num_nodes,)
+    shape = (data.num_nodes, num_classes) if multilabel else (data.num_nodes,)
     if labels.shape != shape:
         yield f"labels has shape {list(labels.shape)}, expected {list(shape)}"
-        return
-    if labels.dtype.kind not in "biuf":
+    elif labels.dtype.kind not in "biuf":
         yield f"labels is {labels.dtype}, expected integers"
-        return
-    bad = _Offenders()
-    step = max(1, _CHUNK_VALUES // (data.num_classes if multilabel else 1))
-    for start in range(0, data.num_nodes, step):
-        part = labels[start : start + step]
-        if multilabel:
-            bad.add(part, (part != 0) & (part != 1), start)
-            continue
-        unlabelled = (part == -1) | (part != part)
-        whole = part == np.floor(part) if part.dtype.kind == "f" else True
-        bad.add(part, ~unlabelled & ~(whole & (part >= 0) & (part < data.num_classes)), start)
-    if bad.num:
-        expected = "0 or 1" if multilabel else f"0 … {data.num_classes - 1}, or −1 for none"
-        yield f"{bad.num} labels are not {expected} (first: {bad.shown('node')})"
+    elif multilabel:
+        yield from wrong_values(
+            labels, lambda rows: (rows != 0) & (rows != 1), "labels are not 0 or 1", "node"
+        )
+    else:
+        problem = f"labels are not 0 … {num_classes - 1}, or −1 for none"
+        yield from wrong_values(labels, partial(_is_no_class, num_classes), problem, "node")
+
+
+def _is_no_class(num_classes: int, labels: AnyArray) -> AnyArray:
+    is_class = (labels >= 0) & (labels < num_classes) & (labels == np.floor(labels))
+    return np.asarray(~(is_class | _is_unlabelled(labels)))
+
+
+def _is_unlabelled(labels: AnyArray) -> AnyArray:
+    return np.asarray((labels == -1) | (labels != labels))
 
 
 def _split_problems(data: GraphData) -> Iterator[str]:
     if sorted(data.splits) != sorted(SPLITS):
         yield f"splits are {', '.join(map(repr, data.splits))}, expected {', '.join(SPLITS)}"
         return
-    usable: list[tuple[str, IntArray]] = []
+    usable: dict[str, IntArray] = {}
     for name in SPLITS:
         ids = np.asarray(data.splits[name])
         if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
@@ -145,40 +163,32 @@ def _split_problems(data: GraphData) -> Iterator[str]:
         ]
         yield from problems
         if not problems:
-            usable.append((name, ids))
+            usable[name] = ids
             yield from _unlabelled_problems(data, name, ids)
     if data.labelled and len(data.splits["train"]) == 0:
         yield "split train is empty"
-    yield from _overlap_problems(usable, data.num_nodes)
+    for one, other in combinations(usable, 2):
+        common = np.intersect1d(usable[one], usable[other])
+        if len(common):
+            first = _listed(common, len(common))
+            yield f"splits {one} and {other} share {len(common)} nodes (first: {first})"
 
 
 def _duplicate_problems(name: str, ids: IntArray) -> Iterator[str]:
     unique, counts = np.unique(ids, return_counts=True)
     repeated = unique[counts > 1]
     if len(repeated):
-        yield f"split {name} repeats {len(repeated)} nodes (first: {_listed(repeated)})"
+        first = _listed(repeated, len(repeated))
+        yield f"split {name} repeats {len(repeated)} nodes (first: {first})"
 
 
 def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[str]:
     if data.task == "multilabel" or data.labels.shape != (data.num_nodes,) or len(ids) == 0:
         return
-    labels = data.labels[ids]
-    bare = ids[(labels == -1) | (labels != labels)]
+    bare = ids[_is_unlabelled(data.labels[ids])]
     if len(bare):
-        yield f"{len(bare)} nodes of split {name} have no label (first: {_listed(bare)})"
-
-
-def _overlap_problems(splits: list[tuple[str, IntArray]], num_nodes: int) -> Iterator[str]:
-    for position, (name, ids) in enumerate(splits):
-        member = np.zeros(num_nodes, dtype=np.bool_)
-        member[ids.astype(np.int64)] = True
-        for other_name, other in splits[position + 1 :]:
-            common = other[member[other.astype(np.int64)]]
-            if len(common):
-                yield (
-                    f"splits {name} and {other_name} share {len(common)} nodes "
-                    f"(first: {_listed(np.sort(common))})"
-                )
+        first = _listed(bare, len(bare))
+        yield f"{len(bare)} nodes of split {name} have no label (first: {first})"
 
 
 def _array_feature_problems(data: GraphData) -> Iterator[str]:
@@ -187,55 +197,17 @@ def _array_feature_problems(data: GraphData) -> Iterator[str]:
         return
     if features.ndim != 2 or len(features) != data.num_nodes:
         yield f"features has shape {list(features.shape)}, expected [{data.num_nodes}, …]"
-        return
-    if features.dtype.kind not in "biuf":
+    elif features.dtype.kind not in "biuf":
         yield f"features is {features.dtype}, expected numbers"
-        return
-    bad = _Offenders()
-    step = max(1, _CHUNK_VALUES // max(1, features.shape[1]))
-    for start in range(0, data.num_nodes, step):
-        rows = features[start : start + step]
-        if rows.dtype.kind == "f" and not np.isfinite(np.sum(rows, dtype=np.float64)):
-            bad.add(rows, ~np.isfinite(rows), start)
-    if bad.num:
-        yield f"{bad.num} features are not finite (first: {bad.shown('node')})"
+    else:
+        yield from feature_problems(features)
 
 
 def _range_problems(what: str, place: str, ids: IntArray, num_nodes: int) -> Iterator[str]:
-    bad = _Offenders()
-    for start in range(0, len(ids), CHUNK_EDGES):
-        part = ids[start : start + CHUNK_EDGES]
-        if part.min() < 0 or part.max() >= num_nodes:
-            bad.add(part, (part < 0) | (part >= num_nodes), start)
-    if bad.num:
-        yield (f"{bad.num} {what} are not node ids 0 … {num_nodes - 1} (first: {bad.shown(place)})")
+    problem = f"{what} are not node ids 0 … {num_nodes - 1}"
+    yield from wrong_values(ids, lambda ids: (ids < 0) | (ids >= num_nodes), problem, place)
 
 
-def _listed(ids: IntArray) -> str:
-    more = ", …" if len(ids) > _NUM_SHOWN else ""
-    return ", ".join(str(node) for node in ids[:_NUM_SHOWN].tolist()) + more
-
-
-class _Offenders:
-    """Counts wrong values over several chunks and remembers the first ones."""
-
-    def __init__(self) -> None:
-        self.num = 0
-        self._first: list[tuple[int, ...]] = []
-        self._values: list[object] = []
-
-    def add(self, values: AnyArray, wrong: AnyArray, start: int) -> None:
-        num = int(np.count_nonzero(wrong))
-        if num == 0:
-            return
-        self.num += num
-        for place in np.argwhere(wrong)[: _NUM_SHOWN - len(self._first)].tolist():
-            self._first.append((start + place[0], *place[1:]))
-            self._values.append(values[tuple(place)].item())
-
-    def shown(self, what: str) -> str:
-        parts = [
-            f"{value} at {what} {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "")
-            for place, value in zip(self._first, self._values, strict=True)
-        ]
-        return ", ".join(parts) + (", …" if self.num > len(parts) else "")
+def _listed(values: AnyArray | list[str], num_values: int) -> str:
+    first = ", ".join(map(str, values[:_NUM_SHOWN]))
+    return first + (", …" if num_values > _NUM_SHOWN else "")

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.cores import available_cores
-from gnntrain.data.graph import Edges, Float32Array, Int64Array, IntArray
+from gnntrain.data.graph import Edges, Float32Array, Int64Array, IntArray, index_dtype
 from gnntrain.jit import jit
 
 Float64Array = npt.NDArray[np.float64]
@@ -27,11 +27,6 @@ CHUNK_EDGES = 1 << 20
 MIN_BLOCK_EDGES = 1 << 20
 NUM_BLOCKS = 32
 MAX_THREADS = 4
-
-
-def index_dtype(num_nodes: int) -> np.dtype[Any]:
-    """The smaller of int32 and int64 that holds every node id."""
-    return np.dtype(np.int32 if num_nodes - 1 <= np.iinfo(np.int32).max else np.int64)
 
 
 @dataclass(frozen=True, slots=True)

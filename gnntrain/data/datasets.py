@@ -14,7 +14,7 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.ogb_data import OGBBuilder
-from gnntrain.data.pyg_data import PyGBuilder, from_pyg
+from gnntrain.data.pyg_data import PyGBuilder
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
@@ -40,18 +40,18 @@ class SyntheticBuilder:
     """Builds a random graph."""
 
     def __init__(self, config: SyntheticConfig) -> None:
-        self._name = config.name
-        self._options = config.model_dump(exclude=set(DatasetConfig.model_fields))
+        self._config = config
 
     def identity(self) -> dict[str, JSON]:
         """The graph's sizes, shares and seed."""
-        return {"dataset": self._name, **self._options}
+        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return {"dataset": self._config.name, **options}
 
     def build(self) -> GraphData:
         """Generate the graph."""
         from gnntrain.data.synthetic import synthetic_graph
 
-        return replace(synthetic_graph(**self._options), dataset=self._name)
+        return synthetic_graph(self._config)
 
 
 class PackageBuilder:
@@ -87,6 +87,8 @@ class PackageBuilder:
             made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
+                from gnntrain.data.pyg_graph import from_pyg
+
                 graph = from_pyg(graph, name, split=self._config.split)
         except UserError:
             raise

@@ -12,11 +12,11 @@ from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import is_finite
 from gnntrain.data.file_columns import edge_columns, feature_columns
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
-from gnntrain.data.graph import AnyArray, GraphData, Task
+from gnntrain.data.graph import AnyArray, GraphData, index_dtype
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
-from gnntrain.metrics import DEFAULT_METRICS, metrics_for
+from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -50,7 +50,7 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
     src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
-    bad.settle()
+    bad.report()
     return GraphData(
         dataset="files",
         num_nodes=index.num_nodes,
@@ -69,7 +69,7 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
     )
 
 
-def _metric(asked: str, task: Task) -> str:
+def _metric(asked: str, task: LabelKind) -> str:
     if asked == "auto":
         return DEFAULT_METRICS[task]
     if asked not in metrics_for(task):
@@ -102,8 +102,8 @@ def _read_nodes(columns: Columns, bad: BadRows) -> Rows:
     strict = bad if "id" in nodes.columns else BadRows("error")
     names = columns.names_of_numbers
     nodes = nodes.drop(~is_finite(nodes.matrix), strict, lambda row: _not_finite(row, names))
-    strict.settle()
-    bad.settle()
+    strict.report()
+    bad.report()
     if "id" not in nodes.columns and len(nodes) < nodes.end:
         raise UserError(
             f"{path} has bad rows and no node ids.",
@@ -143,7 +143,7 @@ def _read_edges(
     def wrong_weight(record: Record) -> str:
         return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
 
-    dtype = np.int32 if index.num_nodes <= np.iinfo(np.int32).max else np.int64
+    dtype = index_dtype(index.num_nodes)
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
     for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):

@@ -1,4 +1,4 @@
-"""What a user's files say is to be predicted, and on which nodes."""
+"""Labels and splits from a user's files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from gnntrain.data.array_files import ArrayTable, load_arrays, pick
 from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import TEXT, BoolArray
 from gnntrain.data.file_columns import is_array_file, label_columns, split_columns
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, Task
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.node_index import NodeIndex, utf8
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -58,20 +59,20 @@ class Targets:
 
     labels: AnyArray
     num_classes: int
-    task: Task
+    task: LabelKind
     labelled: BoolArray
     rows: Rows
     class_names: AnyArray | None = None
 
 
 def no_targets(rows: Rows, index: NodeIndex) -> Targets:
-    """Of a graph that nothing is to be learnt from: no node has a label."""
+    """Targets of a graph to predict on only: no node has a label."""
     labels = np.full(index.num_nodes, -1, np.int32)
     return Targets(labels, 1, "multiclass", labels >= 0, rows)
 
 
 def no_splits() -> dict[str, Int64Array]:
-    """Of a graph that nothing is to be learnt from."""
+    """Splits of a graph to predict on only: they are empty."""
     return {name: np.empty(0, np.int64) for name in SPLITS}
 
 
@@ -113,7 +114,7 @@ def _classes(
     labels = np.full(index.num_nodes, -1, np.int32)
     labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
-        bad.settle()  # bad rows may be why
+        bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
     return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes))
 
@@ -141,7 +142,7 @@ def _is_no_class(column: pa.Array) -> BoolArray:
     return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
 
 
-def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> Task:
+def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> LabelKind:
     few = {0: "no label", 1: "only one label"}
     number = few.get(num_classes, f"{num_classes} different labels")
     found = f"{rows.path} has {number}"

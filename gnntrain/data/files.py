@@ -14,27 +14,12 @@ its file, line and reason; `dataset.bad_rows` says whether that is an error.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.errors import UserError
 
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
-
 _ROLES = ("edges", "features", "labels", "split")
-_OPTIONS = (
-    "header",
-    "source_column",
-    "target_column",
-    "weight_column",
-    "id_column",
-    "label_column",
-    "split_column",
-    "task",
-    "metric",
-    "bad_rows",
-)
 # What is kept of the same files; raised when it grows. 2: the classes' names.
 _READING = 2
 _MISSING_HINTS = {
@@ -74,12 +59,12 @@ class FilesBuilder:
         files: dict[str, JSON] = {
             role: _stamp(role, path) for role, path in self._paths.items() if role in roles
         }
-        options: dict[str, JSON] = {name: getattr(self.config, name) for name in _OPTIONS}
+        options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *_ROLES})
         identity: dict[str, JSON] = {"dataset": "files", "files": files, "options": options}
-        if self._labelled:
-            return identity | {"reading": _READING}
-        elsewhere = [role for role in ("labels", "split") if role in self._paths]
-        return identity | {"reading": _READING, "unread": list[JSON](elsewhere)}
+        identity["reading"] = _READING
+        if not self._labelled:
+            identity["unread"] = [role for role in ("labels", "split") if role in self._paths]
+        return identity
 
     def build(self) -> GraphData:
         """Read the files.

@@ -24,7 +24,6 @@ IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-Task = LabelKind
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
@@ -49,7 +48,7 @@ class Nodes:
         features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits.
         feature_dtype: Which of the three.
         labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
-            `[num_nodes, num_classes]`; None where nothing is to be learnt of these nodes.
+            `[num_nodes, num_classes]`; None for nodes without labels.
         splits: Node ids of "train", "val" and "test", int64, ascending, each once.
         ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
     """
@@ -107,10 +106,10 @@ class Graph:
 
     nodes: Mapping[NodeType, Nodes]
     edges: Mapping[EdgeType, Edges]
-    dataset: str
-    task: Task
-    metric: str
-    num_classes: int
+    dataset: str = "graph"
+    task: LabelKind = "multiclass"
+    metric: str = "accuracy"
+    num_classes: int = 1
     class_names: list[str] | list[int] | None = None
     ogb_name: str | None = None
 
@@ -204,6 +203,11 @@ def _only(entries: Mapping[Any, _Entry], what: str) -> _Entry:
     return entry
 
 
+def index_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The smaller of int32 and int64 that holds every node id."""
+    return np.dtype(np.int32 if num_nodes - 1 <= np.iinfo(np.int32).max else np.int64)
+
+
 @runtime_checkable
 class FeatureRows(Protocol):
     """Features that are read or generated a range of nodes at a time, never held as a whole."""
@@ -241,7 +245,7 @@ class GraphData:
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         class_names: The classes in the user's words (where a node has several labels: the labels),
             int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
-        labelled: False for a graph that nothing is to be learnt from: it needs no training node.
+        labelled: False for a graph to predict on only: it needs no training node.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
         ogb_name: Name of the OGB evaluator to use, if any.
     """
@@ -252,7 +256,7 @@ class GraphData:
     dst: IntArray
     labels: AnyArray
     num_classes: int
-    task: Task
+    task: LabelKind
     splits: Mapping[str, IntArray]
     features: AnyArray | FeatureRows | None
     symmetric: bool = False

@@ -9,74 +9,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array, IntArray
+from gnntrain.data.graph import SPLITS, AnyArray, GraphData, index_dtype
 from gnntrain.data.npz_members import open_member
-from gnntrain.data.targets import smallest_int
+from gnntrain.data.targets import labelled_graph, smallest_int
 
 
-@dataclass(frozen=True)
-class RawGraph:
-    """What the files hold.
-
-    Attributes:
-        src: Source node of each edge.
-        dst: Destination node of each edge.
-        features: `[num_nodes, num_features]`, mapped or streamed.
-        labels: int64 `[num_nodes]`, −1 without a label; or uint8 `[num_nodes, num_classes]`.
-        splits: Sorted node ids of "train", "val" and "test".
-    """
-
-    src: IntArray
-    dst: IntArray
-    features: AnyArray | FeatureRows
-    labels: AnyArray
-    splits: dict[str, Int64Array]
-
-
-def read_reddit(raw_dir: Path) -> RawGraph:
+def read_reddit(raw_dir: Path, dataset: str) -> GraphData:
     """Reddit (Hamilton et al., 2017): one archive of nodes, one SciPy matrix of edges."""
     with np.load(raw_dir / "reddit_data.npz", allow_pickle=False) as nodes:
         labels, node_types = nodes["label"].astype(np.int64), nodes["node_types"]
     with np.load(raw_dir / "reddit_graph.npz", allow_pickle=False) as edges:
         src = smallest_int(edges["row"], len(labels))
         dst = smallest_int(edges["col"], len(labels))
-    return RawGraph(
-        src,
-        dst,
-        open_member(raw_dir / "reddit_data.npz", "feature"),
-        labels,
-        {
-            name: np.flatnonzero(node_types == code)
-            for code, name in enumerate(("train", "val", "test"), start=1)
-        },
-    )
+    splits = {name: np.flatnonzero(node_types == code) for code, name in enumerate(SPLITS, start=1)}
+    features = open_member(raw_dir / "reddit_data.npz", "feature")
+    return labelled_graph(dataset, src, dst, labels, splits, features)
 
 
-def read_graph_saint(raw_dir: Path) -> RawGraph:
+def read_graph_saint(raw_dir: Path, dataset: str) -> GraphData:
     """Flickr, Yelp, AmazonProducts and Reddit2 in the form of Zeng et al. (2020)."""
     features = np.load(raw_dir / "feats.npy", mmap_mode="r", allow_pickle=False)
     num_nodes = len(features)
     with np.load(raw_dir / "adj_full.npz", allow_pickle=False) as adjacency:
         dst = smallest_int(adjacency["indices"], num_nodes)
         degree = np.diff(adjacency["indptr"])
-    src = np.repeat(smallest_int(np.arange(num_nodes), num_nodes), degree)
+    src = np.repeat(np.arange(num_nodes, dtype=index_dtype(num_nodes)), degree)
+    labels = _labels(json.loads((raw_dir / "class_map.json").read_bytes()), num_nodes)
     role = json.loads((raw_dir / "role.json").read_bytes())
-    return RawGraph(
-        src,
-        dst,
-        features,
-        _labels(json.loads((raw_dir / "class_map.json").read_bytes()), num_nodes),
-        {
-            name: np.sort(np.array(role[key], np.int64))
-            for name, key in (("train", "tr"), ("val", "va"), ("test", "te"))
-        },
-    )
+    splits = {name: np.sort(np.array(role[name[:2]], np.int64)) for name in SPLITS}
+    return labelled_graph(dataset, src, dst, labels, splits, features)
 
 
 def _labels(class_map: Mapping[str, Any], num_nodes: int) -> AnyArray:
@@ -91,7 +57,7 @@ def _labels(class_map: Mapping[str, Any], num_nodes: int) -> AnyArray:
     return labels
 
 
-LARGE_READERS: Mapping[str, Callable[[Path], RawGraph]] = {
+LARGE_READERS: Mapping[str, Callable[[Path, str], GraphData]] = {
     "Reddit": read_reddit,
     "Reddit2": read_graph_saint,
     "Flickr": read_graph_saint,

@@ -62,7 +62,7 @@ def _ids(path: Path) -> pa.Array:
     bad = BadRows("error")
     rows = id_column(path, bad).read()
     try:
-        bad.settle()
+        bad.report()
     except UserError as error:
         message = error.message.removeprefix("dataset=files: ")
         raise UserError(message, "Correct them: a row for each node.") from None

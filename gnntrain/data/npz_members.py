@@ -20,7 +20,6 @@ from numpy.lib import format as npy_format
 from gnntrain.data.graph import AnyArray
 
 _LOCAL_HEADER_BYTES = 30
-_SKIP_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
             header = _row_header(stream)
             header_bytes = stream.tell()
     if info.compress_type != zipfile.ZIP_STORED:
-        return StreamedRows(path, info.filename, header)
+        return StreamedRows(path, info.filename)
     return np.memmap(
         path,
         header.dtype,
@@ -120,13 +119,14 @@ class StreamedRows:
         dtype: Its type.
     """
 
-    def __init__(self, path: Path, member: str, header: Header) -> None:
+    def __init__(self, path: Path, member: str) -> None:
+        self._name = f"{member} in {path}"
+        archive = zipfile.ZipFile(path)
+        self._stream = archive.open(member)
+        header = _row_header(self._stream)
         if header.fortran_order and len(header.shape) == 2:
             raise ValueError("it is compressed and in Fortran order")
-        self._path = path
-        self._member = member
-        self._stream: IO[bytes] | None = None
-        self._position = 0
+        self._header_bytes = self._stream.tell()
         self.shape = header.shape
         self.dtype = header.dtype
 
@@ -142,32 +142,8 @@ class StreamedRows:
 
     def values(self, start: int, stop: int) -> AnyArray:
         """Values `start` up to `stop` of the array as if it had one dimension."""
-        stream = self._stream_at(start)
-        raw = self._read(stream, stop - start)
-        self._position = stop
+        self._stream.seek(self._header_bytes + start * self.dtype.itemsize)
+        raw = self._stream.read((stop - start) * self.dtype.itemsize)
+        if len(raw) < (stop - start) * self.dtype.itemsize:
+            raise ValueError(f"{self._name} ends too early")
         return np.frombuffer(raw, self.dtype)
-
-    def _stream_at(self, position: int) -> IO[bytes]:
-        if self._stream is None or position < self._position:
-            self.close()
-            archive = zipfile.ZipFile(self._path)
-            self._stream = archive.open(self._member)
-            _row_header(self._stream)
-            self._position = 0
-        while self._position < position:
-            step = min(position - self._position, _SKIP_VALUES)
-            self._read(self._stream, step)
-            self._position += step
-        return self._stream
-
-    def _read(self, stream: IO[bytes], num_values: int) -> bytes:
-        wanted = num_values * self.dtype.itemsize
-        raw = stream.read(wanted)
-        if len(raw) < wanted:
-            raise ValueError(f"{self._path} ends within {self._member}")
-        return raw
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None

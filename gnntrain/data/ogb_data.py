@@ -19,27 +19,23 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
     FeatureRows,
     GraphData,
     Int64Array,
-    Task,
+    index_dtype,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.data.ogb import ogb_nodeproppred
-from gnntrain.data.raw_files import RawLayout, default_root, find_or_download
-from gnntrain.data.targets import check_split_number
+from gnntrain.data.raw_files import PublishedBuilder, RawLayout
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import BuiltinConfig
+from gnntrain.metrics import LabelKind
 
 # Raised when the same raw files of a data set with inverse edges give another graph.
 # 2: self loops are doubled.
@@ -50,37 +46,13 @@ _METRICS = {"acc": "accuracy", "rocauc": "roc_auc"}
 _CHUNK = 1 << 24
 
 
-class OGBBuilder:
+class OGBBuilder(PublishedBuilder):
     """Builds a data set of `PUBLISHED` that is OGB's."""
 
-    def __init__(self, config: BuiltinConfig) -> None:
-        check_split_number(config.name, config.split, 1)
-        self.dataset = config.name
-        self.given_root = config.root
-
     def identity(self) -> dict[str, JSON]:
-        """What makes the graph; the folder counts only as named, so that raw files may go."""
-        identity: dict[str, JSON] = {"dataset": self.dataset, "split": 0, "root": self.given_root}
-        doubled = PUBLISHED[self.dataset].edges_once  # OGB's table says so too, after seconds
-        return identity | {"reading": _READING} if doubled else identity
-
-    def build(self) -> GraphData:
-        """Read the raw files, downloaded if need be.
-
-        Raises:
-            UserError: The raw files are neither there nor to be had, or cannot be read.
-        """
-        root = Path(self.given_root) if self.given_root is not None else default_root()
-        folder = find_or_download(root, self._layout(), self._download)
-        self._check_release(folder)
-        try:
-            return self._read(folder)
-        except Exception as error:  # of gzip, zlib, zipfile, pyarrow, pandas, NumPy
-            raise UserError(
-                f"dataset={self.dataset}: the raw files in {folder} cannot be read "
-                f"({type(error).__name__}: {error}).",
-                "They may be incomplete: remove them to have them downloaded again.",
-            ) from error
+        """As for all; data sets with inverse edges have a version of how they are read, too."""
+        doubled = self.published.edges_once  # OGB's table says so too, after seconds
+        return super().identity() | ({"reading": _READING} if doubled else {})
 
     @cached_property
     def _meta(self) -> Mapping[str, str]:
@@ -96,7 +68,7 @@ class OGBBuilder:
         """Whether the files hold one direction of each edge, and OGB adds the other."""
         return self._meta["add_inverse_edge"] == "True"
 
-    def _layout(self) -> RawLayout:
+    def layout(self) -> RawLayout:
         own = self.dataset.replace("-", "_")
         places = (own, f"ogb/{own}", self._meta["download_name"], "")
         if self._meta["binary"] == "True":
@@ -109,7 +81,7 @@ class OGBBuilder:
         split = [f"split/{self._meta['split']}/{name}" for name in _SPLIT_FILES.values()]
         return RawLayout(self.dataset, places, (*(f"raw/{name}" for name in raw), *split))
 
-    def _download(self, scratch: Path) -> Path:
+    def download(self, scratch: Path) -> Path:
         ogb_nodeproppred()
         from ogb.utils.url import download_url, extract_zip
 
@@ -135,12 +107,13 @@ class OGBBuilder:
                 "Move that folder away to have the right one downloaded.",
             )
 
-    def _read(self, folder: Path) -> GraphData:
+    def read(self, folder: Path) -> GraphData:
+        self._check_release(folder)
         read = _read_binary if self._meta["binary"] == "True" else _read_tables
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
         num_tasks = int(self._meta["num tasks"])
         multilabel = num_tasks > 1
-        task: Task = "multilabel" if multilabel else "multiclass"
+        task: LabelKind = "multilabel" if multilabel else "multiclass"
         return GraphData(
             dataset=self.dataset,
             num_nodes=num_nodes,
@@ -182,8 +155,7 @@ def _flags(labels: AnyArray) -> AnyArray:
 def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
     num_nodes = _single_number(raw / "num-node-list.csv.gz")
     num_edges = _single_number(raw / "num-edge-list.csv.gz")
-    ids = np.dtype(np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64)
-    edges = _read_table(raw / "edge.csv.gz", num_edges, ids, columns_apart=True)
+    edges = _read_table(raw / "edge.csv.gz", num_edges, index_dtype(num_nodes), columns_apart=True)
     labels = _read_table(raw / "node-label.csv.gz", num_nodes, np.dtype(np.float32))
     if meta["has_node_attr"] == "True":
         features = _read_table(raw / "node-feat.csv.gz", num_nodes, np.dtype(np.float32))
@@ -194,7 +166,8 @@ def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
 
 def _read_ids(path: Path) -> Int64Array:
     """The only column of a headerless csv.gz."""
-    return np.concatenate([column for (column,) in _table_blocks(path, np.dtype(np.int64))])
+    blocks = _table_blocks(path, np.dtype(np.int64), None)
+    return np.concatenate([column for _, (column,) in blocks])
 
 
 def _single_number(path: Path) -> int:
@@ -208,25 +181,23 @@ def _read_table(
 
     `columns_apart` lays each column out contiguously.
     """
-    table: AnyArray | None = None
-    done = 0
-    for block in _table_blocks(path, dtype):
-        if table is None:
-            order: Any = "F" if columns_apart else "C"
-            table = np.empty((num_rows, len(block)), dtype, order)
-        stop = done + len(block[0])
-        if stop > num_rows:
-            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
+    table: AnyArray = np.empty((num_rows, 0), dtype)
+    for rows, block in _table_blocks(path, dtype, num_rows):
+        if rows.start == 0:
+            table = np.empty((num_rows, len(block)), dtype, "F" if columns_apart else "C")
         for index, column in enumerate(block):
-            table[done:stop, index] = column
-        done = stop
-    if table is None or done < num_rows:
-        raise ValueError(f"{path.name} has {done} rows instead of {num_rows}")
+            table[rows, index] = column
     return table
 
 
-def _table_blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[AnyArray]]:
-    """Columns of a headerless csv.gz, some thousands of rows at a time."""
+def _table_blocks(
+    path: Path, dtype: np.dtype[Any], num_rows: int | None
+) -> Iterator[tuple[slice, list[AnyArray]]]:
+    """Columns of a headerless csv.gz, some thousands of rows at a time, and which rows they are.
+
+    Raises:
+        ValueError: A number is missing, or there are not `num_rows` rows, where that is known.
+    """
     import gzip
 
     import pyarrow as pa
@@ -242,10 +213,17 @@ def _table_blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[AnyArray]]:
             column_types=dict.fromkeys(names, pa.from_numpy_dtype(dtype))
         ),
     )
+    end = 0
     for batch in reader:
+        rows = slice(end, end + batch.num_rows)
+        end = rows.stop
+        if num_rows is not None and end > num_rows:
+            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
         if dtype.kind == "i" and any(column.null_count for column in batch.columns):
             raise ValueError(f"{path.name} has a row with a missing number")
-        yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+        yield rows, [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+    if num_rows is not None and end < num_rows:
+        raise ValueError(f"{path.name} has {end} rows instead of {num_rows}")
 
 
 def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray:
@@ -255,22 +233,15 @@ def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray
     node features for ogbn-proteins in this way; it has none. One block of rows is in memory at a
     time.
     """
-    sums: AnyArray | None = None
+    sums: AnyArray = np.zeros((num_nodes, 0))
     num_in_edges = np.zeros(num_nodes)
-    done = 0
-    for block in _table_blocks(path, np.dtype(np.float32)):
-        stop = done + len(block[0])
-        src, dst = edges[done:stop, 0], edges[done:stop, 1]
-        if len(src) < len(block[0]):
-            raise ValueError(f"{path.name} has more rows than there are edges")
-        sums = np.zeros((num_nodes, len(block))) if sums is None else sums
-        for ends in (dst, src):
+    for rows, block in _table_blocks(path, np.dtype(np.float32), len(edges)):
+        if rows.start == 0:
+            sums = np.zeros((num_nodes, len(block)))
+        for ends in (edges[rows, 1], edges[rows, 0]):
             num_in_edges += np.bincount(ends, minlength=num_nodes)
             for index, column in enumerate(block):
                 sums[:, index] += np.bincount(ends, column, minlength=num_nodes)
-        done = stop
-    if sums is None or done < len(edges):
-        raise ValueError(f"{path.name} has {done} rows instead of {len(edges)}")
     return (sums / np.maximum(num_in_edges, 1)[:, None]).astype(np.float32)
 
 
@@ -289,8 +260,7 @@ def _edge_rows(edge_index: AnyArray | StreamedRows, num_nodes: int) -> tuple[Any
     if isinstance(edge_index, np.ndarray):
         return edge_index[0], edge_index[1]
     num_edges = edge_index.shape[1]
-    small = num_nodes <= np.iinfo(np.int32).max
-    ends = np.empty(2 * num_edges, np.int32 if small else np.int64)
+    ends = np.empty(2 * num_edges, index_dtype(num_nodes))
     for start in range(0, len(ends), _CHUNK):
         stop = min(start + _CHUNK, len(ends))
         chunk = edge_index.values(start, stop)

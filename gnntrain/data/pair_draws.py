@@ -109,10 +109,8 @@ def draw_pairs(
             for job in jobs:
                 job.result()
             fresh.sort()
-            num_fresh = _keep_new(out[:num_found], fresh)
-            if num_found:
-                _merge(out, num_found, fresh[:num_fresh].copy())
-            num_found += num_fresh
+            num_found += _keep_new(out[:num_found], fresh)
+            out[:num_found].sort(kind="stable")  # Timsort: merges two sorted runs in linear time
             turn += 1
 
 
@@ -221,17 +219,3 @@ def _keep_new(known: Int64Array, fresh: Int64Array) -> int:
             fresh[num] = pair
             num += 1
     return num
-
-
-@jit
-def _merge(pairs: Int64Array, num_known: int, fresh: Int64Array) -> None:
-    """Merge `fresh` into the first `num_known` of `pairs`, from the back."""
-    known = num_known - 1
-    new = len(fresh) - 1
-    while new >= 0:
-        if known >= 0 and pairs[known] > fresh[new]:
-            pairs[known + new + 1] = pairs[known]
-            known -= 1
-        else:
-            pairs[known + new + 1] = fresh[new]
-            new -= 1

@@ -11,26 +11,13 @@ import contextlib
 import io
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from gnntrain.config.published import PUBLISHED, Published
-from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, Int64Array, Task
-from gnntrain.data.large_raw import LARGE_READERS, RawGraph
+from gnntrain.data.graph import GraphData
+from gnntrain.data.large_raw import LARGE_READERS
 from gnntrain.data.plain_pickles import refuse_code
-from gnntrain.data.raw_files import RawLayout, default_root, find_or_download, quiet
-from gnntrain.data.targets import (
-    check_split_number,
-    infer_task,
-    random_split,
-    smallest_int,
-)
-from gnntrain.errors import UserError
-from gnntrain.metrics import DEFAULT_METRICS
-
-if TYPE_CHECKING:
-    from gnntrain.config import BuiltinConfig
+from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
 
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
@@ -41,47 +28,21 @@ _PICKLED = frozenset({"Planetoid"})
 _TEXT = ".test.index"
 
 
-class PyGBuilder:
+class PyGBuilder(PublishedBuilder):
     """Builds a data set of `PUBLISHED` that has a class in PyG."""
 
-    def __init__(self, config: BuiltinConfig) -> None:
-        self.dataset = config.name
-        self.published = PUBLISHED[config.name]
-        self.split = config.split
-        self.given_root = config.root
-        if self.published.num_splits:
-            check_split_number(self.dataset, self.split, self.published.num_splits)
+    def layout(self) -> RawLayout:
+        return layout_of(self.dataset)
 
-    def identity(self) -> dict[str, JSON]:
-        """What makes the graph; the folder counts only as named, so that raw files may go."""
-        return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
-
-    def build(self) -> GraphData:
-        """Read the raw files, downloaded if need be.
-
-        Raises:
-            UserError: The raw files are neither there nor to be had, or cannot be read.
-        """
-        root = Path(self.given_root) if self.given_root is not None else default_root()
-        layout = layout_of(self.dataset)
-        raw_dir = find_or_download(root, layout, self._download)
-        try:
-            return self._read(raw_dir)
-        except Exception as error:  # PyG raises whatever its parsers do
-            raise UserError(
-                f"dataset={self.dataset}: PyG cannot read the raw files in {raw_dir} "
-                f"({type(error).__name__}: {error}).",
-                "They may be incomplete or not the original: remove them to have them downloaded "
-                "again.",
-            ) from error
-
-    def _download(self, scratch: Path) -> Path:
+    def download(self, scratch: Path) -> Path:
         return _RawFiles.of(self.published, scratch, download=True).folder
 
-    def _read(self, raw_dir: Path) -> GraphData:
-        large = LARGE_READERS.get(str(self.published.class_name))
-        if large is not None:
-            return _from_raw(large(raw_dir), self.dataset)
+    def read(self, raw_dir: Path) -> GraphData:
+        read_large = LARGE_READERS.get(str(self.published.class_name))
+        if read_large is not None:
+            return read_large(raw_dir, self.dataset)
+        from gnntrain.data.pyg_graph import from_pyg
+
         return from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
 
 
@@ -156,89 +117,3 @@ def _processed(published: Published, raw_dir: Path) -> Any:
             else:
                 target.symlink_to(source)
         return _class_of(published)(root, **published.arguments)[0]
-
-
-def _from_raw(raw: RawGraph, dataset: str) -> GraphData:
-    num_classes = _num_classes(raw.labels)
-    task = infer_task(raw.labels, num_classes)
-    return GraphData(
-        dataset=dataset,
-        num_nodes=len(raw.labels),
-        src=raw.src,
-        dst=raw.dst,
-        labels=raw.labels,
-        num_classes=num_classes,
-        task=task,
-        splits=raw.splits,
-        features=raw.features,
-        metric=DEFAULT_METRICS[task],
-    )
-
-
-def _num_classes(labels: AnyArray) -> int:
-    return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
-
-
-def from_pyg(data: Any, dataset: str, *, split: int = 0, metric: str | None = None) -> GraphData:
-    """A PyG `Data` object as `GraphData`.
-
-    Labels are taken from `y`: one column of integers (−1: unlabelled) is a binary task for two
-    classes and multi-class for more; several columns of 0 and 1 are multi-label. Splits come
-    from `train_mask`, `val_mask`, `test_mask`: boolean `[num_nodes]`, or `[num_nodes,
-    num_splits]` of which `split` picks one. A graph without any mask is split at random, 60 %
-    train, 20 % val, 20 % test over its labelled nodes, in the way numbered by `split`.
-
-    Args:
-        data: A homogeneous `torch_geometric.data.Data` with `edge_index` and `y`; `x` and a
-            one-dimensional `edge_weight` are optional.
-        dataset: Name of the data set.
-        split: Which split.
-        metric: Metric of the data set; None: the usual one of its task.
-
-    Raises:
-        UserError: There is no split of this number.
-    """
-    num_nodes = int(data.num_nodes)
-    labels = _labels(data.y)
-    num_classes = _num_classes(labels)
-    task: Task = infer_task(labels, num_classes)
-    weight = data.edge_weight if "edge_weight" in data else None
-    return GraphData(
-        dataset=dataset,
-        num_nodes=num_nodes,
-        src=smallest_int(_array(data.edge_index[0]), num_nodes),
-        dst=smallest_int(_array(data.edge_index[1]), num_nodes),
-        labels=labels,
-        num_classes=num_classes,
-        task=task,
-        splits=_splits(data, labels, dataset, split),
-        features=None if data.x is None else _array(data.x.to_dense()),
-        edge_weight=None if weight is None or weight.dim() != 1 else _array(weight.float()),
-        metric=metric or DEFAULT_METRICS[task],
-    )
-
-
-def _array(tensor: Any) -> AnyArray:
-    array: AnyArray = tensor.detach().cpu().numpy()
-    return array
-
-
-def _labels(y: Any) -> AnyArray:
-    labels = _array(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    return labels.astype(np.int64 if labels.ndim == 1 else np.uint8)
-
-
-def _splits(data: Any, labels: AnyArray, dataset: str, split: int) -> dict[str, Int64Array]:
-    masks = {name: data[f"{name}_mask"] for name in SPLITS if f"{name}_mask" in data}
-    if not masks:
-        labelled = np.ones(len(labels), bool) if labels.ndim == 2 else labels >= 0
-        return random_split(np.flatnonzero(labelled), split)
-    columns = {name: _array(mask).reshape(len(labels), -1) for name, mask in masks.items()}
-    check_split_number(dataset, split, min(mask.shape[1] for mask in columns.values()))
-    empty = np.empty(0, np.int64)
-    return {
-        name: np.flatnonzero(columns[name][:, split]) if name in columns else empty
-        for name in SPLITS
-    }

@@ -1,4 +1,4 @@
-"""Graphs behind PyG's interfaces `FeatureStore` and `GraphStore`, and graphs made from them.
+"""Graphs behind PyG's interfaces `FeatureStore` and `GraphStore`, and graphs made from PyG's.
 
 Apart from `gnntrain.data.graph`, because importing PyG takes a second.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch_geometric.typing
 from torch import Tensor
-from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from gnntrain.data.csc import in_edges
@@ -27,10 +27,18 @@ from gnntrain.data.graph import (
     EdgeType,
     FeatureDtype,
     Graph,
+    GraphData,
+    Int64Array,
     Nodes,
     NodeType,
 )
-from gnntrain.data.targets import infer_task
+from gnntrain.data.targets import (
+    check_split_number,
+    infer_label_kind,
+    labelled_graph,
+    random_split,
+    smallest_int,
+)
 from gnntrain.metrics import DEFAULT_METRICS
 
 # Mapped pages are read-only, which torch has no notion of; nothing here writes to them.
@@ -65,7 +73,7 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         self._graph = graph
         self._is_homogeneous = len(graph.nodes) == len(graph.edges) == 1
         # What had to be converted is kept, so that it is converted once.
-        self._tensors: dict[tuple[NodeType, str], Tensor] = {}
+        self._tensors: dict[tuple[NodeType | EdgeType, str], Tensor | None] = {}
         self._edge_index: dict[EdgeType, tuple[Tensor, Tensor]] = {}
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
@@ -80,40 +88,30 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """The edge index of each edge type, in CSC layout."""
-        return [
-            EdgeAttr(
-                None if self._is_homogeneous else name, EdgeLayout.CSC, size=self._size_of(name)
-            )
-            for name in self._graph.edges
-        ]
+        attrs = []
+        for name in self._graph.edges:
+            src, _, dst = name
+            size = len(self._graph.nodes[src]), len(self._graph.nodes[dst])
+            shown = None if self._is_homogeneous else name
+            attrs.append(EdgeAttr(shown, EdgeLayout.CSC, size=size))
+        return attrs
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
-        if isinstance(attr.group_name, tuple):
-            tensor = self._edge_tensor(attr.group_name, attr.attr_name)
-        else:
-            tensor = self._node_tensor(attr.group_name, attr.attr_name)
-        if tensor is None or attr.index is None:
-            return tensor
-        return tensor[attr.index]
+        group = attr.group_name
+        if group is None and self._is_homogeneous:
+            (group,) = self._graph.nodes
+        if (group, attr.attr_name) not in self._tensors:
+            self._tensors[group, attr.attr_name] = self._new_tensor(group, attr.attr_name)
+        tensor = self._tensors[group, attr.attr_name]
+        return tensor if tensor is None or attr.index is None else tensor[attr.index]
 
-    def _edge_tensor(self, name: EdgeType, attribute: str) -> Tensor | None:
-        edges = self._graph.edges.get(name)
+    def _new_tensor(self, group: NodeType | EdgeType, attribute: str) -> Tensor | None:
+        if group in self._graph.nodes:
+            return _tensor_of(self._graph.nodes[cast(NodeType, group)], attribute)
+        edges = self._graph.edges.get(cast(EdgeType, group))
         if edges is None or edges.weight is None or attribute != "edge_weight":
             return None
         return torch.from_numpy(edges.weight)
-
-    def _node_tensor(self, name: NodeType | None, attribute: str) -> Tensor | None:
-        if name is None and self._is_homogeneous:
-            (name,) = self._graph.nodes
-        nodes = self._graph.nodes.get(str(name))
-        if nodes is None:
-            return None
-        if (str(name), attribute) not in self._tensors:
-            tensor = _tensor_of(nodes, attribute)
-            if tensor is None:
-                return None
-            self._tensors[str(name), attribute] = tensor
-        return self._tensors[str(name), attribute]
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         tensor = self._get_tensor(attr)
@@ -135,10 +133,6 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         return False
 
     _put_tensor = _remove_tensor = _put_edge_index = _remove_edge_index = _refuse
-
-    def _size_of(self, name: EdgeType) -> tuple[int, int]:
-        """Number of source and of destination nodes."""
-        return len(self._graph.nodes[name[0]]), len(self._graph.nodes[name[2]])
 
 
 def _tensor_of(nodes: Nodes, attribute: str) -> Tensor | None:
@@ -173,7 +167,6 @@ def graph_of(
     graph_store: GraphStore,
     *,
     dataset: str = "graph",
-    metric: str | None = None,
 ) -> Graph:
     """A graph in memory from PyG's interfaces: a `Data`, a `HeteroData`, or a store of your own.
 
@@ -182,7 +175,6 @@ def graph_of(
             `train_mask`, `val_mask` and `test_mask`, as `PyGGraph` describes them.
         graph_store: Has the edges in any layout.
         dataset: Name of the data set.
-        metric: Metric of the data set; None: the usual one of its task.
 
     Raises:
         ValueError: Not exactly one node type has labels.
@@ -200,14 +192,13 @@ def graph_of(
     labels = [each.labels for each in nodes.values() if each.labels is not None]
     if len(labels) != 1:
         raise ValueError(f"{len(labels)} node types have labels instead of one")
-    num_classes = labels[0].shape[1] if labels[0].ndim == 2 else int(labels[0].max()) + 1
-    task = infer_task(labels[0], num_classes)
+    task, num_classes = infer_label_kind(labels[0])
     return Graph(
         nodes=nodes,
         edges=_edges_by_type(graph_store, nodes),
         dataset=dataset,
         task=task,
-        metric=metric or DEFAULT_METRICS[task],
+        metric=DEFAULT_METRICS[task],
         num_classes=num_classes,
     )
 
@@ -223,8 +214,8 @@ def _nodes_of(tensors: Mapping[str, Tensor]) -> Nodes:
     stored = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
     labels: AnyArray | None = None
     if y is not None:
-        y = y[:, 0] if y.shape[1:] == (1,) else y
-        labels = y.numpy().astype(np.int32 if y.dim() == 1 else np.uint8)
+        labels = _labels_of(y)
+        labels = labels.astype(np.int32 if labels.ndim == 1 else np.uint8)
     splits = {
         split: np.flatnonzero(tensors[name].numpy())
         for name, split in _MASKS.items()
@@ -247,3 +238,60 @@ def _edges_by_type(store: GraphStore, nodes: Mapping[NodeType, Nodes]) -> dict[E
         )
         for name in src
     }
+
+
+def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
+    """A PyG `Data` object as `GraphData`.
+
+    Labels are taken from `y`: one column of integers (−1: unlabelled) is a binary task for two
+    classes and multi-class for more; several columns of 0 and 1 are multi-label. Splits come
+    from `train_mask`, `val_mask`, `test_mask`: boolean `[num_nodes]`, or `[num_nodes,
+    num_splits]` of which `split` picks one. A graph without any mask is split at random, 60 %
+    train, 20 % val, 20 % test over its labelled nodes, in the way numbered by `split`.
+
+    Args:
+        data: A homogeneous graph with `edge_index` and `y`; `x` and a one-dimensional
+            `edge_weight` are optional.
+        dataset: Name of the data set.
+        split: Which split.
+
+    Raises:
+        UserError: There is no split of this number.
+    """
+    labels = _labels_of(data.y)
+    src, dst = (smallest_int(_array(ends), len(labels)) for ends in data.edge_index)
+    weight = data.edge_weight if "edge_weight" in data else None
+    return labelled_graph(
+        dataset,
+        src,
+        dst,
+        labels,
+        _splits_of(data, labels, dataset, split),
+        None if data.x is None else _array(data.x.to_dense()),
+        None if weight is None or weight.dim() != 1 else _array(weight.float()),
+    )
+
+
+def _array(tensor: Tensor) -> AnyArray:
+    array: AnyArray = tensor.detach().cpu().numpy()
+    return array
+
+
+def _labels_of(y: Tensor) -> AnyArray:
+    """Class numbers, int64 `[num_nodes]`, or labels as they are, `[num_nodes, num_classes]`."""
+    labels = _array(y[:, 0] if y.shape[1:] == (1,) else y)
+    return labels.astype(np.int64) if labels.ndim == 1 else labels
+
+
+def _splits_of(data: Data, labels: AnyArray, dataset: str, split: int) -> dict[str, Int64Array]:
+    masks = {
+        name: _array(data[mask]).reshape(len(labels), -1)
+        for mask, name in _MASKS.items()
+        if mask in data
+    }
+    if not masks:
+        labelled = np.ones(len(labels), bool) if labels.ndim == 2 else labels >= 0
+        return random_split(np.flatnonzero(labelled), split)
+    check_split_number(dataset, split, min(mask.shape[1] for mask in masks.values()))
+    none = np.zeros((0, split + 1), bool)
+    return {name: np.flatnonzero(masks.get(name, none)[:, split]) for name in SPLITS}

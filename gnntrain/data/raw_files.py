@@ -1,4 +1,4 @@
-"""Where a data set's raw files lie, and how they get there when they do not."""
+"""Published data sets: where their raw files lie, how they get there, and who reads them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ import socket
 import sys
 import tempfile
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import platformdirs
 
+from gnntrain.config.published import PUBLISHED
+from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import BuiltinConfig
 
 STALL_SECONDS = 30.0
 """A download that gives no byte for this long has failed."""
@@ -46,6 +54,58 @@ class RawLayout:
     places: tuple[str, ...]
     files: tuple[str, ...]
     strangers: frozenset[str] = frozenset()
+
+
+class PublishedBuilder(ABC):
+    """Builds a data set of `PUBLISHED` from its raw files.
+
+    Raises:
+        UserError: The data set has no split of the number that is asked for.
+    """
+
+    def __init__(self, config: BuiltinConfig) -> None:
+        self.dataset = config.name
+        self.published = PUBLISHED[config.name]
+        self.split = config.split
+        self.given_root = config.root
+        if self.published.num_splits:
+            check_split_number(self.dataset, self.split, self.published.num_splits)
+
+    def identity(self) -> dict[str, JSON]:
+        """What makes the graph; the folder counts only as named, so that raw files may go."""
+        return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
+
+    def build(self) -> GraphData:
+        """Read the raw files, downloaded if need be.
+
+        Raises:
+            UserError: The raw files are neither there nor to be had, or cannot be read.
+        """
+        root = Path(self.given_root) if self.given_root is not None else default_root()
+        raw_dir = find_or_download(root, self.layout(), self.download)
+        try:
+            return self.read(raw_dir)
+        except UserError:
+            raise
+        except Exception as error:  # whatever PyG, zipfile, pyarrow, pandas or NumPy raise
+            raise UserError(
+                f"dataset={self.dataset}: the raw files in {raw_dir} cannot be read "
+                f"({type(error).__name__}: {error}).",
+                "They may be incomplete or not the original: remove them to have them downloaded "
+                "again.",
+            ) from error
+
+    @abstractmethod
+    def layout(self) -> RawLayout:
+        """How the raw files may lie."""
+
+    @abstractmethod
+    def download(self, scratch: Path) -> Path:
+        """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
+
+    @abstractmethod
+    def read(self, raw_dir: Path) -> GraphData:
+        """Read the raw files, which lie in `raw_dir`."""
 
 
 def find_raw(root: Path, layout: RawLayout) -> Path | None:
@@ -93,13 +153,11 @@ def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], P
         UserError: The files are not there and cannot be downloaded; says which go where.
     """
     found = find_raw(root, layout)
-    return found if found is not None else _download(root, layout, download)
-
-
-def _download(root: Path, layout: RawLayout, download: Callable[[Path], Path]) -> Path:
+    if found is not None:
+        return found
     target = root / layout.places[0]
     try:
-        with _scratch_folder(root, layout.dataset) as scratch, _patient_network():
+        with _scratch_folder(root, layout.dataset) as scratch, _network_timeouts():
             fetched = download(scratch)
             _check_whole(fetched, layout.files)
             _install(fetched, target, layout.files)
@@ -118,7 +176,7 @@ def _download(root: Path, layout: RawLayout, download: Callable[[Path], Path]) -
 
 @contextlib.contextmanager
 def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
-    """An empty folder in `root`, hence on its file system; it and a root made for it go again."""
+    """An empty folder in `root`, for a while; a `root` made for it goes, too, if it stays empty."""
     made = [folder for folder in (root, *root.parents) if not folder.exists()]
     root.mkdir(parents=True, exist_ok=True)
     try:
@@ -131,41 +189,35 @@ def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _patient_network() -> Iterator[None]:
+def _network_timeouts() -> Iterator[None]:
     """No download hangs: sockets and fsspec's HTTP client give up on a silent server."""
     import aiohttp
     from fsspec.config import conf  # type: ignore[import-untyped]  # it has no types
 
-    before = socket.getdefaulttimeout()
+    timeout_before, conf_before = socket.getdefaulttimeout(), dict(conf)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
-    previous = {scheme: conf.get(scheme) for scheme in ("http", "https")}
-    for scheme in previous:
-        conf[scheme] = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    options = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    conf.update(http=options, https=options)
     socket.setdefaulttimeout(STALL_SECONDS)
     try:
         with quiet():
             yield
     finally:
-        socket.setdefaulttimeout(before)
-        for scheme, value in previous.items():
-            if value is None:
-                conf.pop(scheme, None)
-            else:
-                conf[scheme] = value
+        socket.setdefaulttimeout(timeout_before)
+        conf.clear()
+        conf.update(conf_before)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what PyG and OGB print to themselves; a progress bar stays on a terminal."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        if not sys.stderr.isatty():
-            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+    """Suppress what PyG and OGB print; on a terminal, progress bars stay."""
+    stderr = sys.stderr if sys.stderr.isatty() else io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         yield
 
 
 def _check_whole(folder: Path, files: Sequence[str]) -> None:
-    """A connection that closes early leaves a short file and no error: look."""
+    """Refuse truncated files: a connection that closes early raises no error."""
     for name in files:
         path = folder / name
         if not path.is_file() or path.stat().st_size == 0:

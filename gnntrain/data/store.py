@@ -13,8 +13,6 @@ from gnntrain.data.graph import SPLITS, AnyArray, Edges, FeatureDtype, Graph, No
 from gnntrain.data.store_files import checksums, is_sealed, map_array, stamps_of, write_seal
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 
-__all__ = ["StoreError", "StoredGraph"]
-
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class StoredGraph(Graph):
@@ -37,7 +35,7 @@ class StoredGraph(Graph):
         Args:
             path: The store's directory.
             check: Verify all checksums if a file was touched since they were last verified.
-                False spares worker processes what their parent has just done.
+                False in worker processes, whose parent has just done so.
 
         Raises:
             StoreError: Something is missing, damaged, or of another format version.
@@ -47,9 +45,19 @@ class StoredGraph(Graph):
         arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
         if check and not is_sealed(path, meta):
             _verify(path, meta)
+        nodes = Nodes(
+            features=arrays["features"],
+            feature_dtype=cast(FeatureDtype, meta.arrays["features"].dtype),
+            labels=arrays["labels"],
+            splits={name: arrays[f"split_{name}"] for name in SPLITS},
+            ids=arrays.get("node_ids"),
+        )
+        edges = Edges(
+            arrays["indptr"], arrays["indices"], arrays.get("edge_weight"), arrays["gcn_norm"]
+        )
         return cls(
-            nodes={meta.node_types[0].name: _nodes(meta, arrays)},
-            edges={meta.edge_types[0].name: _edges(arrays)},
+            nodes={meta.node_types[0].name: nodes},
+            edges={meta.edge_types[0].name: edges},
             dataset=meta.dataset,
             task=meta.task,
             metric=meta.metric,
@@ -87,20 +95,6 @@ def _verify(path: Path, meta: StoreMeta) -> None:
                 path, f"{array.file} has checksum {checksum}, expected {array.checksum}"
             )
     write_seal(path, meta, before)
-
-
-def _nodes(meta: StoreMeta, arrays: Mapping[str, AnyArray]) -> Nodes:
-    return Nodes(
-        features=arrays["features"],
-        feature_dtype=cast(FeatureDtype, meta.arrays["features"].dtype),
-        labels=arrays["labels"],
-        splits={name: arrays[f"split_{name}"] for name in SPLITS},
-        ids=arrays.get("node_ids"),
-    )
-
-
-def _edges(arrays: Mapping[str, AnyArray]) -> Edges:
-    return Edges(arrays["indptr"], arrays["indices"], arrays.get("edge_weight"), arrays["gcn_norm"])
 
 
 def _class_names(arrays: Mapping[str, AnyArray]) -> list[str] | list[int] | None:

@@ -9,7 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -34,35 +33,23 @@ def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
             size = os.fstat(file.fileno()).st_size
             if size != meta.bytes:
                 raise StoreError(path, f"{meta.file} has {size} bytes, expected {meta.bytes}")
-            shape, dtype = _read_header(file)
-            if (shape, dtype) != (meta.shape, meta.stored_dtype):
+            header = read_header(file, size)
+            if header.fortran_order:
+                raise ValueError(f"{header.dtype} in Fortran order")
+            if (header.shape, header.dtype) != (meta.shape, meta.stored_dtype):
                 raise StoreError(
                     path,
-                    f"{meta.file} holds {dtype.name} {list(shape)}, "
+                    f"{meta.file} holds {header.dtype.name} {list(header.shape)}, "
                     f"expected {meta.dtype} {list(meta.shape)}",
                 )
-            offset = file.tell()
-            if size - offset != dtype.itemsize * int(np.prod(shape, dtype=object)):
-                raise StoreError(path, f"{meta.file} does not hold what its header says")
-            if size == offset:
-                empty: AnyArray = np.empty(shape, dtype)
-                empty.flags.writeable = False
-                return empty
-            mapped = np.memmap(file, dtype, "r", offset, shape)
-            return mapped.view(np.ndarray)
+            array = np.memmap(file, header.dtype, "r", file.tell(), header.shape)
+            return array.view(np.ndarray)
     except FileNotFoundError:
         raise StoreError(path, f"{meta.file} is missing") from None
     except ValueError as error:
         raise StoreError(path, f"{meta.file} is not a valid npy file ({error})") from None
     except OSError as error:
         raise StoreError(path, f"{meta.file} cannot be read ({error.strerror})") from error
-
-
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    header = read_header(file)
-    if header.fortran_order:
-        raise ValueError(f"{header.dtype} in Fortran order")
-    return header.shape, header.dtype
 
 
 def checksums(files: list[Path]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `meta.json` of a graph store says, and whether it can be believed."""
+"""`meta.json` of a graph store: its schema and its checks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gnntrain.data.graph import JSON, SPLITS, Task
+from gnntrain.data.graph import JSON, SPLITS
 from gnntrain.errors import RunError
+from gnntrain.metrics import LabelKind
 
 FORMAT: Final = "gnntrain-store"
 VERSION: Final = 1
@@ -78,7 +79,7 @@ class StoreMeta(_Meta):
     version: int
     made_by: str
     dataset: str
-    task: Task
+    task: LabelKind
     metric: str
     ogb_name: str | None
     num_classes: int = Field(ge=1)
@@ -91,7 +92,7 @@ class StoreMeta(_Meta):
 
 
 def canonical_json(value: object) -> str:
-    """The one spelling of `value` that digests and names are taken over."""
+    """JSON of `value` with sorted keys and no blanks, from which digests are computed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -133,36 +134,29 @@ def read_meta(path: Path) -> StoreMeta:
 
 
 def _check_arrays(path: Path, meta: StoreMeta) -> None:
-    """What the arrays are said to be must fit the sizes, or a kernel would read beyond them."""
+    """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them."""
     num_nodes, num_edges = meta.node_types[0].num_nodes, meta.edge_types[0].num_edges
-    multilabel = meta.task == "multilabel"
-    shapes: dict[str, tuple[int, ...]] = {
-        "indptr": (num_nodes + 1,),
-        "indices": (num_edges,),
-        "edge_weight": (num_edges,),
-        "features": (num_nodes, meta.node_types[0].num_features),
-        "labels": (num_nodes, meta.num_classes) if multilabel else (num_nodes,),
-        "gcn_norm": (num_nodes,),
-        "node_ids": (num_nodes,),
-        "class_names": (meta.num_classes,),
+    names = r"int64|\|S[1-9][0-9]*"
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {
+        "indptr": ("int64", (num_nodes + 1,)),
+        "indices": ("int32|int64", (num_edges,)),
+        "edge_weight": ("float32", (num_edges,)),
+        "features": ("float32|float16|bfloat16", (num_nodes, meta.node_types[0].num_features)),
+        "labels": ("int32", (num_nodes,)),
+        "gcn_norm": ("float32", (num_nodes,)),
+        "node_ids": (names, (num_nodes,)),
+        "class_names": (names, (meta.num_classes,)),
     }
-    dtypes = {
-        "indptr": "int64",
-        "indices": "int32|int64",
-        "edge_weight": "float32",
-        "features": "float32|float16|bfloat16",
-        "labels": "uint8" if multilabel else "int32",
-        "gcn_norm": "float32",
-        "node_ids": r"int64|\|S[1-9][0-9]*",
-        "class_names": r"int64|\|S[1-9][0-9]*",
-    }
-    for name in ARRAYS:
-        if name not in meta.arrays and name not in OPTIONAL_ARRAYS:
-            raise StoreError(path, f"{META_FILE} does not list {name}")
+    if meta.task == "multilabel":
+        expected["labels"] = ("uint8", (num_nodes, meta.num_classes))
     for name in sorted(meta.arrays.keys() - set(ARRAYS)):
         raise StoreError(path, f"{META_FILE} lists an unknown array {name!r}")
-    for name in (name for name in ARRAYS if name in meta.arrays):
-        array = meta.arrays[name]
-        shape = shapes.get(name, array.shape[:1] or (0,))
-        if array.shape != shape or not re.fullmatch(dtypes.get(name, "int64"), array.dtype):
-            raise StoreError(path, f"{META_FILE} gives {name} as {array.dtype} {list(array.shape)}")
+    for name in ARRAYS:
+        array = meta.arrays.get(name)
+        if array is not None:
+            dtype, shape = expected.get(name, ("int64", array.shape[:1] or (0,)))
+            if array.shape != shape or not re.fullmatch(dtype, array.dtype):
+                found = f"{array.dtype} {list(array.shape)}"
+                raise StoreError(path, f"{META_FILE} gives {name} as {found}")
+        elif name not in OPTIONAL_ARRAYS:
+            raise StoreError(path, f"{META_FILE} does not list {name}")

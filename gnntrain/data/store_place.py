@@ -23,8 +23,19 @@ _REFUSED = (
 )
 
 
-def refuse_foreign(path: Path) -> None:
-    """Never touch a directory that was not made here."""
+def clear_place(path: Path) -> None:
+    """Prepare the place of a store whose lock this process holds.
+
+    Temporary directories of builders that died are removed.
+
+    Raises:
+        UserError: Something lies at `path` that is no store: it is never touched.
+    """
+    _refuse_foreign(path)
+    _remove_leftovers(path.parent, path.name)
+
+
+def _refuse_foreign(path: Path) -> None:
     if not path.exists():
         return
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name]
@@ -53,7 +64,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn what the disk may refuse into sentences."""
+    """Turn errors of the disk into UserError and RunError."""
     try:
         yield
     except OSError as error:
@@ -79,13 +90,8 @@ def _lock(directory: Path, name: str) -> FileLock:
     return FileLock(directory / f".{name}.lock")
 
 
-def remove_leftovers(directory: Path, locked: str) -> None:
-    """Remove the temporary directories of builders that died: nobody holds their lock.
-
-    Args:
-        directory: The folder of all stores.
-        locked: Name of the store whose lock this process holds.
-    """
+def _remove_leftovers(directory: Path, locked: str) -> None:
+    """Nobody holds the lock of a builder that died; `locked` is the name of our own store."""
     for leftover in directory.glob(".*.building-*"):
         name = leftover.name[1:].rpartition(".building-")[0]
         try:

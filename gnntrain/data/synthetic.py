@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.graph import Float32Array, GraphData, Int64Array
+from gnntrain.config import SyntheticConfig
+from gnntrain.data.graph import SPLITS, Float32Array, GraphData, Int64Array
 from gnntrain.data.pair_draws import Partners, draw_pairs
 from gnntrain.errors import UserError
 
 Int32Array = npt.NDArray[np.int32]
 
-DEFAULT_TRAIN_FRACTION = 0.2
-DEFAULT_VAL_FRACTION = 0.2
+DEFAULT_FRACTION = 0.2  # of train and of val nodes
 MAX_NODES = 2**31 - 1
 MAX_DENSITY = 0.5
 
@@ -29,59 +29,29 @@ _FEATURE_ROWS = 4096
 _CAP_TURNS = 20
 
 
-def synthetic_graph(
-    *,
-    num_nodes: int,
-    avg_degree: float,
-    num_edges: int | None,
-    num_features: int,
-    num_classes: int,
-    homophily: float,
-    degree_exponent: float,
-    isolated_fraction: float,
-    feature_signal: float,
-    num_train: int | None,
-    num_val: int | None,
-    num_test: int | None,
-    seed: int,
-) -> GraphData:
+def synthetic_graph(config: SyntheticConfig) -> GraphData:
     """Generate an undirected graph without self loops or duplicate edges.
 
-    Args:
-        num_nodes: Nodes; classes get equally many (± 1), at random.
-        avg_degree: In-edges a node, on average over all nodes; unused if `num_edges` is given.
-        num_edges: Exact number of directed edges, two an undirected one, hence even.
-        num_features: Features a node.
-        num_classes: Classes.
-        homophily: Fraction of the edges that join nodes of one class (exact up to rounding).
-        degree_exponent: γ > 1 of the power law P(degree = d) ∝ d^−γ of expected degrees.
-        isolated_fraction: Fraction of nodes without an edge. All others have at least one,
-            unless there are fewer undirected edges than such nodes.
-        feature_signal: Expected distance between the means of two classes; the noise around a
-            mean has a standard deviation of 1 in each feature.
-        num_train: Train nodes; None: a fifth of all.
-        num_val: Validation nodes; None: a fifth of all.
-        num_test: Test nodes; None: all that are left.
-        seed: Non-negative.
-
-    Returns:
-        The graph; each undirected edge is given once (`symmetric`), features are generated when
-        asked for.
+    Classes are equally large (± 1 node). The number of edges and the homophily are exact, up to
+    rounding. Every node that is not isolated has an edge, unless there are fewer undirected edges
+    than such nodes. Each undirected edge is given once (`symmetric`); features are generated when
+    asked for.
 
     Raises:
         UserError: The sizes contradict each other.
     """
-    num_pairs = _num_pairs(num_nodes, avg_degree, num_edges)
-    splits = _splits(num_nodes, (num_train, num_val, num_test), seed)
+    num_nodes, num_classes, seed = config.num_nodes, config.num_classes, config.seed
+    num_pairs = _num_pairs(config)
+    splits = _splits(config)
     labels = (_rng(seed, "labels").permutation(num_nodes) % num_classes).astype(np.int32)
-    num_active = num_nodes - round(isolated_fraction * num_nodes)
+    num_active = num_nodes - round(config.isolated_fraction * num_nodes)
     active = np.sort(_rng(seed, "isolated").permutation(num_nodes)[:num_active])
-    weight = _propensities(num_active, degree_exponent, 2 * num_pairs, seed)
-    pairs = _draw_edges(active, weight, labels, num_classes, num_pairs, homophily, seed)
+    weight = _propensities(num_active, config.degree_exponent, 2 * num_pairs, seed)
+    pairs = _draw_edges(active, weight, labels, num_classes, num_pairs, config.homophily, seed)
     # A packed pair is two int32; which comes first makes no difference to an undirected edge.
     halves = pairs.view(np.int32).reshape(-1, 2)
     return GraphData(
-        dataset="synthetic",
+        dataset=config.name,
         num_nodes=num_nodes,
         src=halves[:, 0],
         dst=halves[:, 1],
@@ -89,7 +59,9 @@ def synthetic_graph(
         num_classes=num_classes,
         task="multiclass",
         splits=splits,
-        features=ClassFeatures(labels, num_classes, num_features, feature_signal, seed),
+        features=ClassFeatures(
+            labels, num_classes, config.num_features, config.feature_signal, seed
+        ),
         symmetric=True,
     )
 
@@ -150,13 +122,14 @@ def _rng(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def _num_pairs(num_nodes: int, avg_degree: float, num_edges: int | None) -> int:
+def _num_pairs(config: SyntheticConfig) -> int:
+    num_nodes, num_edges = config.num_nodes, config.num_edges
     if num_nodes > MAX_NODES:
         raise UserError(
             f"dataset.num_nodes is {num_nodes:,}", f"A synthetic graph has at most {MAX_NODES:,}"
         )
     if num_edges is None:
-        return round(num_nodes * avg_degree / 2)
+        return round(num_nodes * config.avg_degree / 2)
     if num_edges % 2:
         raise UserError(
             f"dataset.num_edges is {num_edges}, which is odd",
@@ -165,13 +138,13 @@ def _num_pairs(num_nodes: int, avg_degree: float, num_edges: int | None) -> int:
     return num_edges // 2
 
 
-def _splits(
-    num_nodes: int, asked: tuple[int | None, int | None, int | None], seed: int
-) -> dict[str, Int64Array]:
-    train, val, test = asked
-    num_train = round(num_nodes * DEFAULT_TRAIN_FRACTION) if train is None else train
-    num_val = round(num_nodes * DEFAULT_VAL_FRACTION) if val is None else val
-    num_test = max(0, num_nodes - num_train - num_val) if test is None else test
+def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
+    num_nodes = config.num_nodes
+    a_fifth = round(num_nodes * DEFAULT_FRACTION)
+    num_train = a_fifth if config.num_train is None else config.num_train
+    num_val = a_fifth if config.num_val is None else config.num_val
+    left = max(0, num_nodes - num_train - num_val)
+    num_test = left if config.num_test is None else config.num_test
     total = num_train + num_val + num_test
     if total > num_nodes:
         raise UserError(
@@ -179,9 +152,9 @@ def _splits(
             f"together {total}, but there are {num_nodes} nodes",
             "Lower them, or raise dataset.num_nodes",
         )
-    order = _rng(seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
-    train_ids, val_ids, test_ids = np.split(order, [num_train, num_train + num_val])
-    return {"train": np.sort(train_ids), "val": np.sort(val_ids), "test": np.sort(test_ids)}
+    order = _rng(config.seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
+    parts = np.split(order, [num_train, num_train + num_val])
+    return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
 
 
 def _propensities(

@@ -74,8 +74,7 @@ class Columns:
         """
         table = self.table
         to_read = self if table.matrix is None else replace(self, numbers=())
-        nothing = table.to_rows(to_read, {}, np.arange(0), 0)
-        whole = _concatenate(list(table.batches(to_read)) or [nothing])
+        whole = _concatenate(list(table.batches(to_read)))
         with readable(table.path):
             plain = {
                 role: table.to_plain(column, fractions=role == "label")
@@ -157,6 +156,10 @@ def _concatenate(group: Sequence[Rows]) -> Rows:
     )
 
 
+ColumnBatch = tuple[Mapping[int, pa.Array], Int64Array, int]
+"""Columns by their places in the table, `Rows.rows` and `Rows.end`."""
+
+
 class Table(ABC):
     """A file of rows with named columns.
 
@@ -172,13 +175,27 @@ class Table(ABC):
     unit: Literal["line", "row"] = "row"
     matrix: AnyArray | None = None
 
-    @abstractmethod
     def batches(self, columns: Columns) -> Iterator[Rows]:
-        """Read some of the columns from front to back, as they are written.
+        """Read some of the columns from front to back, as they are written: one batch at least.
 
         Raises:
             UserError: The file cannot be read.
         """
+        width = None
+        with readable(self.path):
+            for found, rows, end in self.read_columns(columns):
+                matrix = to_matrix([found[place] for place in columns.numbers], len(rows), width)
+                width = matrix.shape[1]
+                by_role = {role: found[place] for role, place in columns.places.items()}
+                yield Rows(columns, by_role, matrix, rows, end)
+        if width is None:
+            by_role = dict.fromkeys(columns.places, pa.array([], TEXT))
+            matrix = np.empty((0, len(columns.numbers)), np.float32)
+            yield Rows(columns, by_role, matrix, np.arange(0), 0)
+
+    @abstractmethod
+    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
+        """Batches of some of the columns, from front to back."""
 
     @abstractmethod
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
@@ -187,20 +204,6 @@ class Table(ABC):
     def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
         """A whole column as int64, text or, with `fractions`, float64 (see `columns.to_plain`)."""
         return to_plain(column, fractions=fractions)
-
-    def to_rows(
-        self,
-        columns: Columns,
-        found: Mapping[int, pa.Array],
-        rows: Int64Array,
-        end: int,
-        width: int | None = None,
-    ) -> Rows:
-        """Rows of columns that were found in the file, by their places."""
-        empty = pa.array([], TEXT)
-        matrix = to_matrix([found.get(place, empty) for place in columns.numbers], len(rows), width)
-        by_role = {role: found.get(place, empty) for role, place in columns.places.items()}
-        return Rows(columns, by_role, matrix, rows, end)
 
 
 class ParquetTable(Table):
@@ -221,18 +224,16 @@ class ParquetTable(Table):
                 raise ValueError("two of its columns have the same name")
         self._num_rows = metadata.num_rows
 
-    def batches(self, columns: Columns) -> Iterator[Rows]:
+    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
         places = list(dict.fromkeys((*columns.places.values(), *columns.numbers)))
         # Equal values are written once: a small file may hold any number of rows.
         refuse_beyond_memory(self.path, 4 * self._num_rows * len(places))
-        start, width = 0, None
-        with readable(self.path):
-            for batch in self._record_batches(places):
-                end = start + batch.num_rows
-                found = {place: _decoded(batch[self.names[place]]) for place in places}
-                rows = self.to_rows(columns, found, np.arange(start, end), end, width)
-                yield rows
-                start, width = end, rows.matrix.shape[1]
+        start = 0
+        for batch in self._record_batches(places):
+            end = start + batch.num_rows
+            found = {place: _decoded(batch[self.names[place]]) for place in places}
+            yield found, np.arange(start, end), end
+            start = end
 
     def _record_batches(self, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
         num_rows = max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(1, len(places))))

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, IntArray, Task
+from gnntrain.data.graph import (
+    SPLITS,
+    AnyArray,
+    FeatureRows,
+    GraphData,
+    Int64Array,
+    IntArray,
+    index_dtype,
+)
 from gnntrain.errors import UserError
+from gnntrain.metrics import DEFAULT_METRICS, LabelKind
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 
 
-def infer_task(labels: AnyArray, num_classes: int) -> Task:
-    """Multi-label for a 0/1 matrix, binary for two classes, multi-class for more."""
+def infer_label_kind(labels: AnyArray) -> tuple[LabelKind, int]:
+    """The task and the number of classes of labels, see `GraphData.labels`.
+
+    A 0/1 matrix is multi-label; two classes are binary, more are multi-class.
+    """
     if labels.ndim == 2:
-        return "multilabel"
-    return "binary" if num_classes == 2 else "multiclass"
+        return "multilabel", labels.shape[1]
+    num_classes = int(labels.max(initial=-1)) + 1
+    return "binary" if num_classes == 2 else "multiclass", num_classes
+
+
+def labelled_graph(
+    dataset: str,
+    src: IntArray,
+    dst: IntArray,
+    labels: AnyArray,
+    splits: Mapping[str, Int64Array],
+    features: AnyArray | FeatureRows | None,
+    edge_weight: AnyArray | None = None,
+) -> GraphData:
+    """A graph whose task, classes and metric follow from its labels."""
+    task, num_classes = infer_label_kind(labels)
+    return GraphData(
+        dataset=dataset,
+        num_nodes=len(labels),
+        src=src,
+        dst=dst,
+        labels=labels,
+        num_classes=num_classes,
+        task=task,
+        splits=splits,
+        features=features,
+        edge_weight=edge_weight,
+        metric=DEFAULT_METRICS[task],
+    )
 
 
 def random_split(nodes: Int64Array, number: int) -> dict[str, Int64Array]:
@@ -48,11 +89,6 @@ def check_split_number(dataset: str, number: int, num_splits: int) -> None:
 
 
 def smallest_int(ids: AnyArray, num_nodes: int) -> IntArray:
-    """Node ids as int32 where `num_nodes` allows, else int64.
-
-    Ids that are out of range stay int64: cut to 32 bits they could look right.
-    """
-    fits = num_nodes <= np.iinfo(np.int32).max
+    """Node ids in `index_dtype`, but for ids out of range: cut to 32 bits they could look right."""
     in_range = ids.size == 0 or (ids.min() >= 0 and ids.max() < num_nodes)
-    dtype = np.int32 if fits and in_range else np.int64
-    return ids.astype(dtype, copy=False)
+    return ids.astype(index_dtype(num_nodes) if in_range else np.int64, copy=False)

@@ -28,7 +28,7 @@ from pyarrow import csv as arrow_csv
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT, from_texts
 from gnntrain.data.graph import Int64Array
-from gnntrain.data.tables import MAX_COLUMNS, Columns, Rows, Table, readable
+from gnntrain.data.tables import MAX_COLUMNS, ColumnBatch, Columns, Table, readable
 from gnntrain.errors import UserError
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
@@ -139,22 +139,20 @@ class TextTable(Table):
             if left:
                 yield number, left
 
-    def batches(self, columns: Columns) -> Iterator[Rows]:
+    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
         self._block_ends.clear()
         start = 0
-        with readable(self.path):
-            for line, block in self._blocks():
-                text = self._decoded(block, line)
-                table, wrong = self._parse(block, columns)
-                end = start + table.num_rows + len(wrong)
-                if text.count('"') % 2 and end - 1 - start not in wrong and self._is_open(text):
-                    table, wrong = table[:-1], np.append(wrong, end - 1 - start)
-                self._block_ends.append(end)
-                self._bad.add(self, start + wrong, self._wrong_fields)
-                found = {int(name): table[name].combine_chunks() for name in table.column_names}
-                rows = np.delete(np.arange(start, end), wrong)
-                yield self.to_rows(columns, found, rows, end)
-                start = end
+        for line, block in self._blocks():
+            text = self._decoded(block, line)
+            table, wrong = self._parse(block, columns)
+            end = start + table.num_rows + len(wrong)
+            if text.count('"') % 2 and end - 1 - start not in wrong and self._is_open(text):
+                table, wrong = table[:-1], np.append(wrong, end - 1 - start)
+            self._block_ends.append(end)
+            self._bad.add(self, start + wrong, self._wrong_fields)
+            found = {int(name): table[name].combine_chunks() for name in table.column_names}
+            yield found, np.delete(np.arange(start, end), wrong), end
+            start = end
 
     def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
         """The columns and, left out of them, the rows of a wrong number of fields."""

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from gnntrain.config import Config
+from gnntrain.cores import available_cores
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.loopback import check_loopback, connect_store, serve_store
 from gnntrain.distributed.run_control import RunControl
@@ -42,17 +44,24 @@ class LaunchPlan:
         use_gpus: One GPU a rank (NCCL) or CPU ranks (gloo).
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
-        log_dir: Where ranks write their logs, for messages.
     """
 
     world_size: int
     use_gpus: bool
     threads: int
     timeout: float
-    log_dir: Path = Path()
+
+    @classmethod
+    def of(cls, config: Config) -> LaunchPlan:
+        """The ranks that a configuration makes on this machine."""
+        gpus = config.trainer.gpus
+        num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
+        world_size = num_gpus or config.distributed.num_processes
+        threads = config.distributed.threads or max(1, available_cores() // world_size)
+        return cls(world_size, num_gpus > 0, threads, config.distributed.timeout)
 
 
-def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
+def launch(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path = Path()) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
     A single rank runs in this process. Several are spawned.
@@ -61,6 +70,8 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
         worker: A module-level function; or its name, `module:function`, so that this process need
             not import the modules that only ranks need.
         payload: Plain, picklable data.
+        plan: The ranks.
+        log_dir: Where ranks write their logs, for messages.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
@@ -68,7 +79,7 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             ended, those that trained after the same step.
     """
     if plan.world_size > 1:
-        _spawn_ranks(worker, payload, plan)
+        _spawn_ranks(worker, payload, plan, log_dir)
     else:
         _run_here(worker, payload, plan)
 
@@ -86,7 +97,7 @@ def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             raise
 
 
-def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
+def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
     check_loopback()
     # Served by this process, which outlives the ranks: so does the error of a rank that failed.
     store = serve_store(plan.world_size, plan.timeout)
@@ -100,7 +111,7 @@ def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
                     ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
                         _run_rank, (worker, payload, plan, store.port), plan.world_size, join=False
                     )
-            Supervisor(ranks.processes, control, plan.log_dir, plan.timeout).watch()
+            Supervisor(ranks.processes, control, log_dir, plan.timeout).watch()
     finally:
         # Ends the server also while a traceback keeps this frame.
         control.close()

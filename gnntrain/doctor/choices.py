@@ -7,10 +7,10 @@ from importlib.util import find_spec
 import psutil
 
 from gnntrain.config import Config
+from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.loading.build import num_loader_threads
 from gnntrain.reporting.text import counted, format_bytes
 from gnntrain.reporting.text_report import Check
-from gnntrain.run import launch_plan
 
 _GRAPH = (
     "edges and features in GPU memory where half of it has room, else cached, pinned, or in the "
@@ -20,7 +20,7 @@ _GRAPH = (
 
 def chosen_by_auto(config: Config) -> list[Check]:
     """Ranks, threads, sampler, where the graph lies, and the memory that evaluation may take."""
-    plan = launch_plan(config)
+    plan = LaunchPlan.of(config)
     kind = "GPU" if plan.use_gpus else "CPU"
     threads = num_loader_threads(config.sampler, plan.threads, on_gpu=plan.use_gpus)
     chosen = [

@@ -27,10 +27,10 @@ def two_ranks() -> list[Check]:
     name = f"two {'GPU' if use_gpus else 'CPU'} ranks"
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        plan = LaunchPlan(2, use_gpus, 1, _TIMEOUT, Path(folder))
+        plan = LaunchPlan(2, use_gpus, 1, _TIMEOUT)
         began = time.perf_counter()
         try:
-            launch("gnntrain.doctor.ranks:add_up", str(answer), plan)
+            launch("gnntrain.doctor.ranks:add_up", str(answer), plan, Path(folder))
         except (GnntrainError, OSError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             hint = (

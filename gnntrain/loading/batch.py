@@ -135,24 +135,29 @@ def filled_blocks(
     graph: GraphTensors, subgraph: SampledSubgraph, needs: BlockNeeds
 ) -> tuple[Block, ...]:
     """The subgraph's blocks with the weights, degrees and norms that the model asks for."""
-    norm = take(graph.norm, subgraph.nodes) if needs.norm and graph.norm is not None else None
-    return tuple(_filled(graph, subgraph.nodes, block, norm, needs) for block in subgraph.blocks)
+    nodes = subgraph.nodes
+    norm = take(graph.norm, nodes) if needs.norm and graph.norm is not None else None
+    # The first block has all other blocks' destinations.
+    most = subgraph.blocks[0].num_dst if subgraph.blocks else 0
+    degree = graph.degrees(nodes[:most]) if needs.degree else None
+    return tuple(_filled(graph, block, norm, degree, needs) for block in subgraph.blocks)
 
 
 def _filled(
-    graph: GraphTensors, nodes: Tensor, block: Block, norm: Tensor | None, needs: BlockNeeds
+    graph: GraphTensors,
+    block: Block,
+    norm: Tensor | None,
+    degree: Tensor | None,
+    needs: BlockNeeds,
 ) -> Block:
-    degree = weight = None
-    if needs.degree:
-        dst = nodes[: block.num_dst]
-        degree = (take(graph.indptr, dst + 1) - take(graph.indptr, dst)).float()
+    weight = None
     if needs.weight and graph.weight is not None:
         assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
         weight = take(graph.weight, block.edge_ids)
     return replace(
         block,
         weight=weight,
-        degree=degree,
+        degree=None if degree is None else degree[: block.num_dst],
         norm=None if norm is None else norm[: block.num_src],
         edge_ids=None,  # they stay in `sampled`: a batch that moves to a GPU need not take them
     )

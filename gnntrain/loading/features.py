@@ -36,9 +36,6 @@ class FeatureSource(Protocol):
     waits: bool
     """Whether `select` makes the host wait for the GPU."""
 
-    @property
-    def num_features(self) -> int: ...
-
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """The rows of `nodes`, or of all nodes of the graph.
 
@@ -92,10 +89,6 @@ class InPlaceFeatures(_CountedReads):
         """A CPU reads the store's mapped pages: one copy a machine, however many ranks."""
         return cls(LazyFeatures(stored_rows(store)), torch.device("cpu"))
 
-    @property
-    def num_features(self) -> int:
-        return self._rows.num_features
-
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`."""
         if nodes is None:
@@ -125,10 +118,6 @@ class CopiedFeatures(_CountedReads):
         self._cache = None if hot is None else rows[hot.cpu()].to(device)
         self._slots = None if hot is None else slots_of(hot, len(rows), device)
 
-    @property
-    def num_features(self) -> int:
-        return self._rows.shape[1]
-
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; all rows are the store's own, in host memory."""
         if nodes is None:
@@ -139,7 +128,7 @@ class CopiedFeatures(_CountedReads):
         slots = self._slots[own]
         is_hot = slots >= 0
         self._count(is_hot, size)
-        out = torch.empty(len(own), self.num_features, dtype=self._rows.dtype, device=self._device)
+        out = self._cache.new_empty(len(own), self._cache.shape[1])
         out[is_hot] = self._cache[slots[is_hot]]
         out[~is_hot] = self._copied(own[~is_hot])
         return LazyFeatures(out)
@@ -147,9 +136,8 @@ class CopiedFeatures(_CountedReads):
     def _copied(self, nodes: Tensor) -> Tensor:
         wanted = nodes.cpu()
         on_gpu = self._device.type == "cuda"
-        copied = torch.empty(
-            len(wanted), self.num_features, dtype=self._rows.dtype, pin_memory=on_gpu
-        )
+        size = len(wanted), self._rows.shape[1]
+        copied = torch.empty(size, dtype=self._rows.dtype, pin_memory=on_gpu)
         torch.index_select(self._rows, 0, wanted, out=copied)
         return copied.to(self._device, non_blocking=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,9 +68,12 @@ class GraphTensors:
         """Where batches are made."""
         return self.indptr.device
 
-    @property
-    def num_nodes(self) -> int:
-        return self.indptr.numel() - 1
+    def degrees(self, nodes: Tensor) -> Tensor:
+        """The in-edges of `nodes` (int64 `[n]`) in the whole graph: float32 `[n]`."""
+        starts, ends = take(self.indptr, nodes), take(self.indptr[1:], nodes)
+        if self.device.type != "cpu":
+            return (ends - starts).float()
+        return as_tensor((ends.numpy() - starts.numpy()).astype(np.float32))  # as in `take`
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.streams import Lane, Made, lane_of
+from gnntrain.loading.streams import BatchStream
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
@@ -211,19 +211,19 @@ class BlockLoader(Loader):
         self._features = features
         self._needs = needs
         self._prefetch = prefetch
-        self._lane: Lane[MiniBatch] = lane_of(graph.device, has_own=self._threads > 0)
+        self._stream = BatchStream[MiniBatch](graph.device, is_side=self._threads > 0)
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
         order, epoch = self.plan.order(self._epoch), self._epoch
 
-        def make(step: int) -> Made[MiniBatch]:
-            return self._lane.make(lambda: self._batch(order, epoch, step))
+        def make(step: int) -> tuple[MiniBatch, Any]:
+            return self._stream.make(lambda: self._batch(order, epoch, step))
 
         steps = range(self._step, len(self))
         for made in made_ahead(make, steps, threads=self._threads, prefetch=self._prefetch):
             self._step += 1
-            yield self._lane.take(made)
+            yield self._stream.take(made)
             del made  # or it would live on while the next is waited for
 
     def rank_batches(self) -> Iterator[tuple[RankBatch, SampleKey]]:

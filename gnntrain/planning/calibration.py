@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gnntrain.components import Components
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -33,13 +33,13 @@ _UNBOUNDED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a rank needs to know; plain and picklable.
+class CalibrationJob:
+    """All that a rank is told; picklable.
 
     Attributes:
         config: The resolved configuration.
         store: Directory of the graph store.
-        answer: File for what was measured.
+        answer: File for the measures of all ranks.
     """
 
     config: Config
@@ -47,8 +47,8 @@ class Job:
     answer: Path
 
 
-def calibrate(config: Config, store: StoredGraph, plan: LaunchPlan) -> list[RankMeasure]:
-    """What every rank measured, in rank order. Nothing is left behind.
+def calibrate(config: Config, graph: StoredGraph, plan: LaunchPlan) -> list[RankMeasure]:
+    """The measures of every rank, in rank order. No file is left behind.
 
     Raises:
         GnntrainError: A rank failed.
@@ -57,58 +57,63 @@ def calibrate(config: Config, store: StoredGraph, plan: LaunchPlan) -> list[Rank
         answer = Path(folder) / "measured.json"
         launch(
             "gnntrain.planning.calibration:measure_rank",
-            Job(config, store.path, answer),
-            LaunchPlan(plan.world_size, plan.use_gpus, plan.threads, plan.timeout, Path(folder)),
+            CalibrationJob(config, graph.path, answer),
+            plan,
+            Path(folder),
         )
         return [_measure(plain) for plain in json.loads(answer.read_text())]
 
 
-def measure_rank(context: DistributedContext, job: Job) -> None:
-    """One rank's part; rank 0 writes down what all measured."""
-    import gnntrain.worker  # noqa: F401  # what a run's rank has in memory
+def measure_rank(context: DistributedContext, job: CalibrationJob) -> None:
+    """Measure on this rank; rank 0 writes the measures of all."""
+    import gnntrain.worker  # noqa: F401  # a rank of a run has it in memory
 
     config = job.config
-    store = StoredGraph.open(job.store, check=False)
+    graph = StoredGraph.open(job.store, check=False)
     with tempfile.TemporaryDirectory() as folder, OwnPeak() as peak:
-        components = Components(config, store, context, Path(folder))
-        loader = components.loader()
+        task = build_task(config, graph)
+        model = build_model(config, task, graph, context)
+        loaders = build_loaders(config, task, model, graph, context)
+        loader = loaders.training_loader(own_features=isinstance(model, PlainModel))
         watched = WatchedLoader(loader, context)
-        evaluator = PartialEvaluator(components, peak)
-        Trainer(
-            components.model,
+        whole = build_evaluator(config, task, model, loaders, graph, context, Path(folder))
+        evaluator = PartialEvaluator(whole, task, graph, context, peak)
+        trainer = Trainer(
+            model,
             watched,
             evaluator,
-            task=components.task,
+            task=task,
             config=config.trainer.model_copy(update=_UNBOUNDED),
             context=context,
-        ).fit()
+        )
+        trainer.fit()
         assert evaluator.cost is not None
         measured = RankMeasure(
-            num_parameters=components.num_parameters,
+            num_parameters=trainer.num_parameters,
             steps_per_epoch=len(loader),
             step_seconds=watched.seconds / watched.num_timed,
             num_timed=watched.num_timed,
             batches=tuple(watched.sizes),
             own_peak=evaluator.own_peak,
             own_after=evaluator.own_before,
-            library_bytes=resident().files - mapped_from(store.path),
-            store_bytes=_bytes_read(store, components.model),
+            library_bytes=resident().files - mapped_from(graph.path),
+            store_bytes=_bytes_read(graph, model),
             gpu_peak=peak_gpu_bytes(context.device),
             evaluation=evaluator.cost,
-            placement=components.loaders.why_placed,
+            placement=loaders.why_placed,
         )
     everyone = context.gather(asdict(measured))
     if context.is_main:
         job.answer.write_text(json.dumps(everyone))
 
 
-def _bytes_read(store: StoredGraph, model: GNN | PlainModel) -> int:
+def _bytes_read(graph: StoredGraph, model: GNN | PlainModel) -> int:
     """Bytes of the store's arrays that training and evaluation read."""
     needs = needs_of(model)
     unread = {"node_ids"}
     unread |= set() if needs.weight else {"edge_weight"}
     unread |= set() if needs.norm else {"gcn_norm"}
-    return sum(array.bytes for name, array in store.meta.arrays.items() if name not in unread)
+    return sum(array.bytes for name, array in graph.meta.arrays.items() if name not in unread)
 
 
 def _measure(plain: dict[str, Any]) -> RankMeasure:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.components import Components
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
@@ -19,10 +18,12 @@ from gnntrain.models import GNN, PlainModel
 from gnntrain.planning.measured import EvaluationCost
 from gnntrain.planning.resident import OwnPeak, resident
 from gnntrain.sampling.block import Block
+from gnntrain.tasks import Task
 from gnntrain.training.buffers import Buffers
 from gnntrain.training.evaluation import (
     ROW_COST,
     SPLITS,
+    Evaluator,
     LayerwiseEvaluator,
     Rows,
     SampledEvaluator,
@@ -46,7 +47,10 @@ class PartialEvaluator:
     is fast enough, evaluates the whole.
 
     Args:
-        components: The rank's components.
+        evaluator: The run's evaluator.
+        task: Seeds, targets and metrics.
+        graph: The graph.
+        context: This rank.
         peak: Watches this process's memory.
 
     Attributes:
@@ -55,12 +59,21 @@ class PartialEvaluator:
         own_before: Memory of its own when `evaluate` was called.
     """
 
-    def __init__(self, components: Components, peak: OwnPeak) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        task: Task,
+        graph: Graph,
+        context: DistributedContext,
+        peak: OwnPeak,
+    ) -> None:
         self.cost: EvaluationCost | None = None
         self.own_peak = self.own_before = 0
-        self._components = components
-        self._store = components.store
-        self._device = components.context.device
+        self._evaluator = evaluator
+        self._task = task
+        self._graph = graph
+        self._context = context
+        self._device = context.device
         self._peak = peak
         self._extra = 0
 
@@ -70,9 +83,9 @@ class PartialEvaluator:
         self.own_peak, self.own_before = self._peak.so_far(), resident().own
         was_training = model.training
         model.eval()
-        evaluator = self._components.evaluator
+        evaluator = self._evaluator
         widths: tuple[int, ...] = ()
-        self._components.context.barrier()
+        self._context.barrier()
         if self._device.type == "cuda":  # it takes a GPU no longer than a part takes a CPU
             seconds = [self._whole(model)]
         elif isinstance(evaluator, LayerwiseEvaluator):
@@ -92,7 +105,7 @@ class PartialEvaluator:
         began = time.perf_counter()
         before = resident().own
         self._peak.begin()
-        self._components.evaluator.evaluate(model)
+        self._evaluator.evaluate(model)
         self._extra = self._peak.so_far() - before
         return time.perf_counter() - began
 
@@ -100,20 +113,18 @@ class PartialEvaluator:
         self, model: GNN, evaluator: LayerwiseEvaluator
     ) -> tuple[list[float], tuple[int, ...]]:
         ranges = list(evaluator.chunks(model))
-        stored = LazyFeatures(stored_rows(self._store))
+        stored = LazyFeatures(stored_rows(self._graph))
         num_rows = [b - a for a, b in ranges]
         if not model.uses_graph:
             taken = self._scaled(ranges, num_rows, lambda a, b: model(stored.read(a, b), ()))
             return [taken], (0,)
         seconds, widths = [], []
-        indptr = self._store.indptr
+        indptr = self._graph.indptr
         work = [int(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
         for i in range(model.num_layers):
             began = resident().own
             self._peak.begin()
-            layer = _Layer(
-                model, i, self._store, stored, self._components.context, evaluator.buffers
-            )
+            layer = _Layer(model, i, self._graph, stored, self._context, evaluator.buffers)
             taken = 0.0
             if model.conv(i).has_transform:
                 taken = self._scaled(ranges, num_rows, layer.transform)
@@ -149,7 +160,7 @@ class PartialEvaluator:
     def _split(self, model: GNN | PlainModel, evaluator: SampledEvaluator, split: str) -> float:
         loader = evaluator.loaders[split]
         module = OnBatch(model)
-        is_idle = loader.plan.world_size == 1 and not self._components.context.is_main
+        is_idle = loader.plan.world_size == 1 and not self._context.is_main
         if len(loader) == 0 or is_idle:
             return 0.0
         loader.set_epoch(0)
@@ -168,9 +179,9 @@ class PartialEvaluator:
 
     def _judge(self) -> float:
         """Seconds for the metrics; also loads what they need, as a run does once."""
-        if not self._components.context.is_main:
+        if not self._context.is_main:
             return 0.0
-        task, total = self._components.task, 0.0
+        task, total = self._task, 0.0
         for split in SPLITS:
             seeds = task.seeds(split)
             some = seeds[:_MOST_JUDGED]

@@ -24,7 +24,7 @@ from gnntrain.planning.memory import (
 )
 from gnntrain.planning.store import open_small_or_built
 from gnntrain.reporting.text_report import Check
-from gnntrain.run import launch_plan, refuse_untrainable
+from gnntrain.run import refuse_untrainable
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -134,11 +134,11 @@ def make_plan(config: Config) -> Plan:
     began = time.perf_counter()
     opened = open_small_or_built(config.dataset)
     store = opened.store
-    launched = launch_plan(config)
-    refuse_untrainable(config, store, launched.world_size)
-    ranks = calibrate(config, store, launched)
+    launch_plan = LaunchPlan.of(config)
+    refuse_untrainable(config, store, launch_plan.world_size)
+    ranks = calibrate(config, store, launch_plan)
     first = ranks[0]
-    moments = layer_matrices(config, store, first.evaluation.widths, launched.world_size)
+    moments = layer_matrices(config, store, first.evaluation.widths, launch_plan.world_size)
     host = host_memory(config, store, ranks, moments)
     gpu = gpu_memory(config, store, first, moments)
     num_epochs, num_evaluations = _epochs(config, first.steps_per_epoch)
@@ -152,14 +152,14 @@ def make_plan(config: Config) -> Plan:
         num_features=store.num_features,
         num_classes=store.num_classes,
         num_parameters=first.num_parameters,
-        world_size=launched.world_size,
-        use_gpus=launched.use_gpus,
-        threads=launched.threads,
+        world_size=launch_plan.world_size,
+        use_gpus=launch_plan.use_gpus,
+        threads=launch_plan.threads,
         placement=first.placement,
         num_epochs=num_epochs,
         num_steps=first.steps_per_epoch,
         num_evaluations=num_evaluations,
-        batch=_batch(store, first, launched),
+        batch=_batch(store, first, launch_plan),
         times=_times(config, ranks, num_evaluations),
         host=host,
         gpu=gpu,
@@ -179,9 +179,9 @@ def _epochs(config: Config, steps_per_epoch: int) -> tuple[int, int]:
     return num_epochs, -(-num_epochs // trainer.eval_every)
 
 
-def _batch(store: StoredGraph, rank: RankMeasure, launched: LaunchPlan) -> Batch:
+def _batch(store: StoredGraph, rank: RankMeasure, launch_plan: LaunchPlan) -> Batch:
     sizes: Sequence[BatchSize] = rank.batches
-    others = (launched.world_size - 1) / launched.world_size
+    others = (launch_plan.world_size - 1) / launch_plan.world_size
     layers = zip(*(reversed(size.num_edges) for size in sizes), strict=True)
     row = store.num_features * _BYTES[store.feature_dtype]
     return Batch(

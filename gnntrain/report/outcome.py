@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
-from gnntrain.data.graph import Graph, Task
+from gnntrain.data.graph import Graph
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
+from gnntrain.metrics import LabelKind
 from gnntrain.models import PlainModel
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.scores import SplitScores, predicted_classes, score_split
@@ -39,7 +40,7 @@ class GraphSummary:
     num_nodes: int
     num_edges: int
     num_features: int
-    task: Task
+    task: LabelKind
     class_names: Sequence[str]
     split_sizes: Mapping[str, int]
     degrees: Degrees
@@ -138,8 +139,8 @@ def _sentence(error: GnntrainError) -> str:
 
 def _computed(run: ReportedRun) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Logits of all nodes, and what enters the last layer where the model has such rows."""
-    components = load_best(run.run.path).components
-    found = components.infer(embed=not isinstance(components.model, PlainModel))
+    best = load_best(run.run.path)
+    found = best.infer(embed=not isinstance(best.model, PlainModel))
     rows = found.embeddings
     if rows is None or isinstance(rows, LazyFeatures):  # a single layer's are the features
         return found.logits.numpy(), None

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import roc_curve
 
-from gnntrain.data.graph import Task
+from gnntrain.metrics import LabelKind
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class Mistake:
     share: float
 
 
-def predicted_classes(logits: npt.NDArray[Any], task: Task) -> npt.NDArray[Any]:
+def predicted_classes(logits: npt.NDArray[Any], task: LabelKind) -> npt.NDArray[Any]:
     """The classes that logits `[n, num_outputs]` stand for: `[n]`, or 0/1 `[n, num_classes]`."""
     if task == "multiclass":
         best: npt.NDArray[Any] = logits.argmax(axis=1)
@@ -65,7 +65,7 @@ def predicted_classes(logits: npt.NDArray[Any], task: Task) -> npt.NDArray[Any]:
 
 
 def score_split(
-    logits: npt.NDArray[Any], labels: npt.NDArray[Any], task: Task, num_classes: int
+    logits: npt.NDArray[Any], labels: npt.NDArray[Any], task: LabelKind, num_classes: int
 ) -> SplitScores | None:
     """The scores of one split; None where it has no labelled node.
 

@@ -15,7 +15,7 @@ from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
 from gnntrain.data.node_list import read_nodes
 from gnntrain.errors import UserError
-from gnntrain.inference import Outputs, load_best
+from gnntrain.inference import BestModel, Inferred, load_best
 from gnntrain.loading.features import as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
@@ -76,17 +76,16 @@ def predict(
     path = expanded(out)
     check_target(path)
     best = load_best(run_dir, config, path.parent)
-    words = (*best.components.task.predictions(), EMBEDDINGS)
+    words = (*best.task.predictions(), EMBEDDINGS)
     if what not in words:
         hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
         raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
-    chosen = _chosen(nodes, best.components.store)
-    outputs = best.infer(embed=what == EMBEDDINGS)
-    fields, notes = _columns(outputs, what)
-    result = Result(chosen, _ids(outputs.store), fields, notes)
+    chosen = _chosen(nodes, best.graph)
+    fields, notes = _columns(best, best.infer(embed=what == EMBEDDINGS), what)
+    result = Result(chosen, _ids(best.graph), fields, notes)
     write_result(path, result)
-    run, store = outputs.run.shown, outputs.store
-    return Prediction(path, what, result.num_rows, run, outputs.epoch, store.dataset)
+    run, dataset = best.run.shown, best.graph.dataset
+    return Prediction(path, what, result.num_rows, run, best.epoch, dataset)
 
 
 def _chosen(nodes: str | Path, store: Graph) -> Int64Array | int:
@@ -121,14 +120,16 @@ def _ids(store: Graph) -> Field:
     return Field("node", dtype, lambda nodes: np.char.decode(ids[nodes], "utf-8"))
 
 
-def _columns(outputs: Outputs, what: str) -> tuple[list[Field], Mapping[str, AnyArray]]:
+def _columns(
+    best: BestModel, outputs: Inferred, what: str
+) -> tuple[list[Field], Mapping[str, AnyArray]]:
     """What is written beside the ids, and small arrays that an npz file holds as well."""
     if what == EMBEDDINGS:
         rows = outputs.embeddings
         assert rows is not None  # they were asked for
         width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
         return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
-    found = outputs.task.predictions()[what]()
+    found = best.task.predictions()[what]()
     return [_field(column, outputs.logits) for column in found.columns], found.notes
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 import torch_geometric.typing
 from torch import Tensor
-from torch_geometric.data import Data, EdgeAttr, GraphStore
-from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 
-from gnntrain.data.graph import Edges
-from gnntrain.data.pyg_graph import pyg_csc
+from gnntrain.data.graph import EDGE, NODE, Edges, Graph, Nodes
+from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler, cumulative_blocks
 from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
@@ -58,9 +55,9 @@ class PyGSampler(Sampler):
         self._num_hops = len(fan_outs)
         require_pyg_backend()
         # PyG's sampler keeps the tensors alone; the object must live for other samplers to share.
-        self._graph = SharedCSC.of(indptr, indices)
+        self._graph = shared_graph(indptr, indices)
         num_neighbors = list(checked_fan_outs(fan_outs))
-        self._sampler = NeighborSampler((Data(), self._graph), num_neighbors, replace=replace)
+        self._sampler = NeighborSampler((self._graph, self._graph), num_neighbors, replace=replace)
 
     def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
         """Draw the neighbourhood of `seeds`.
@@ -78,37 +75,18 @@ class PyGSampler(Sampler):
         return subgraph_of(drawn, len(seeds), self._num_hops)
 
 
-class SharedCSC(GraphStore):  # type: ignore[misc]  # PyG is not typed
-    """A CSC as PyG's samplers take it, beside a `FeatureStore`. Read-only; see `PyGGraph`."""
+_shared: WeakValueDictionary[tuple[int, int, bool], PyGGraph] = WeakValueDictionary()
 
-    _shared: ClassVar[WeakValueDictionary[tuple[int, int, bool], SharedCSC]] = WeakValueDictionary()
 
-    def __init__(self, indptr: Tensor, indices: Tensor) -> None:
-        super().__init__()
-        self._size = (len(indptr) - 1, len(indptr) - 1)
-        self._csc = pyg_csc(Edges(indptr.numpy(), indices.numpy()))
-
-    @classmethod
-    def of(cls, indptr: Tensor, indices: Tensor) -> SharedCSC:
-        """One for all samplers of a graph: it may hold a copy of the edges."""
-        key = indptr.data_ptr(), indices.data_ptr(), torch_geometric.typing.WITH_PYG_LIB
-        graph = cls._shared.get(key)
-        if graph is None:
-            graph = cls._shared[key] = cls(indptr, indices)
-        return graph
-
-    def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """The only edge type's: in CSC form."""
-        return [EdgeAttr(None, EdgeLayout.CSC, size=self._size)]
-
-    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        return self._csc if edge_attr.layout == EdgeLayout.CSC else None
-
-    def _refuse(self, *_: Any) -> bool:
-        """PyG's answer to a write that failed."""
-        return False
-
-    _put_edge_index = _remove_edge_index = _refuse
+def shared_graph(indptr: Tensor, indices: Tensor) -> PyGGraph:
+    """The edges as PyG's samplers take them; one for all samplers, as it may hold a copy."""
+    key = indptr.data_ptr(), indices.data_ptr(), torch_geometric.typing.WITH_PYG_LIB
+    graph = _shared.get(key)
+    if graph is None:
+        nodes = Nodes(np.empty((len(indptr) - 1, 0), np.float32))
+        edges = Edges(indptr.numpy(), indices.numpy())
+        graph = _shared[key] = PyGGraph(Graph({NODE: nodes}, {EDGE: edges}))
+    return graph
 
 
 def subgraph_of(drawn: SamplerOutput, num_seeds: int, num_hops: int) -> SampledSubgraph:

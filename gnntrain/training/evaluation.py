@@ -125,10 +125,6 @@ class LayerwiseEvaluator:
         self.buffers.release()
         return self._context.broadcast(metrics)
 
-    def logits(self, model: GNN) -> Tensor:
-        """The logits of `infer`."""
-        return self.infer(model).logits
-
     def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
         """What the model says of every node, for all ranks. Collective.
 

@@ -144,6 +144,11 @@ class Trainer:
         ]
 
     @property
+    def num_parameters(self) -> int:
+        """Trainable parameters of the model."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    @property
     def epoch(self) -> int:
         """The present epoch, from 1; between two epochs the next one."""
         return len(self.result.records) + 1
@@ -311,6 +316,7 @@ class Trainer:
             "best": self.result.best,
             "history": [vars(record) for record in self.result.records],
             "world_size": self.context.world_size,
+            "num_parameters": self.num_parameters,
             "global_batch_size": self.loader.plan.global_batch_size,
             "seconds": self.result.seconds_before + time.monotonic() - self._began,
             **self._identity,

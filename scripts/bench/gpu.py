@@ -26,7 +26,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from gnntrain.components import Components
+from gnntrain.build import (
+    build_layerwise,
+    build_loaders,
+    build_model,
+    build_task,
+    training_plan,
+)
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
@@ -37,7 +43,7 @@ from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
 from gnntrain.training.cuda_graph import Record
-from gnntrain.training.evaluation import LayerwiseEvaluator, SplitMetrics
+from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
 from scripts.bench.gpu_apart import end_a_hang, run_apart
@@ -127,6 +133,19 @@ def config_of(case: Case, *, epochs: int, smaller: Keys | None = None) -> Config
     return from_dict(sections)
 
 
+class Bench:
+    """What a case measures: model and loaders over an opened store."""
+
+    def __init__(
+        self, config: Config, store: StoredGraph, context: DistributedContext, scratch_dir: Path
+    ) -> None:
+        self.config, self.store, self.context = config, store, context
+        self.scratch_dir = scratch_dir
+        self.task = build_task(config, store)
+        self.model = build_model(config, self.task, store, context)
+        self.loaders = build_loaders(config, self.task, self.model, store, context)
+
+
 def measure(
     case: Case,
     store: StoredGraph,
@@ -142,31 +161,29 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     with tempfile.TemporaryDirectory() as scratch:
-        components = Components(config, store, DistributedContext(device=device), Path(scratch))
+        bench = Bench(config, store, DistributedContext(device=device), Path(scratch))
         stage, unit = _STAGES[case.stage]
-        values, notes = stage(components, rounds, record)
+        values, notes = stage(bench, rounds, record)
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
     must = case.most if case.most is not None else case.least
     reached = None
     if must is not None:
         reached = median <= must if case.most is not None else median >= must
-    notes.setdefault("placement", list(components.loaders.why_placed))
+    notes.setdefault("placement", list(bench.loaders.why_placed))
     if device.type == "cuda":
         notes["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(device)
     return Figure(case.name, unit, values, median, lower, upper, must, reached, notes)
 
 
-def _epochs(
-    components: Components, rounds: int, record: Record | None
-) -> tuple[list[float], dict[str, Any]]:
-    loader = components.loader()
+def _epochs(bench: Bench, rounds: int, record: Record | None) -> tuple[list[float], dict[str, Any]]:
+    loader = bench.loaders.training_loader()
     trainer = Trainer(
-        components.model,
+        bench.model,
         loader,
         NoEvaluation(),
-        task=components.task,
-        config=components.config.trainer,
-        context=components.context,
+        task=bench.task,
+        config=bench.config.trainer,
+        context=bench.context,
         record=record,
     )
     records = trainer.fit().records[-rounds:]
@@ -181,10 +198,10 @@ def _epochs(
 
 
 def _sampling(
-    components: Components, rounds: int, _record: Record | None
+    bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    sampler = components.loaders.sampler(components.config.sampler.fan_outs)
-    plan = components.plan()
+    sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
+    plan = training_plan(bench.config, bench.task, bench.context)
     order = plan.order(0)
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
 
@@ -192,35 +209,35 @@ def _sampling(
         drawn = sampler.sample(as_tensor(batches[step]), SampleKey(0, turn, step))
         return sum(drawn.num_sampled_edges)
 
-    rates = _rates(components.context.device, rounds, len(batches), draw)
+    rates = _rates(bench.context.device, rounds, len(batches), draw)
     return rates, {"batches": len(batches)}
 
 
 def _gathering(
-    components: Components, rounds: int, _record: Record | None
+    bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
-    sampler = components.loaders.sampler(components.config.sampler.fan_outs)
-    table = LazyFeatures(stored_rows(components.store).to(components.context.device))
+    sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
+    table = LazyFeatures(stored_rows(bench.store).to(bench.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
         drawn = sampler.sample(seeds, key)
         rows = replace(table, nodes=drawn.nodes).whole(table.rows.dtype)
         return Gathered(sum(block.num_edges for block in drawn.blocks), drawn.nodes, rows)
 
-    return _gathering_rates(components, rounds, torch.int64, draw)
+    return _gathering_rates(bench, rounds, torch.int64, draw)
 
 
 def _wholegraph(
-    components: Components, rounds: int, _record: Record | None
+    bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """What `_gathering` does, by WholeGraph."""
-    fan_outs, store = components.config.sampler.fan_outs, components.store
+    fan_outs, store = bench.config.sampler.fan_outs, bench.store
     memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), stored_rows(store)
     with wholegraph.opened(memory_type, *arrays) as peer:
         rates, notes = _gathering_rates(
-            components, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
+            bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
         )
     num_bytes = sum(array.nbytes for array in arrays)
     where = f"{num_bytes / 2**30:.2f} GiB in WholeGraph's {memory_type} memory, beside torch's"
@@ -232,18 +249,18 @@ def _wholegraph(
 
 
 def _gathering_rates(
-    components: Components,
+    bench: Bench,
     rounds: int,
     seed_dtype: torch.dtype,
     draw: Callable[[Tensor, SampleKey], Gathered],
 ) -> tuple[list[float], dict[str, Any]]:
     """Edges a second of `draw`, which is given seeds on the device; what it drew is noted."""
-    device, plan = components.context.device, components.plan()
+    device, plan = bench.context.device, training_plan(bench.config, bench.task, bench.context)
     order = plan.order(0)
     shares = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
     batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in shares]
     first = draw(batches[0], SampleKey(0, 0, 0))
-    if not first.rows.cpu().equal(stored_rows(components.store)[first.nodes.cpu().long()]):
+    if not first.rows.cpu().equal(stored_rows(bench.store)[first.nodes.cpu().long()]):
         raise RuntimeError("the rows that were gathered are not those of the nodes that were drawn")
     sizes = []
 
@@ -272,17 +289,19 @@ def _rates(
 
 
 def _inference(
-    components: Components, rounds: int, _record: Record | None
+    bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    evaluator, model = components.evaluator, components.model
-    assert isinstance(evaluator, LayerwiseEvaluator)
+    model, context = bench.model, bench.context
     assert isinstance(model, GNN)
+    evaluator = build_layerwise(
+        bench.config, bench.task, bench.loaders, bench.store, context, bench.scratch_dir
+    )
     seconds = []
     for _ in range(rounds + 1):
-        _wait(components.context.device)
+        _wait(bench.context.device)
         begin = time.perf_counter()
         evaluator.evaluate(model)
-        _wait(components.context.device)
+        _wait(bench.context.device)
         seconds.append(time.perf_counter() - begin)
     return seconds[1:], {"with": "the metrics of all splits"}
 

@@ -146,3 +146,19 @@ class TestOnAGpu:
         spread = Spread(torch.randn(3000, 100).bfloat16(), cached, 700, torch.randint(3000, (999,)))
         table = spread.table("cuda", Tensor.pin_memory)
         assert torch.equal(gathered(table, 0, 999), spread.expected)
+
+
+def test_rows_that_a_cpu_reads_ask_the_cuda_driver_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would make a context on the GPU for each rank that trains on the CPU."""
+
+    def refuse(_: torch.Tensor) -> bool:
+        raise AssertionError("the driver was asked")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", refuse)
+    rows = torch.randn(5, 3)
+    for features in (LazyFeatures(rows), LazyFeatures(rows).select(torch.tensor([4, 0]))):
+        assert features.device == torch.device("cpu")
+        assert features.whole().shape == (len(features), 3)

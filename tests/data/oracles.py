@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from gnntrain.data.build import GraphData, PrepareOptions
+from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 
 Columns = list[list[tuple[int, float]]]

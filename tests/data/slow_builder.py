@@ -8,8 +8,8 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from gnntrain.data.build import GraphData, PrepareOptions, open_or_build
-from gnntrain.data.graph import JSON
+from gnntrain.data.build import open_or_build
+from gnntrain.data.graph import JSON, GraphData, PrepareOptions
 from tests.data.oracles import Rows, small_graph
 
 IDENTITY: dict[str, JSON] = {"dataset": "sm/all", "seed": 1}

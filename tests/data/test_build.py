@@ -16,12 +16,9 @@ from torch_geometric.transforms import NormalizeFeatures
 from torch_geometric.utils import to_undirected
 
 from gnntrain.data import csc
-from gnntrain.data.build import (
-    GraphData,
-    PrepareOptions,
-    write_store,
-)
-from gnntrain.data.csc import EdgeList, column_blocks, column_ranges, index_dtype
+from gnntrain.data.build import write_store
+from gnntrain.data.csc import EdgeList, column_blocks, column_ranges
+from gnntrain.data.graph import GraphData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.data.oracles import (

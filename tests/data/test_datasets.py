@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 import pytest
+import torch
 
 from gnntrain.config import (
     DATASET_NAMES,
@@ -23,9 +24,11 @@ from gnntrain.config import (
     SyntheticConfig,
 )
 from gnntrain.config.published import PUBLISHED
+from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData
-from gnntrain.data.pyg_data import folder_of, from_pyg, layout_of
+from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.pyg_data import folder_of, layout_of
+from gnntrain.data.pyg_graph import from_pyg
 from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -355,7 +358,7 @@ def test_raw_files_that_are_broken_are_a_users_error(tmp_path: Path) -> None:
     for name in ("reddit_data.npz", "reddit_graph.npz"):
         with zipfile.ZipFile(raw / name, "w") as archive:
             archive.writestr("feature.npy", b"nothing")
-    with pytest.raises(UserError, match="cannot read the raw files"):
+    with pytest.raises(UserError, match=r"the raw files in .* cannot be read"):
         build("reddit", tmp_path)
 
 
@@ -470,3 +473,14 @@ def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> 
     assert data.edge_weight.tolist() == [0.5, 1.0, 2.0]
     assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
     assert data.labels.tolist() == [0, -1, 1, 2]
+
+
+def test_labels_of_pyg_that_are_neither_0_nor_1_are_refused_and_not_rounded(
+    tmp_path: Path,
+) -> None:
+    from torch_geometric.data import Data
+
+    y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0]])
+    graph = Data(y=y, edge_index=torch.tensor([[0], [1]]), num_nodes=3)
+    with pytest.raises(UserError, match="2 labels are not 0 or 1"):
+        write_store(tmp_path / "store", from_pyg(graph, "flags"), PrepareOptions(), {})

@@ -17,9 +17,10 @@ import pytest
 from gnntrain.data import store as store_module
 from gnntrain.data import store_files
 from gnntrain.data.arrays import npy_header
-from gnntrain.data.build import PrepareOptions, write_store
-from gnntrain.data.store import StoredGraph, StoreError
-from gnntrain.data.store_meta import digest_of
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.store import StoredGraph
+from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import RunError
 from tests.data.oracles import small_graph
 

@@ -14,13 +14,8 @@ import numpy as np
 import pytest
 
 from gnntrain.data import build
-from gnntrain.data.build import (
-    GraphData,
-    PrepareOptions,
-    open_or_build,
-    store_name,
-    write_store,
-)
+from gnntrain.data.build import open_or_build, store_name, write_store
+from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.errors import RunError, UserError
 from tests.data.oracles import Rows, small_graph
 from tests.data.slow_builder import IDENTITY, start_building

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnntrain.config import SyntheticConfig
 from gnntrain.data import pair_draws
-from gnntrain.data.build import GraphData, PrepareOptions, write_store
-from gnntrain.data.graph import FeatureRows
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.pair_draws import alias_tables
 from gnntrain.data.synthetic import synthetic_graph
 from gnntrain.errors import UserError
@@ -35,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def graph(**changes: Any) -> GraphData:
-    return synthetic_graph(**(DEFAULTS | changes))
+    return synthetic_graph(SyntheticConfig.model_construct(**(DEFAULTS | changes)))
 
 
 def degrees(data: GraphData) -> Any:

@@ -34,7 +34,7 @@ def rows_of(path: Path, block_bytes: int) -> tuple[list[Row], str]:
         assert [text for _, text, _ in found] == rows.columns["id"].to_pylist()
         told = ""
         try:
-            bad.settle()
+            bad.report()
         except UserError as error:
             told = error.message
     return found, told

@@ -22,8 +22,8 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError, UserError
 
 
-def plan(world_size: int, directory: Path) -> LaunchPlan:
-    return LaunchPlan(world_size, False, threads=1, timeout=60, log_dir=directory)
+def plan(world_size: int) -> LaunchPlan:
+    return LaunchPlan(world_size, False, threads=1, timeout=60)
 
 
 def collectives(context: DistributedContext, payload: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ def fail_on_rank_1(context: DistributedContext, payload: str) -> None:
 
 
 def test_ranks_talk_to_each_other(tmp_path: Path) -> None:
-    launch(collectives, {"dir": str(tmp_path), "word": "hello"}, plan(3, tmp_path))
+    launch(collectives, {"dir": str(tmp_path), "word": "hello"}, plan(3), tmp_path)
     for rank in range(3):
         assert json.loads((tmp_path / f"{rank}.txt").read_text()) == {
             "threads": 1,
@@ -79,7 +79,7 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
     tmp_path: Path, payload: str, kind: type[Exception], words: list[str]
 ) -> None:
     with pytest.raises(kind) as caught:
-        launch(fail_on_rank_1, payload, plan(3, tmp_path))
+        launch(fail_on_rank_1, payload, plan(3), tmp_path)
     assert all(word in str(caught.value) for word in words)
     if payload == "user":
         assert isinstance(caught.value, UserError)
@@ -94,7 +94,7 @@ def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
 
 
 def test_a_thread_that_calls_the_store_does_not_abort_a_rank_that_ends(tmp_path: Path) -> None:
-    launch(sync_all_the_time, None, plan(2, tmp_path))
+    launch(sync_all_the_time, None, plan(2), tmp_path)
 
 
 def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
         directory.mkdir()
     with ThreadPoolExecutor(2) as pool:
         jobs = [
-            pool.submit(launch, collectives, {"dir": str(d), "word": d.name}, plan(2, d))
+            pool.submit(launch, collectives, {"dir": str(d), "word": d.name}, plan(2), d)
             for d in directories
         ]
         for job in jobs:
@@ -122,7 +122,7 @@ def test_ranks_that_cannot_reach_each_other_are_not_started(
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
     with pytest.raises(RunError, match=r"127\.0\.0\.1 cannot be reached: Network is unreach") as it:
-        launch(collectives, {}, plan(2, tmp_path))
+        launch(collectives, {}, plan(2), tmp_path)
     assert "ip link set lo up" in str(it.value.hint)
 
 
@@ -146,7 +146,7 @@ def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> 
         "from tests.distributed.test_launch import plan, wait_for_interrupt\n"
         "if __name__ == '__main__':\n"
         "    try:\n"
-        "        launch(wait_for_interrupt, sys.argv[1], plan(2, Path(sys.argv[1])))\n"
+        "        launch(wait_for_interrupt, sys.argv[1], plan(2), Path(sys.argv[1]))\n"
         "    except KeyboardInterrupt as error:\n"
         "        sys.exit(128 + signal_of(error))\n"
     )

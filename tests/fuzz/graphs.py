@@ -22,9 +22,9 @@ from hypothesis.strategies import SearchStrategy
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.arrays import prepared_features
-from gnntrain.data.build import PrepareOptions
 from gnntrain.data.checks import check_graph
 from gnntrain.data.files import FilesBuilder
+from gnntrain.data.graph import PrepareOptions
 from tests.fuzz.mutations import damaged
 from tests.fuzz.surface import Surface
 

@@ -39,4 +39,4 @@ def test_named_rows_know_their_number_without_being_read(tmp_path: Path) -> None
     source = InPlaceFeatures.of(stored(tmp_path / "store"))
     assert len(source.select()) == 60
     assert len(source.select(torch.tensor([5, 5, 1]))) == 3
-    assert source.select().num_features == source.num_features == 5
+    assert source.select().num_features == 5

@@ -35,7 +35,6 @@ def test_in_host_memory_the_tensors_are_views_of_the_stores_arrays(store: Stored
     for tensor, array in pairs:
         assert tensor.data_ptr() == array.ctypes.data
         np.testing.assert_array_equal(tensor, array)
-    assert graph.num_nodes == store.num_nodes
     assert graph.device == torch.device("cpu")
 
 
@@ -51,6 +50,14 @@ def test_indices_may_lie_elsewhere(store: StoredGraph) -> None:
     elsewhere = torch.from_numpy(store.indices.copy())
     graph = GraphTensors.of(store, NO_NEEDS, indices=elsewhere)
     assert graph.indices.data_ptr() == elsewhere.data_ptr()
+
+
+def test_degrees_count_the_in_edges_in_the_whole_graph(store: StoredGraph) -> None:
+    graph = GraphTensors.of(store, NO_NEEDS)
+    for nodes in (torch.tensor([7, 0, store.num_nodes - 1, 7]), torch.empty(0, dtype=torch.int64)):
+        expected = np.diff(store.indptr).astype(np.float32)[nodes.numpy()]
+        np.testing.assert_array_equal(graph.degrees(nodes), expected)
+        assert graph.degrees(nodes).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])

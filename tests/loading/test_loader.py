@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
@@ -204,3 +206,27 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Sto
     assert rows.tolist() == seeds.tolist()
     assert all(batch.x.shape[0] == store.num_nodes for batch in batches)
     np.testing.assert_array_equal(batches[0].y, store.labels[batches[0].seed_rows])
+
+
+class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Notes the operators that compute, other than views and numbers read by the host."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view and func is not torch.ops.aten._local_scalar_dense.default:
+            self.found.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_on_the_host_torch_computes_nothing_to_make_a_batch(tmp_path: Path) -> None:
+    """In a background thread its operators would start threads beside those of the step."""
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    store = stored(tmp_path / "store", random_graph(edge_weight=weights))
+    needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
+    batches = cpu_loader(store, SeedPlan(store.split("train"), 7), needs=needs, threads=0)
+    with Computed() as computed:
+        assert len(list(batches)) > 1
+    assert computed.found == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnntrain.loading.streams import Made, SameStream, SideStream, lane_of, tensors_in
+from gnntrain.loading.streams import BatchStream, tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ def test_every_tensor_of_a_batch_is_found_at_any_depth() -> None:
 
 
 def test_on_the_cpu_and_without_threads_there_is_one_stream() -> None:
-    lane = lane_of(torch.device("cpu"), has_own=True)
-    assert isinstance(lane, SameStream)
-    assert isinstance(lane_of(torch.device("cuda"), has_own=False), SameStream)
-    assert lane.take(lane.make(lambda: "batch")) == "batch"
+    for device, is_side in (("cpu", True), ("cuda", False)):
+        stream = BatchStream[str](torch.device(device), is_side=is_side)
+        assert stream.make(lambda: "batch") == ("batch", None)
+        assert stream.take(("batch", None)) == "batch"
 
 
 class FakeTensor(torch.Tensor):
@@ -65,10 +65,10 @@ def test_the_taker_waits_on_the_device_and_every_tensor_is_marked_as_in_use(
 
     taker = Stream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: taker)
-    lane: SideStream[Any] = SideStream.__new__(SideStream)
-    monkeypatch.setattr(lane, "_stream", Stream(), raising=False)
+    stream = BatchStream[Any](torch.device("cpu"), is_side=False)
+    monkeypatch.setattr(stream, "_side", Stream())
     tensors = [fake() for _ in range(3)]
     batch = Data(x=tensors[0], blocks=(Table(tensors[1], [tensors[2]]),), on_host=torch.zeros(2))
-    assert lane.take(Made(batch, "made")) is batch
+    assert stream.take((batch, "made")) is batch
     assert done == ["made"]
     assert [tensor.users for tensor in tensors] == [[taker]] * 3

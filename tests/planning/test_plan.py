@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gnntrain.app import compose_config
 from gnntrain.cli import main
-from gnntrain.components import Components
 from gnntrain.config import Config
+from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.build import LoaderBuilder
@@ -26,6 +26,8 @@ from gnntrain.planning.resident import OwnPeak, mapped_from, resident
 from gnntrain.planning.store import expected_bytes, open_small_or_built
 from gnntrain.run_store import prepare_store
 from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.trainer import Trainer
+from tests.trainers import trainer_of
 
 
 @pytest.fixture
@@ -48,6 +50,10 @@ def planned(*overrides: str) -> Plan:
     return make_plan(compose_config(overrides).config)
 
 
+def partial_of(trainer: Trainer, graph: Graph, peak: OwnPeak) -> PartialEvaluator:
+    return PartialEvaluator(trainer.evaluator, trainer.task, graph, trainer.context, peak)
+
+
 def test_steps_epochs_and_evaluations_are_those_of_the_run(small: list[str]) -> None:
     plan = planned(*small, "trainer.epochs=7", "trainer.eval_every=3")
     assert (plan.num_steps, plan.num_epochs, plan.num_evaluations) == (3, 7, 3)
@@ -62,10 +68,7 @@ def test_batches_are_those_that_training_draws(small: list[str]) -> None:
     overrides = [*small, "sampler.fan_outs=[3,2]", "sampler.threads=0"]
     batch = planned(*overrides).batch
     config = compose_config(overrides).config
-    components = Components(
-        config, prepare_store(config.dataset).store, DistributedContext(), Path()
-    )
-    loader = components.loader()
+    loader = trainer_of(config, prepare_store(config.dataset).store, Path()).loader
     drawn = []
     for epoch in range(1, 9):
         loader.set_epoch(epoch)
@@ -225,15 +228,15 @@ def test_the_layers_are_those_that_evaluation_holds(
 ) -> None:
     config = compose_config([*overrides, *small]).config
     store = prepare_store(config.dataset).store
-    components = Components(config, store, DistributedContext(), tmp_path)
+    trainer = trainer_of(config, store, tmp_path)
     with OwnPeak() as peak:
-        partial = PartialEvaluator(components, peak)
-        partial.evaluate(components.model)
+        partial = partial_of(trainer, store, peak)
+        partial.evaluate(trainer.model)
     assert partial.cost is not None
     moments = layer_matrices(config, store, partial.cost.widths, 1)
     scratch = NotedScratch(DistributedContext(), tmp_path, 2**40)
-    components.evaluator.buffers = scratch  # type: ignore[attr-defined]  # it has some
-    components.evaluator.evaluate(components.model)
+    trainer.evaluator.buffers = scratch  # type: ignore[attr-defined]  # it has some
+    trainer.evaluator.evaluate(trainer.model)
     assert max(sum(m.num_bytes for m in moment) for moment in moments) == scratch.most
 
 
@@ -242,9 +245,9 @@ def test_part_of_an_evaluation_leaves_model_and_metrics_alone(
 ) -> None:
     config: Config = compose_config([*small, "model.norm=batch"]).config
     store = prepare_store(config.dataset).store
-    components = Components(config, store, DistributedContext(), tmp_path)
-    before = {name: value.clone() for name, value in components.model.state_dict().items()}
+    trainer = trainer_of(config, store, tmp_path)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with OwnPeak() as peak:
-        assert PartialEvaluator(components, peak).evaluate(components.model)["val"] == {}
-    assert components.model.training
-    assert all(torch.equal(before[name], v) for name, v in components.model.state_dict().items())
+        assert partial_of(trainer, store, peak).evaluate(trainer.model)["val"] == {}
+    assert trainer.model.training
+    assert all(torch.equal(before[name], v) for name, v in trainer.model.state_dict().items())

@@ -8,12 +8,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from gnntrain.data.graph import Task
+from gnntrain.metrics import LabelKind
 from gnntrain.report.scores import score_split, top_mistakes
 
 
 @pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
-def test_scores_are_scikit_learns(task: Task) -> None:
+def test_scores_are_scikit_learns(task: LabelKind) -> None:
     rng = np.random.default_rng(0)
     num_classes = 2 if task == "binary" else 4
     logits = rng.normal(size=(200, 1 if task == "binary" else num_classes))

@@ -49,4 +49,4 @@ def logits_of(store: StoredGraph, model: GNN) -> torch.Tensor:
     """The model's exact logits of all nodes."""
     context = DistributedContext()
     scratch = SharedBuffers(context, store.path, 2**30)
-    return LayerwiseEvaluator(store, context, scratch).logits(model)
+    return LayerwiseEvaluator(store, context, scratch).infer(model).logits

@@ -11,7 +11,7 @@ import torch
 from gnntrain.data.graph import Edges
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey
-from gnntrain.sampling.pyg import PyGSampler, SharedCSC, require_pyg_backend
+from gnntrain.sampling.pyg import PyGSampler, require_pyg_backend, shared_graph
 from tests.pyg_backends import BACKENDS, use_backend
 from tests.sampling.graphs import CSC, cpu_sampler, csc, random_csc
 
@@ -151,12 +151,12 @@ def test_a_walk_without_hops_holds_the_seeds_alone() -> None:
 def test_the_graph_is_copied_for_torch_sparse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
     use_backend("pyg", monkeypatch)
-    row, colptr, permutation = SharedCSC(indptr, indices).csc()
+    row, colptr, permutation = shared_graph(indptr, indices).csc()
     assert permutation is None
     assert row.data_ptr() == indices.data_ptr()
     assert row.dtype == colptr.dtype == torch.int32
     use_backend("torch_sparse", monkeypatch)
-    row, colptr, _ = SharedCSC(indptr, indices).csc()
+    row, colptr, _ = shared_graph(indptr, indices).csc()
     assert colptr.data_ptr() == indptr.data_ptr()
     assert row.dtype == colptr.dtype == torch.int64
 
@@ -167,7 +167,7 @@ def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
     use_backend("pyg", monkeypatch)
     monkeypatch.setattr(Edges, "__len__", lambda _: 2**31)
     indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
-    row, colptr, _ = SharedCSC(indptr, indices).csc()
+    row, colptr, _ = shared_graph(indptr, indices).csc()
     assert row.dtype == colptr.dtype == torch.int64
 
 

@@ -13,16 +13,15 @@ import torch
 from torch import Tensor
 
 from gnntrain import plugins
-from gnntrain.components import Components
+from gnntrain.build import sampler_in_words
 from gnntrain.config import from_dict
 from gnntrain.config.names import SAMPLER_NAMES
-from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.registry import sampler_class
-from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
+from tests.trainers import loaders_of, trainer_of
 
 
 class FirstNeighbor(Sampler):
@@ -119,11 +118,9 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
         "trainer": {"batch_size": 7, "epochs": 2},
     }
     config = from_dict(keys)
-    context = DistributedContext()
-    components = Components(config, store, context, tmp_path)
-    loader = components.loader()
+    trainer = trainer_of(config, store, tmp_path)
     uses_graph = model != "mlp"
-    for batch in loader:
+    for batch in trainer.loader:
         assert len(batch.blocks) == 2 * uses_graph
         for block in batch.blocks:
             nodes = batch.n_id[: block.num_dst].numpy()
@@ -132,15 +129,7 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
             first = batch.n_id[block.indices.long()].numpy()
             expected = store.indices[store.indptr[nodes[degrees > 0]]]
             np.testing.assert_array_equal(first, expected)
-    trainer = Trainer(
-        components.model,
-        loader,
-        components.evaluator,
-        task=components.task,
-        config=config.trainer,
-        context=context,
-    )
     records = trainer.fit().records
     assert len(records) == 2
+    assert sampler_in_words(config, loaders_of(config, store)) == "neighbor [1, 1] (first)"
     assert records[1].metrics["test"]["accuracy"] >= 0
-    assert components.sampler_in_words() == "neighbor [1, 1] (first)"

@@ -103,7 +103,7 @@ def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
     model = make_model(store, variant)
     monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
     monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
-    logits = layerwise(store, tmp_path).logits(model)
+    logits = layerwise(store, tmp_path).infer(model).logits
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
 
 
@@ -150,7 +150,7 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
 def test_half_precision_features_are_evaluated_in_float32(tmp_path: Path) -> None:
     store = stored(tmp_path / "store", feature_dtype="bfloat16")
     model = make_model(store, VARIANTS[0])
-    logits = layerwise(store, tmp_path).logits(model)
+    logits = layerwise(store, tmp_path).infer(model).logits
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
 
 
@@ -159,7 +159,7 @@ def test_activations_beyond_the_memory_limit_go_to_disk_and_leave_nothing(tmp_pa
     model = make_model(store, VARIANTS[3])
     scratch_dir = tmp_path / "scratch"
     scratch_dir.mkdir()
-    logits = layerwise(store, scratch_dir, memory_limit=0).logits(model)
+    logits = layerwise(store, scratch_dir, memory_limit=0).infer(model).logits
     torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
     assert not list(scratch_dir.iterdir())
 
@@ -184,7 +184,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
         answers[name] = []
         for variant in VARIANTS:
             model = make_model(store, variant)
-            answers[name].append((evaluator.logits(model).clone(), evaluator.evaluate(model)))
+            answers[name].append((evaluator.infer(model).logits.clone(), evaluator.evaluate(model)))
     answers["sampled"] = sampled(store, decided_model(store), (2, 2, 2), 5, context)
     torch.save(answers, folder / f"{context.rank}.pt")
 
@@ -194,7 +194,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, 
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
-    launch(evaluate_rank, folder, LaunchPlan(3, False, 1, 60, folder))
+    launch(evaluate_rank, folder, LaunchPlan(3, False, 1, 60), folder)
     return store, [torch.load(folder / f"{rank}.pt") for rank in range(3)]
 
 
@@ -281,7 +281,7 @@ def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
         return update(i, out, h_dst)
 
     monkeypatch.setattr(model, "update", noted)
-    layerwise(store, tmp_path).logits(model)
+    layerwise(store, tmp_path).infer(model)
     assert max(rows) == 64 // 8
 
 

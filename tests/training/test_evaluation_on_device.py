@@ -116,11 +116,11 @@ def test_edges_on_the_device_are_the_stores(
     store: StoredGraph, tmp_path: Path, device: str, room: int
 ) -> None:
     model = make_model(store, VARIANTS[3])  # takes weights and norms
-    expected = layerwise(store, tmp_path).logits(model)
+    expected = layerwise(store, tmp_path).infer(model).logits
     place = torch.device(device)
     graph = GraphTensors.of(store, needs_of(model), place)
     model.to(device)
-    found = evaluator(store, tmp_path, device, room=room, graph=graph).logits(model)
+    found = evaluator(store, tmp_path, device, room=room, graph=graph).infer(model).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -150,7 +150,7 @@ def test_layers_beyond_the_memory_limit_go_to_disk(
 
     monkeypatch.setattr(shared, "SharedFile", Noted)
     model = make_model(store, VARIANTS[0])
-    expected = layerwise(store, tmp_path).logits(model)
-    found = evaluator(store, tmp_path, "cpu", room=NONE, memory_limit=100).logits(model)
+    expected = layerwise(store, tmp_path).infer(model).logits
+    found = evaluator(store, tmp_path, "cpu", room=NONE, memory_limit=100).infer(model).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert set(asked) == {tmp_path}

@@ -14,15 +14,22 @@ import torch
 
 import gnntrain
 from gnntrain.app import compose_config
-from gnntrain.components import Components
+from gnntrain.build import (
+    build_evaluator,
+    build_layerwise,
+    build_loaders,
+    build_model,
+    build_task,
+    sampler_in_words,
+)
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.launch import launch
+from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.run import launch_plan, prepare_store
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.training.evaluation import LayerwiseEvaluator
@@ -99,20 +106,23 @@ def config_of(spec: Spec) -> Config:
 def train(context: DistributedContext, turns: Turns) -> None:
     """`step`: the trainer's own loop, from the loader to the optimiser."""
     config = config_of(turns.spec)
-    store = prepare_store(config.dataset).store
+    graph = prepare_store(config.dataset).store
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, context)
+    loaders = build_loaders(config, task, model, graph, context)
     with tempfile.TemporaryDirectory() as directory:
-        components = Components(config, store, context, Path(directory))
+        scratch = Path(directory)
         listener = StepTurns(turns)
         trainer = Trainer(
-            components.model,
-            components.loader(),
-            components.evaluator,
-            task=components.task,
+            model,
+            loaders.training_loader(),
+            build_evaluator(config, task, model, loaders, graph, context, scratch),
+            task=task,
             config=config.trainer,
             context=context,
             listeners=[listener],
         )
-        _ready(turns, f"Trainer, {components.sampler_in_words()}, {config.trainer.precision}")
+        _ready(turns, f"Trainer, {sampler_in_words(config, loaders)}, {config.trainer.precision}")
         try:
             listener.begin()
             trainer.fit()
@@ -123,10 +133,10 @@ def train(context: DistributedContext, turns: Turns) -> None:
 def gather(context: DistributedContext, turns: Turns) -> None:
     """`gather`: the loader alone, with all that it does to make a batch ready."""
     config = config_of(turns.spec)
-    store = prepare_store(config.dataset).store
-    with tempfile.TemporaryDirectory() as directory:
-        components = Components(config, store, context, Path(directory))
-    loader = components.loader()
+    graph = prepare_store(config.dataset).store
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, context)
+    loader = build_loaders(config, task, model, graph, context).training_loader()
 
     def batches() -> Iterator[MiniBatch]:
         for epoch in count(1):
@@ -165,17 +175,18 @@ def sample(_: DistributedContext, turns: Turns) -> None:
 def infer(context: DistributedContext, turns: Turns) -> None:
     """`inference`: exact outputs of all nodes; every batch is one whole pass."""
     config = config_of(turns.spec)
-    store = prepare_store(config.dataset).store
+    graph = prepare_store(config.dataset).store
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, context)
+    loaders = build_loaders(config, task, model, graph, context)
     with tempfile.TemporaryDirectory() as directory:
-        components = Components(config, store, context, Path(directory))
-        evaluator, model = components.evaluator, components.model
-        assert isinstance(evaluator, LayerwiseEvaluator)
-        _ready(turns, "LayerwiseEvaluator.logits, all nodes")
-        turns.take(lambda: _pass(evaluator, model, store))
+        evaluator = build_layerwise(config, task, loaders, graph, context, Path(directory))
+        _ready(turns, "LayerwiseEvaluator.infer, all nodes")
+        turns.take(lambda: _pass(evaluator, model, graph))
 
 
 def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: StoredGraph) -> int:
-    evaluator.logits(model)  # type: ignore[arg-type]  # SAGE is a GNN
+    evaluator.infer(model)  # type: ignore[arg-type]  # SAGE is a GNN
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
 
@@ -192,7 +203,7 @@ STAGES = {"sampling": sample, "gather": gather, "step": train, "inference": infe
 
 
 def _run(turns: Turns) -> None:
-    launch(STAGES[turns.spec.stage], turns, launch_plan(config_of(turns.spec)))
+    launch(STAGES[turns.spec.stage], turns, LaunchPlan.of(config_of(turns.spec)))
 
 
 if __name__ == "__main__":

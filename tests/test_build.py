@@ -1,4 +1,4 @@
-"""A configuration's components work together."""
+"""The parts that are built from a configuration work together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch_geometric.nn import GraphSAGE
 
-from gnntrain.components import Components
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -19,9 +18,9 @@ from gnntrain.loading import build
 from gnntrain.loading.placement import Memory
 from gnntrain.models import PlainModel
 from gnntrain.training.records import FitResult
-from gnntrain.training.trainer import Trainer
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
+from tests.trainers import loaders_of, trainer_of
 
 
 @pytest.fixture
@@ -44,16 +43,7 @@ def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: 
         }
     )
     context = DistributedContext(device=torch.device(device))
-    components = Components(config, store, context, scratch)
-    trainer = Trainer(
-        components.model,
-        components.loader(),
-        components.evaluator,
-        task=components.task,
-        config=config.trainer,
-        context=context,
-    )
-    return trainer.fit()
+    return trainer_of(config, store, scratch, context=context).fit()
 
 
 @on_each_device
@@ -63,7 +53,7 @@ def test_training_is_the_same_whichever_backend_draws(
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     if model == "plain":
-        monkeypatch.setattr("gnntrain.components.build_model", plain_model)
+        monkeypatch.setattr("gnntrain.models.build_model", plain_model)
         model = "sage"
     results = [trained(store, device, model, b, tmp_path) for b in ("numba", "triton")]
     for ours, theirs in zip(results[0].records, results[1].records, strict=True):
@@ -72,7 +62,7 @@ def test_training_is_the_same_whichever_backend_draws(
 
 
 def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
-    store: StoredGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     config = from_dict(
@@ -82,19 +72,16 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
             "trainer": {"cuda_graph": True},
         }
     )
-    components = Components(config, store, DistributedContext(), tmp_path)
-    assert components.loader() is not None
+    assert loaders_of(config, store).training_loader() is not None
     monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
-    components = Components(config, store, DistributedContext(), tmp_path)
     with pytest.raises(UserError, match="needs edges and features where the GPU reads them"):
-        components.loader()
+        loaders_of(config, store).training_loader()
 
 
 def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
-    store: StoredGraph, tmp_path: Path
+    store: StoredGraph,
 ) -> None:
     """What torch's own sampler draws is placed nowhere; to ask would be a collective of one."""
     config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})
-    components = Components(config, store, DistributedContext(), tmp_path)
-    components.context = DistributedContext(0, 2, torch.device("cuda", 0))
-    assert components.loaders.why_placed == ()
+    context = DistributedContext(0, 2, torch.device("cuda", 0))
+    assert loaders_of(config, store, context).why_placed == ()

@@ -1,0 +1,188 @@
+"""From a configuration to what a rank trains with, one function a part.
+
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, context)
+    loaders = build_loaders(config, task, model, graph, context)
+    evaluator = build_evaluator(config, task, model, loaders, graph, context, scratch_dir)
+    trainer = Trainer(model, loaders.training_loader(), evaluator, task=task, …)
+
+All ranks call the same functions in the same order: on GPUs they place the graph together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import torch
+
+from gnntrain import models
+from gnntrain.config import Config
+from gnntrain.data.graph import Graph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.build import LoaderBuilder
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import GNN, PlainModel
+from gnntrain.tasks import NodeClassification, Task
+from gnntrain.tasks.node_classification import Labels
+from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
+from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.forward import needs_of
+
+# Sampled evaluation must not draw what training draws.
+_EVALUATION_STREAM = 0x45564131
+
+
+def build_task(config: Config, graph: Graph, labels: Labels | None = None) -> Task:
+    """What is learnt from the graph.
+
+    Args:
+        config: The whole configuration.
+        graph: Nodes, splits and labels.
+        labels: The labels of a trained model; None: those of the graph.
+    """
+    return NodeClassification(graph, labels, label_smoothing=config.trainer.label_smoothing)
+
+
+def build_model(
+    config: Config, task: Task, graph: Graph, context: DistributedContext
+) -> GNN | PlainModel:
+    """The untrained model on the rank's device: equal weights on all ranks.
+
+    Torch's generator is left with a seed of the rank's own, for dropout.
+    """
+    seed = config.trainer.seed
+    torch.manual_seed(seed)
+    model = models.build_model(config.model, graph.num_features, task.num_outputs)
+    torch.manual_seed(seed + 1 + context.rank)
+    return model.to(context.device)
+
+
+def build_loaders(
+    config: Config,
+    task: Task,
+    model: GNN | PlainModel,
+    graph: Graph,
+    context: DistributedContext,
+) -> LoaderBuilder:
+    """Makes the rank's loaders, for training and for evaluation."""
+    return LoaderBuilder(
+        config,
+        graph,
+        context,
+        needs_of(model),
+        training_plan(config, task, context),
+        task.targets,
+        uses_graph=isinstance(model, PlainModel) or model.uses_graph,
+    )
+
+
+def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
+    """Which training seeds this rank takes when."""
+    seeds = task.seeds("train")
+    is_full = config.sampler.name == "full"
+    return SeedPlan(
+        seeds,
+        -(-len(seeds) // context.world_size) if is_full else config.trainer.batch_size,
+        rank=context.rank,
+        world_size=context.world_size,
+        drop_last=config.trainer.drop_last,
+        seed=config.trainer.seed,
+    )
+
+
+def build_evaluator(
+    config: Config,
+    task: Task,
+    model: GNN | PlainModel,
+    loaders: LoaderBuilder,
+    graph: Graph,
+    context: DistributedContext,
+    scratch_dir: Path,
+) -> Evaluator:
+    """The evaluator that the `evaluation` keys describe.
+
+    Args:
+        config, task, model, loaders, graph, context: As for training.
+        scratch_dir: Where activations go that do not fit in memory.
+    """
+    if config.evaluation.name == "sampled":
+        fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
+    elif isinstance(model, GNN):
+        return build_layerwise(config, task, loaders, graph, context, scratch_dir)
+    else:  # A plain PyG model cannot be run a layer at a time: exact by whole neighbourhoods.
+        fan_outs = all_neighbors(config)
+    plans = {split: _evaluation_plan(config, task, split, context) for split in SPLITS}
+    return SampledEvaluator(
+        task, {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}, context
+    )
+
+
+def build_layerwise(
+    config: Config,
+    task: Task,
+    loaders: LoaderBuilder,
+    graph: Graph,
+    context: DistributedContext,
+    scratch_dir: Path,
+) -> LayerwiseEvaluator:
+    """The exact evaluator of a `GNN`, whichever one the `evaluation` keys name.
+
+    On a GPU it reads edges and features where mini-batches read them.
+    """
+    all_ranks = config.evaluation.ranks == "all"
+    buffers = build_buffers(config, context, scratch_dir)
+    if context.device.type != "cuda":
+        return LayerwiseEvaluator(graph, context, buffers, task=task, all_ranks=all_ranks)
+    has_batches = config.sampler.name == "neighbor"
+    return LayerwiseEvaluator(
+        graph,
+        context,
+        DeviceBuffers(context, buffers),
+        task=task,
+        all_ranks=all_ranks,
+        features=loaders.features.select() if has_batches else None,
+        graph=loaders.graph if has_batches and loaders.samples_on_gpu else None,
+    )
+
+
+def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:
+    """Matrices of all nodes, in `scratch_dir` where they are larger than the limit."""
+    limit = config.evaluation.memory_limit
+    if limit is None:
+        limit = psutil.virtual_memory().total / 2**32  # a quarter, in GiB
+    return SharedBuffers(context, scratch_dir, int(limit * 2**30))
+
+
+def all_neighbors(config: Config) -> Sequence[int]:
+    """Fan-outs with which a sampler takes every in-neighbour."""
+    return (-1,) * config.model.num_layers
+
+
+def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
+    """The sampler as the console shows it."""
+    if config.sampler.name == "full":
+        return "full graph"
+    return f"neighbor {list(config.sampler.fan_outs)} ({loaders.backend})"
+
+
+def _evaluation_plan(
+    config: Config, task: Task, split: str, context: DistributedContext
+) -> SeedPlan:
+    evaluation, seeds = config.evaluation, task.seeds(split)
+    seed = config.trainer.seed ^ _EVALUATION_STREAM
+    if evaluation.max_steps is not None:
+        # A random part of the split, the same one on any number of ranks.
+        shuffled = SeedPlan(seeds, evaluation.batch_size, seed=seed).order(0)
+        seeds = shuffled[: evaluation.max_steps * evaluation.batch_size]
+    all_ranks = evaluation.ranks == "all"
+    return SeedPlan(
+        seeds,
+        evaluation.batch_size,
+        rank=context.rank if all_ranks else 0,
+        world_size=context.world_size if all_ranks else 1,
+        shuffle=False,
+        redraw=False,
+        seed=seed,
+    )

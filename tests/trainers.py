@@ -1,0 +1,39 @@
+"""A rank's parts over a graph, as a configuration describes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
+from gnntrain.config import Config
+from gnntrain.data.graph import Graph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.build import LoaderBuilder
+from gnntrain.models import PlainModel
+from gnntrain.training.trainer import Trainer
+
+
+def loaders_of(
+    config: Config, graph: Graph, context: DistributedContext | None = None
+) -> LoaderBuilder:
+    """The loaders of any rank for a model on the CPU."""
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, DistributedContext())
+    return build_loaders(config, task, model, graph, context or DistributedContext())
+
+
+def trainer_of(
+    config: Config, graph: Graph, scratch_dir: Path, *, context: DistributedContext | None = None
+) -> Trainer:
+    context = context or DistributedContext()
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, context)
+    loaders = build_loaders(config, task, model, graph, context)
+    return Trainer(
+        model,
+        loaders.training_loader(own_features=isinstance(model, PlainModel)),
+        build_evaluator(config, task, model, loaders, graph, context, scratch_dir),
+        task=task,
+        config=config.trainer,
+        context=context,
+    )
