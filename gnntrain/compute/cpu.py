@@ -169,16 +169,17 @@ def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
     if indices.numel() == 0:
         return rows.new_zeros(total.num_dst, rows.shape[1])
     if total.edge_ids is not None:
-        weight = weight[total.edge_ids]
+        weight = weight.index_select(0, total.edge_ids)
+    by_head = weight.to(rows.dtype).t().contiguous()
     flat = rows.reshape(len(rows) * heads, width)
     indptr, indices = _widened(total.indptr, indices, len(flat))
-    size, weight = (total.num_dst, len(flat)), weight.to(rows.dtype)
+    size = total.num_dst, len(flat)
     sums = [
         torch.sparse.mm(
             torch.sparse_csr_tensor(
                 indptr,
                 indices * heads + head,
-                weight[:, head].contiguous(),
+                by_head[head],
                 size,
                 check_invariants=False,
             ),
