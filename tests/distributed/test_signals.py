@@ -238,7 +238,6 @@ class Job:
             f"worker = 'tests.distributed.test_signals:{worker}'\n"
             "if __name__ == '__main__':\n"
             "    try:\n"
-            f"        worker = 'tests.distributed.test_signals:{worker}'\n"
             "        launch(worker, folder, plan, Path(folder))\n"
             "    except KeyboardInterrupt as error:\n"
             "        sys.exit(128 + signal_of(error))\n"
