@@ -93,7 +93,6 @@ class Reduction:
             total.indices is None,
             _NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy(),
             _floats(total.edge_weight),
-            total.heads,
             _floats(source_scale),
             _floats(total.scale),
             total.is_mean,
@@ -131,14 +130,18 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
     out_indptr = indices.new_zeros(num_src + 1)
     out = out_indptr, torch.empty_like(indices), torch.empty_like(indices)
     kernels.transpose(indptr.numpy(), indices.numpy(), *(part.numpy() for part in out))
+    for part in out[1:]:
+        part[int(indptr[-1]) :] = 0  # padding: torch's operators look at it too
     return out
 
 
 def aggregate(*arguments: Any) -> Tensor:
     *given, root, dtype = arguments
     features, total = LazyFeatures(*given[:6]), Sum(*given[6:])
-    if _is_by_head(features, total, root, dtype):
-        return _sum_by_head(features.rows, total)
+    if total.heads > 1:
+        if _is_bare(features, total, root, dtype):
+            return _sum_by_head(features.rows, total)
+        return reference.aggregate(*arguments)
     if dtype == torch.float16:  # the kernels read it, but do not write it
         return aggregate(*given, root, torch.float32).half()
     reduction = Reduction(Table(features), total, root)
@@ -148,12 +151,12 @@ def aggregate(*arguments: Any) -> Tensor:
     return out
 
 
-def _is_by_head(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> bool:
-    """Whether it is what attention wants: a tensor's rows, weights of several heads, no more."""
+def _is_bare(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> bool:
+    """Whether it is what attention asks for: a tensor's rows, the edges' weights, no more."""
     is_bare = total.source_scale is total.source_indptr is total.scale is total.loop is None
-    is_bare = is_bare and not (total.is_mean or total.skip_own) and root == "none"
     is_tensor = features.nodes is features.slots is features.parts is None
-    return total.heads > 1 and is_bare and is_tensor and features.rows.dtype == dtype
+    is_bare = is_bare and is_tensor and features.rows.dtype == dtype
+    return is_bare and not (total.is_mean or total.skip_own) and root == "none"
 
 
 def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:

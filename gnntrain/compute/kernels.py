@@ -185,45 +185,6 @@ def put_row(total: Array, factor: float, out: Array, kind: int) -> None:
 
 
 @jit
-def add_heads(
-    rows: tuple[Array, Array, Array, Array],
-    kind: int,
-    weights: tuple[float, float, float, float],
-    edge_weight: Array,
-    edges: tuple[Any, Any, Any, Any],
-    heads: int,
-    total: Array,
-) -> None:
-    """`add_4_rows` with weights by head: head h weighs the h-th of `heads` equal parts of a row."""
-    r0, r1, r2, r3 = rows
-    w0, w1, w2, w3 = weights
-    e0, e1, e2, e3 = edges
-    width = len(total) // heads
-    number = total.dtype.type
-    for h in range(heads):
-        part = slice(h * width, (h + 1) * width)
-        factors = (
-            number(w0 * edge_weight[e0 * heads + h]),
-            number(w1 * edge_weight[e1 * heads + h]),
-            number(w2 * edge_weight[e2 * heads + h]),
-            number(w3 * edge_weight[e3 * heads + h]),
-        )
-        add_4_rows((r0[part], r1[part], r2[part], r3[part]), kind, factors, total[part])
-
-
-@jit
-def add_row_by_head(
-    row: Array, kind: int, weight: float, edge_weight: Array, edge: Any, heads: int, total: Array
-) -> None:
-    """`add_row` with weights by head."""
-    width = len(total) // heads
-    for h in range(heads):
-        part = slice(h * width, (h + 1) * width)
-        factor = total.dtype.type(weight * edge_weight[edge * heads + h])
-        add_row(row[part], kind, factor, total[part])
-
-
-@jit
 def reduce_rows(
     table: Array,
     kind: int,
@@ -233,7 +194,6 @@ def reduce_rows(
     by_edge: bool,
     edge_ids: Array,
     edge_weight: Array,
-    heads: int,
     source_scale: Array,
     row_scale: Array,
     is_mean: bool,
@@ -258,7 +218,7 @@ def reduce_rows(
         table, kind: The rows; source u is row `nodes[u]`, or u without `nodes`.
         by_edge: Edge e comes from source e; `indices` is not read.
         edge_ids: The number of each edge in `edge_weight`; empty: as they lie.
-        edge_weight: `[num_edges · heads]`.
+        edge_weight: `[num_edges]`.
         own: Source number of destination 0: destination v is source `own + v`.
         skip_own: Leave out edges from a node to itself.
         loop: `loop[i]` belongs to destination `first_loop + i`; others have none.
@@ -291,13 +251,13 @@ def reduce_rows(
                     s0, s1 = np.int64(indices[e]), np.int64(indices[e + 1])
                     s2, s3 = np.int64(indices[e + 2]), np.int64(indices[e + 3])
                 w0, w1, w2, w3 = one, one, one, one
-                e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
-                if has_ids:
-                    e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
-                    e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
-                if has_weight and heads == 1:
-                    w0, w1 = number(w0 * edge_weight[e0]), number(w1 * edge_weight[e1])
-                    w2, w3 = number(w2 * edge_weight[e2]), number(w3 * edge_weight[e3])
+                if has_weight:
+                    e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
+                    if has_ids:
+                        e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
+                        e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
+                    w0, w1 = number(edge_weight[e0]), number(edge_weight[e1])
+                    w2, w3 = number(edge_weight[e2]), number(edge_weight[e3])
                 if has_scale:
                     w0, w1 = number(w0 * source_scale[s0]), number(w1 * source_scale[s1])
                     w2, w3 = number(w2 * source_scale[s2]), number(w3 * source_scale[s3])
@@ -313,27 +273,19 @@ def reduce_rows(
                     table[n2, 0:width],
                     table[n3, 0:width],
                 )
-                if heads == 1:
-                    add_4_rows(rows, kind, (w0, w1, w2, w3), total)
-                else:
-                    edges = (e0, e1, e2, e3)
-                    add_heads(rows, kind, (w0, w1, w2, w3), edge_weight, edges, heads, total)
+                add_4_rows(rows, kind, (w0, w1, w2, w3), total)
             else:
                 for i in range(e, e + group):
                     source = i if by_edge else np.int64(indices[i])
                     row = table[source if direct else nodes[source], 0:width]
-                    edge = np.int64(edge_ids[i]) if has_ids else i
                     weight = one
-                    if has_weight and heads == 1:
-                        weight = number(weight * edge_weight[edge])
+                    if has_weight:
+                        weight = number(edge_weight[np.int64(edge_ids[i]) if has_ids else i])
                     if has_scale:
                         weight = number(weight * source_scale[source])
                     if skip_own and source == own + v:
                         weight = zero
-                    if heads == 1:
-                        add_row(row, kind, weight, total)
-                    else:
-                        add_row_by_head(row, kind, weight, edge_weight, edge, heads, total)
+                    add_row(row, kind, weight, total)
             e += group
         factor = one
         if is_mean and last > first:
