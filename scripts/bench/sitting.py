@@ -115,7 +115,9 @@ def sit(base: Spec, entries: Sequence[Entry], rules: Rules, say: Say) -> list[Re
                 _refuse_without_ours(entry, reason)
                 results[entry] = Result(entry, absent=str(reason))
         for number in range(1, rules.rounds + 1):
-            for entry, (contestant, length) in list(table.items()):
+            # Nobody always runs after the same other contestant.
+            order = list(table.items())[:: 1 if number % 2 else -1]
+            for entry, (contestant, length) in order:
                 say(f"round {number} of {rules.rounds}: {entry.label}")
                 try:
                     results[entry] = _added(results[entry], contestant.run(length))
