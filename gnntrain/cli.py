@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gnntrain import __version__
+from gnntrain import __version__, lazy_imports
 from gnntrain.commands import COMMANDS, Arguments, Command, command_help, general_help, say
 from gnntrain.distributed.signals import install_handlers
 from gnntrain.errors import GnntrainError, UserError, signal_of
@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP).
     """
     _accept_any_locale()
+    lazy_imports.install()
     try:
         with install_handlers():
             return _main(sys.argv[1:] if argv is None else list(argv))

@@ -14,7 +14,17 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
-    ["__init__", "errors", "jit", "groups", "cores", "phases", "paths", "atomic_io"],
+    [
+        "__init__",
+        "errors",
+        "jit",
+        "groups",
+        "cores",
+        "phases",
+        "paths",
+        "atomic_io",
+        "lazy_imports",
+    ],
     ["plugins"],
     ["metrics"],
     ["config", "completion"],
