@@ -40,6 +40,7 @@ FLOORS = [
     ["build", "job", "run_store"],
     ["worker", "failures", "inference"],
     ["run", "results", "report"],
+    ["preloaded"],
     ["doctor", "planning", "listing"],
     ["app"],
     ["search_space"],

@@ -15,6 +15,10 @@ def _train(arguments: Arguments) -> int:
         return _sweep(arguments)
     composed = compose_config(arguments.overrides, arguments.config_dirs)
     _refuse_sweep_keys(arguments.overrides)
+    if composed.config.distributed.num_processes > 1:
+        from gnntrain.distributed.processes import start_server
+
+        start_server()  # it imports on a core of its own, while this process does
     from gnntrain.run import train
 
     try:

@@ -9,20 +9,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 from gnntrain.config import Config
 from gnntrain.cores import available_cores
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.loopback import check_loopback, connect_store, serve_store
+from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.run_control import RunControl
-from gnntrain.distributed.signals import block_signals, forward_to, install_rank_handlers
+from gnntrain.distributed.signals import forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
 from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, signal_of
@@ -64,7 +63,7 @@ class LaunchPlan:
 def launch(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path = Path()) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
-    A single rank runs in this process. Several are spawned.
+    A single rank runs in this process. Several are processes of their own.
 
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
@@ -79,7 +78,7 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path = Path(
             ended, those that trained after the same step.
     """
     if plan.world_size > 1:
-        _spawn_ranks(worker, payload, plan, log_dir)
+        _run_processes(worker, payload, plan, log_dir)
     else:
         _run_here(worker, payload, plan)
 
@@ -97,21 +96,20 @@ def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             raise
 
 
-def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
+def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
     check_loopback()
     # Served by this process, which outlives the ranks: so does the error of a rank that failed.
     store = serve_store(plan.world_size, plan.timeout)
     control = RunControl(store, rank=None)
     try:
         with forward_to(control):
-            with block_signals():
-                resource_tracker.ensure_running()
-                # It has unblocked SIGINT and SIGTERM.
-                with block_signals():
-                    ranks = spawn(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                        _run_rank, (worker, payload, plan, store.port), plan.world_size, join=False
-                    )
-            Supervisor(ranks.processes, control, log_dir, plan.timeout).watch()
+            ranks = [
+                start_process(
+                    _run_rank, (rank, worker, payload, plan, store.port), uses_gpu=plan.use_gpus
+                )
+                for rank in range(plan.world_size)
+            ]
+            Supervisor(ranks, control, log_dir, plan.timeout).watch()
     finally:
         # Ends the server also while a traceback keeps this frame.
         control.close()
@@ -119,7 +117,7 @@ def _spawn_ranks(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) 
 
 
 def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
-    """The main function of a spawned rank."""
+    """The main function of a rank that is a process of its own."""
     control = RunControl(connect_store(port, _CONNECT_SECONDS), rank)
     with watching(control, plan.timeout):
         install_rank_handlers(control)
@@ -133,6 +131,8 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
                 context.barrier()
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
+        except Exception:  # the parent raises what was reported
+            sys.exit(1)
         finally:
             # After the report: the other ranks fail as soon as they lose the connection.
             if dist.is_initialized():

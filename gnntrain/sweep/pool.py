@@ -6,16 +6,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from gnntrain.distributed.processes import start_process
 from gnntrain.reporting.channel import Event
 from gnntrain.sweep.process import TrialRequest, serve
 
-_context = multiprocessing.get_context("spawn")
-Process = _context.Process
 _END_SECONDS = 10.0
 
 
@@ -87,9 +85,8 @@ class Worker:
 
     def _spawn(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()
-        self._process = Process(target=serve, args=(theirs, self._devices, self._log))
-        with _interrupts_ignored():
-            self._process.start()
+        arguments = (theirs, self._devices, self._log)
+        self._process = start_process(serve, arguments, uses_gpu=self._devices is not None)
         theirs.close()  # or its end would not be heard
         return ours
 
@@ -111,16 +108,3 @@ def listening(workers: list[Worker], seconds: float) -> Iterator[Worker]:
     by_connection = {worker.connection: worker for worker in workers}
     for ready in wait(list(by_connection), seconds):
         yield by_connection[ready]  # type: ignore[index]  # it gives back what it was given
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started meanwhile ignores Ctrl-C until it has left the terminal."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from gnntrain.distributed.processes import unblock_signals
 from gnntrain.distributed.signals import install_handlers
 from gnntrain.failures import keep_traceback, sentence
 
@@ -74,6 +75,7 @@ def _leave_terminal(log: Path) -> None:
     """Ctrl-C reaches the parent alone, which passes it on once; nothing is printed there."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    unblock_signals()
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 
 def note_listeners(context: DistributedContext, directory: str) -> None:
     context.barrier()
-    processes = {"rank": psutil.Process(), "parent": psutil.Process(os.getppid())}
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    processes = {"rank": psutil.Process(), "parent": psutil.Process(parent.pid)}
     found = {
         name: [c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"]
         for name, process in processes.items()

@@ -1,0 +1,83 @@
+"""Processes of ranks and of a sweep's workers: forked from a server, or spawned for a GPU.
+
+The server has imported what they run, so that each of them begins at once and shares the pages of
+its libraries. CUDA forbids forks of a process that has used it; there each imports for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, get_context, reduction, resource_tracker
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from gnntrain.distributed.signals import HANDLED, block_signals
+
+_PRELOADED = "gnntrain.preloaded"
+_STREAMS = (1, 2)
+
+
+def start_server() -> None:
+    """Start the server, unless it runs. Returns at once, while the server imports."""
+    # Signals to the process group are for the ranks: the server ends with this process.
+    with block_signals():
+        resource_tracker.ensure_running()
+        with block_signals():  # the tracker has unblocked two
+            forkserver.set_forkserver_preload([_PRELOADED])
+            forkserver.ensure_running()
+
+
+def start_process(
+    target: Callable[..., None], arguments: Sequence[Any], *, uses_gpu: bool
+) -> BaseProcess:
+    """Start a process. It begins with the signals of `HANDLED` blocked.
+
+    Args:
+        target: A module-level function.
+        arguments: What it is called with; pickled.
+        uses_gpu: Whether it must not be forked.
+    """
+    if not uses_gpu:
+        start_server()
+    process: BaseProcess
+    with block_signals():
+        resource_tracker.ensure_running()
+        with block_signals():  # the tracker has unblocked two
+            if uses_gpu:
+                process = get_context("spawn").Process(target=target, args=tuple(arguments))
+            else:
+                forked = (_Surroundings(), target, tuple(arguments))
+                process = get_context("forkserver").Process(target=_run, args=forked)
+            process.start()
+    return process
+
+
+def unblock_signals() -> None:
+    """Let this process have the signals that `start_process` has blocked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+
+
+def _run(_: _Surroundings, target: Callable[..., None], arguments: Sequence[Any]) -> None:
+    target(*arguments)
+
+
+class _Surroundings:
+    """Standard output, standard error and environment of this process, as of now.
+
+    Unpickled in a process of the server, they become that process's own: the server has those of
+    the time when it was started.
+    """
+
+    def __getstate__(self) -> tuple[dict[str, str], list[Any]]:
+        return dict(os.environ), [reduction.DupFd(stream) for stream in _STREAMS]
+
+    def __setstate__(self, state: tuple[dict[str, str], list[Any]]) -> None:
+        environment, streams = state
+        os.environ.clear()
+        os.environ.update(environment)
+        for stream, ours in zip(_STREAMS, streams, strict=True):
+            given = ours.detach()
+            os.dup2(given, stream)
+            os.close(given)
