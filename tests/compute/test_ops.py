@@ -365,7 +365,7 @@ def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPa
     block = full_block(rough_graph())
     features, given = LazyFeatures(torch.randn(40, 2)), Aggregation(block).sum(None)
     with pytest.raises(UserError, match="needs triton"):
-        cuda.aggregate(*features.arguments(), *given, "none", torch.float32)
+        cuda.aggregate(features, given, "none", torch.float32)
 
 
 @pytest.mark.slow
