@@ -436,9 +436,12 @@ def gather_rows(
         elif out_kind == PLAIN:
             for f in range(width):
                 target[f] = widened(np.uint16(row[f]), kind)
+        elif out_kind == BFLOAT16:
+            for f in range(width):
+                target[f] = to_bfloat16(from_float16(np.uint16(row[f])))
         else:
             for f in range(width):
-                target[f] = narrowed(widened(np.uint16(row[f]), kind), out_kind)
+                target[f] = to_float16(from_bfloat16(np.uint16(row[f])))
 
 
 @jit
@@ -488,9 +491,12 @@ def drop_row(row: Array, kind: int, threshold: int, factor: float, words: UInt64
             is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
             if kind == PLAIN:
                 row[first + w] = row[first + w] * scale if is_kept else zero
+            elif kind == BFLOAT16:
+                scaled = to_bfloat16(from_bfloat16(np.uint16(row[first + w])) * np.float32(factor))
+                row[first + w] = scaled if is_kept else zero
             else:
-                scaled = widened(np.uint16(row[first + w]), kind) * np.float32(factor)
-                row[first + w] = narrowed(scaled, kind) if is_kept else zero
+                scaled = to_float16(from_float16(np.uint16(row[first + w])) * np.float32(factor))
+                row[first + w] = scaled if is_kept else zero
 
 
 @jit
