@@ -11,6 +11,7 @@ from pathlib import Path
 
 GROUPS = (
     "dataset",
+    "task",
     "model",
     "sampler",
     "features",

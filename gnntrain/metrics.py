@@ -25,13 +25,16 @@ from gnntrain.plugins import METRICS, load_plugin, plugin_names
 if TYPE_CHECKING:
     from torch import Tensor
 
-LabelKind = Literal["multiclass", "binary", "multilabel"]
+ClassKind = Literal["multiclass", "binary", "multilabel"]
+LabelKind = Literal[ClassKind, "continuous"]
+CLASS_KINDS: tuple[ClassKind, ...] = get_args(ClassKind)
 LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
 
 DEFAULT_METRICS: Mapping[LabelKind, str] = {
     "multiclass": "accuracy",
     "binary": "roc_auc",
     "multilabel": "f1_micro",
+    "continuous": "r2",
 }
 """By which metric labels are judged where nothing else is asked for."""
 
@@ -41,6 +44,7 @@ RANKING_METRICS = ("roc_auc", "average_precision")
 Compute = Callable[["Tensor", "Tensor"], float]
 """`(outputs, targets) -> value`: float32 `[n, num_outputs]` as the model gives them (of classes:
 logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device.
+Of quantities, both are `[n, num_targets]` in the targets' units, NaN where a target is missing.
 `n` is at least 1. NaN says that the metric is not defined for these targets."""
 
 
@@ -124,7 +128,7 @@ def outside_metrics(kind: str) -> tuple[str, ...]:
     return tuple(name for name in metrics_for(kind) if name not in BUILT_IN_METRICS)
 
 
-@metric("accuracy", higher_is_better=True, label_kinds=LABEL_KINDS)
+@metric("accuracy", higher_is_better=True, label_kinds=CLASS_KINDS)
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The share of right classes; of several labels a node, the share of right flags."""
     return float((_predicted(outputs, targets) == targets).double().mean())
@@ -146,7 +150,7 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     return _mean_over_labels(binary_average_precision, outputs, targets)
 
 
-@metric("f1_micro", higher_is_better=True, label_kinds=LABEL_KINDS)
+@metric("f1_micro", higher_is_better=True, label_kinds=CLASS_KINDS)
 def f1_micro(outputs: Tensor, targets: Tensor) -> float:
     """F1 over all labels together."""
     if targets.ndim == 1:
@@ -155,13 +159,49 @@ def f1_micro(outputs: Tensor, targets: Tensor) -> float:
     return _f1(outputs, targets, "micro")
 
 
-@metric("f1_macro", higher_is_better=True, label_kinds=LABEL_KINDS)
+@metric("f1_macro", higher_is_better=True, label_kinds=CLASS_KINDS)
 def f1_macro(outputs: Tensor, targets: Tensor) -> float:
     """Mean of the classes' (or labels') F1."""
     return _f1(outputs, targets, "macro")
 
 
+@metric("r2", higher_is_better=True, label_kinds=("continuous",))
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """R², the coefficient of determination; of several targets, their mean. NaN where a target
+    does not vary."""
+    return _mean_over_targets(
+        lambda y, t: 1 - (y - t).square().sum() / (t - t.mean()).square().sum(), outputs, targets
+    )
+
+
+@metric("rmse", higher_is_better=False, label_kinds=("continuous",))
+def rmse(outputs: Tensor, targets: Tensor) -> float:
+    """Root of the mean squared error, in the targets' units; of several targets, their mean."""
+    return _mean_over_targets(lambda y, t: (y - t).square().mean().sqrt(), outputs, targets)
+
+
+@metric("mae", higher_is_better=False, label_kinds=("continuous",))
+def mae(outputs: Tensor, targets: Tensor) -> float:
+    """Mean absolute error, in the targets' units; of several targets, their mean."""
+    return _mean_over_targets(lambda y, t: (y - t).abs().mean(), outputs, targets)
+
+
 BUILT_IN_METRICS = tuple(_REGISTERED)
+
+
+def _mean_over_targets(
+    compute: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+) -> float:
+    """A metric of each target `[n]` over the nodes that have it (not NaN), their mean."""
+    outputs, targets = outputs.double(), targets.double()
+    known = [~targets[:, i].isnan() for i in range(targets.shape[1])]
+    values = [
+        float(compute(outputs[rows, i], targets[rows, i]))
+        for i, rows in enumerate(known)
+        if rows.any()
+    ]
+    found = [value for value in values if math.isfinite(value)]
+    return sum(found) / len(found) if found else math.nan
 
 
 def _scores(outputs: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from gnntrain.config.schema import (
     RunConfig,
     SamplerConfig,
     SyntheticConfig,
+    TaskConfig,
     TrainerConfig,
 )
 from gnntrain.config.sweeps import OptunaSweepConfig, SweepConfig
@@ -53,6 +54,7 @@ __all__ = [
     "SamplerConfig",
     "SweepConfig",
     "SyntheticConfig",
+    "TaskConfig",
     "TensorBoardConfig",
     "TrainerConfig",
     "WandBConfig",

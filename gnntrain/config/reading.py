@@ -163,6 +163,8 @@ def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> 
     name = str(raw.get("name", _DEFAULT_NAMES[path]))
     if path == "model":
         return model_section(name)
+    if path == "dataset" and "features" in raw:  # a user's files may have any name
+        return FilesConfig
     # A name that is not listed is an installed package's data set.
     return _CLASSES[path].get(name, BuiltinConfig)
 
@@ -173,6 +175,8 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
         return None
     names = _names(path)
     name = raw["name"]
+    if path == "dataset" and "features" in raw and isinstance(name, str):
+        return None
     may_have_gone = saved and path in ("dataset", "model") and isinstance(name, str)
     if name in names or may_have_gone:
         return None

@@ -19,12 +19,14 @@ from gnntrain.config.types import (
     JSON,
     FanOuts,
     FolderName,
+    Names,
     NonNegative,
     Number,
     OneOf,
     OneOrMore,
     PathText,
     Positive,
+    Ratios,
     Section,
     Seed,
     Share,
@@ -108,16 +110,25 @@ class BuiltinConfig(DatasetConfig):
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
-    name: Literal["files"] = "files"
-    """Name of the data set."""
+    name: Text = "files"
+    """Name of the data set, as consoles, folders and reports show it."""
+    data: PathText | None = None
+    """One file of a whole graph, such as a saved PyG Data; in place of edges and features."""
     edges: PathText | None = None
-    """File of edges, one a row: source, target and perhaps a weight. Must be given."""
+    """File of edges, one a row: source, target and perhaps a weight."""
     features: PathText | None = None
-    """File of node features, one node a row; it defines the nodes. Must be given."""
+    """File of node features, one node a row; it defines the nodes."""
     labels: PathText | None = None
     """File of node labels; null: a column of the features file."""
-    split: PathText | None = None
-    """File that says train, val or test; null: a column of the other files, else drawn."""
+    split: ZeroOrMore | PathText | None = None
+    """File that says train, val or test; or the number of a drawn split (or of a mask's column);
+    null: a column of the other files, else drawn."""
+    split_ratio: Ratios = (0.6, 0.2, 0.2)
+    """Shares of train, val and test where the split is drawn."""
+    split_seed: Seed = 0
+    """Seed of the drawn splits; dataset.split=K is the K-th of them."""
+    stratify: bool = False
+    """Draw the split within each class, so that all three have the same share of it."""
     header: Literal["auto"] | bool = "auto"
     """Whether CSV files start with a line of column names."""
     source_column: Text | None = None
@@ -128,16 +139,42 @@ class FilesConfig(DatasetConfig):
     """Column of an edge's weight; null: edges have no weight."""
     id_column: Text | None = None
     """Column of the node id; null: found by itself; none: the rows are the nodes 0, 1, 2, ..."""
-    label_column: Text | None = None
-    """Column of the label; null: found by itself."""
+    label_column: Names | None = None
+    """Column of the label, or a list of columns; null: found by itself."""
     split_column: Text | None = None
     """Column that says train, val or test; null: found by itself."""
-    task: Literal["auto", "multiclass", "binary", "multilabel"] = "auto"
-    """What is predicted for a node; auto: seen from the labels."""
+    feature_columns: Names | None = None
+    """Columns of features, by name or pattern; null: all columns that have no other use."""
+    ignore: Names = ()
+    """Columns that are not read, by name or pattern."""
+    categorical: Names = ()
+    """Columns of which each value becomes a feature of 0 and 1, by name or pattern."""
+    missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
+    """What a missing feature becomes: a bad row, the training nodes' mean, 0, or the mean beside a
+    feature that says so."""
+    standardize: bool = False
+    """Scale every feature to mean 0 and standard deviation 1 over the training nodes."""
+    decimal: Literal[".", ","] = "."
+    """Decimal mark of the numbers in text files."""
+    encoding: Text = "auto"
+    """Encoding of text files; auto: UTF-8, UTF-16 or Latin-1, seen from the bytes."""
+    task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = "auto"
+    """What the labels are; auto: seen from the labels, and regression by task.type."""
     metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""
+
+
+class TaskConfig(Section):
+    """What is learnt."""
+
+    type: Literal["node_classification", "node_regression"] = "node_classification"
+    """Classes of nodes, or quantities."""
+    loss: Literal["mse", "huber"] = "mse"
+    """Loss of a regression: squared errors, or Huber's, which outliers sway less."""
+    huber_delta: Positive = 1.0
+    """Error, in standard deviations of the target, from which Huber's loss is linear."""
 
 
 class SamplerConfig(Section):
@@ -200,6 +237,10 @@ class TrainerConfig(Section):
     """Seed of weights, order, draws and dropout."""
     label_smoothing: Share = 0.0
     """Share of the target spread evenly over the classes."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Weight of a node in the loss: equal, or by the rarity of its class in the training split."""
+    init_from: Text | None = None
+    """Run whose best weights training begins with; null: random weights."""
     drop_last: bool = False
     """Leave out an epoch's last batch where it is not full."""
     gpus: Literal["auto"] | ZeroOrMore = "auto"
@@ -266,6 +307,8 @@ class Config(Section):
 
     dataset: AnyDatasetConfig = SyntheticConfig()
     """The graph."""
+    task: TaskConfig = TaskConfig()
+    """What is learnt."""
     model: SerializeAsAny[ModelConfig] = ModelConfig()
     """The network."""
     sampler: SamplerConfig = SamplerConfig()
@@ -286,6 +329,18 @@ class Config(Section):
     """Where the results go."""
     sweep: AnySweepConfig = SweepConfig()
     """What -m does; one run alone does not look at it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _labels_of_task(cls, raw: Any) -> Any:
+        """`task.type=node_regression` says what the labels of a user's files are."""
+        if not isinstance(raw, Mapping):
+            return raw
+        dataset, task = raw.get("dataset"), raw.get("task")
+        is_regression = isinstance(task, TaskConfig) and task.type == "node_regression"
+        if is_regression and isinstance(dataset, FilesConfig) and dataset.task == "auto":
+            return {**raw, "dataset": dataset.model_copy(update={"task": "regression"})}
+        return raw
 
     def to_dict(self) -> JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""

@@ -108,6 +108,16 @@ def _tuple_of_list(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _tuple_of_names(value: object) -> object:
+    return (value,) if isinstance(value, str | int) else _tuple_of_list(value)
+
+
+def _sums_to_one(shares: tuple[float, float, float]) -> tuple[float, float, float]:
+    if abs(sum(shares) - 1) > 1e-6 or shares[0] == 0:
+        raise ValueError
+    return shares
+
+
 def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - no symlink resolved
 
@@ -156,6 +166,21 @@ FolderName = Annotated[
     AfterValidator(_folder_name),
     Expected("a folder's name (no slash, not latest)"),
 ]
+
+Names = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_tuple_of_names),
+    Expected("a list of names or patterns"),
+]
+"""Names of columns; patterns with `*` and `?` too. One name alone is a list of one."""
+
+Ratios = Annotated[
+    tuple[NonNegative, NonNegative, NonNegative],
+    BeforeValidator(_tuple_of_list),
+    AfterValidator(_sums_to_one),
+    Expected("three numbers >= 0 that sum to 1, the first > 0"),
+]
+"""Shares of train, val and test."""
 
 FanOuts = Annotated[
     tuple[Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(_not_zero)], ...],

@@ -49,6 +49,7 @@ from gnntrain.data.store_place import (
     move_into_place,
     temporary_sibling,
 )
+from gnntrain.data.summary import summary_of
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,8 @@ def _edge_list(data: GraphData, options: PrepareOptions) -> EdgeList:
 def _stored_labels(data: GraphData) -> AnyArray:
     if data.task == "multilabel":
         return data.labels.astype(np.uint8)
+    if data.task == "continuous":
+        return data.labels.astype(np.float32)
     if data.labels.dtype.kind == "f":
         return np.nan_to_num(data.labels, nan=-1.0).astype(np.int32)
     return data.labels.astype(np.int32)
@@ -277,6 +280,8 @@ def _write_meta(
             name: array.model_copy(update={"checksum": checksum})
             for (name, array), checksum in zip(arrays.items(), found, strict=True)
         },
+        feature_names=None if data.feature_names is None else tuple(data.feature_names),
+        summary=data.summary or summary_of(data),
         digest="",
     )
     content = meta.model_dump(mode="json")
@@ -294,7 +299,7 @@ def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     num_edges = len(data.src) * (1 + edges.mirror) + data.num_nodes * edges.fill_loops
     an_edge = index_dtype(data.num_nodes).itemsize + 4 * (data.edge_weight is not None)
     a_node = 8 + 4 + data.num_features * stored_feature_dtype(options).itemsize
-    a_node += data.num_classes if data.task == "multilabel" else 4
+    a_node += {"multilabel": 1, "continuous": 4}.get(data.task, 0) * data.num_classes or 4
     if data.node_ids is not None:
         a_node += max(data.node_ids.dtype.itemsize, 8)
     names = 0 if data.class_names is None else data.class_names.nbytes

@@ -124,7 +124,8 @@ def _edge_problems(data: GraphData) -> Iterator[str]:
 def _label_problems(data: GraphData) -> Iterator[str]:
     labels, num_classes = data.labels, data.num_classes
     multilabel = data.task == "multilabel"
-    shape = (data.num_nodes, num_classes) if multilabel else (data.num_nodes,)
+    is_class = data.task in ("multiclass", "binary")
+    shape = (data.num_nodes,) if is_class else (data.num_nodes, num_classes)
     if labels.shape != shape:
         yield f"labels has shape {list(labels.shape)}, expected {list(shape)}"
     elif labels.dtype.kind not in "biuf":
@@ -133,6 +134,8 @@ def _label_problems(data: GraphData) -> Iterator[str]:
         yield from wrong_values(
             labels, lambda rows: (rows != 0) & (rows != 1), "labels are not 0 or 1", "node"
         )
+    elif data.task == "continuous":
+        yield from wrong_values(labels, np.isinf, "targets are not finite", "node")
     else:
         problem = f"labels are not 0 … {num_classes - 1}, or −1 for none"
         yield from wrong_values(labels, partial(_is_no_class, num_classes), problem, "node")
@@ -183,9 +186,9 @@ def _duplicate_problems(name: str, ids: IntArray) -> Iterator[str]:
 
 
 def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[str]:
-    if data.task == "multilabel" or data.labels.shape != (data.num_nodes,) or len(ids) == 0:
+    if data.task == "multilabel" or len(data.labels) != data.num_nodes or len(ids) == 0:
         return
-    bare = ids[_is_unlabelled(data.labels[ids])]
+    bare = ids[_is_unlabelled(data.labels[ids]).reshape(len(ids), -1).all(axis=1)]
     if len(bare):
         first = _listed(bare, len(bare))
         yield f"{len(bare)} nodes of split {name} have no label (first: {first})"

@@ -77,8 +77,9 @@ def feature_columns(path: Path, config: FilesConfig, bad: BadRows, *, labelled: 
     table = _open_user_table(path, config, bad)
     places = _find_id(table, config)
     # A graph to predict for may lack the columns that the run's configuration names.
-    if config.labels is None and (labelled or config.label_column in (None, *table.names)):
-        places |= _find(table, "label", config.label_column)
+    label = config.label_column[0] if config.label_column else None
+    if config.labels is None and (labelled or label in (None, *table.names)):
+        places |= _find(table, "label", label)
     if labelled and config.labels is None and "label" not in places:
         raise UserError(
             f"dataset.labels is not given, and {path} has no column called "
@@ -103,7 +104,7 @@ def label_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
     places = _find_id(table, config)
     if config.split is None:
         places |= _find(table, "split", config.split_column)
-    places |= _find(table, "label", config.label_column)
+    places |= _find(table, "label", config.label_column[0] if config.label_column else None)
     others = _others(table, places)
     if "label" not in places and len(others) == 1:
         places["label"] = others[0]
@@ -163,7 +164,9 @@ def id_column(path: Path, bad: BadRows) -> Columns:
 
 def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
     """Open a table; the configuration's names and the usual ones mark a header."""
-    given = [getattr(config, f"{role}_column") for role in (*COLUMN_NAMES, "weight")]
+    roles = ("id", "split", "source", "target", "weight")
+    given = [getattr(config, f"{role}_column") for role in roles]
+    given += config.label_column or ()
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
     return _open_table(path, config.header, names.union(*COLUMN_NAMES.values()), bad)
 

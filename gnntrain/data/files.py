@@ -43,7 +43,7 @@ class FilesBuilder:
         self._paths = {
             role: Path(given).absolute()
             for role in _ROLES
-            if (given := getattr(config, role)) is not None
+            if isinstance(given := getattr(config, role), str)
         }
         for role, hint in _MISSING_HINTS.items():
             if role not in self._paths:

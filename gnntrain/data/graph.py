@@ -8,7 +8,7 @@ store is made of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
+from gnntrain.data.summary import DataSummary
 from gnntrain.metrics import LabelKind
 
 JSON = JsonValue
@@ -48,9 +49,11 @@ class Nodes:
         features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits.
         feature_dtype: Which of the three.
         labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
-            `[num_nodes, num_classes]`; None for nodes without labels.
+            `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, NaN
+            where one is missing; None for nodes without labels.
         splits: Node ids of "train", "val" and "test", int64, ascending, each once.
         ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
+        feature_names: Names of the features, where they have some.
     """
 
     features: AnyArray
@@ -58,6 +61,7 @@ class Nodes:
     labels: AnyArray | None = None
     splits: Mapping[str, Int64Array] = field(default_factory=dict)
     ids: AnyArray | None = None
+    feature_names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -99,9 +103,10 @@ class Graph:
         dataset: Name of the data set.
         task: Kind of labels.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
-        num_classes: Number of classes, or of labels where a node has several.
-        class_names: The classes (or labels) in the user's words; None: 0, 1, ….
+        num_classes: Number of classes; of labels where a node has several; of quantities.
+        class_names: The classes (labels, quantities) in the user's words; None: 0, 1, ….
         ogb_name: Name of the OGB evaluator to use, or None.
+        summary: What was read to make the graph; None where a store is older than this.
     """
 
     nodes: Mapping[NodeType, Nodes]
@@ -112,6 +117,7 @@ class Graph:
     num_classes: int = 1
     class_names: list[str] | list[int] | None = None
     ogb_name: str | None = None
+    summary: DataSummary | None = None
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{name}: {len(nodes)}" for name, nodes in self.nodes.items())
@@ -234,8 +240,9 @@ class GraphData:
         dst: `[num_given_edges]` int32 or int64, destination node; `src` is its in-neighbour.
         labels: Multi-class and binary: integers `[num_nodes]`, −1 is "no label" (whole numbers
             as floats are taken too, with NaN for "no label"). Multi-label: 0/1
-            `[num_nodes, num_classes]`.
-        num_classes: Number of classes; 2 for a binary task.
+            `[num_nodes, num_classes]`. Quantities: numbers `[num_nodes, num_classes]`, NaN
+            where one is missing.
+        num_classes: Number of classes, 2 for a binary task; of labels; of quantities.
         task: Kind of labels.
         splits: Node ids of exactly "train", "val" and "test".
         features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
@@ -243,11 +250,13 @@ class GraphData:
             self loop is stored twice, as OGB's `add_inverse_edge` and PyG's `to_undirected` do.
         edge_weight: float32 `[num_given_edges]`, or None.
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
-        class_names: The classes in the user's words (where a node has several labels: the labels),
+        class_names: The classes (labels, quantities) in the user's words,
             int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
         labelled: False for a graph to predict on only: it needs no training node.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
         ogb_name: Name of the OGB evaluator to use, if any.
+        feature_names: Names of the features, where they have some.
+        summary: What was read; None: the little that the arrays themselves say.
     """
 
     dataset: str
@@ -266,6 +275,8 @@ class GraphData:
     labelled: bool = True
     metric: str = "accuracy"
     ogb_name: str | None = None
+    feature_names: Sequence[str] | None = None
+    summary: DataSummary | None = None
 
     @property
     def num_features(self) -> int:

@@ -51,6 +51,7 @@ class StoredGraph(Graph):
             labels=arrays["labels"],
             splits={name: arrays[f"split_{name}"] for name in SPLITS},
             ids=arrays.get("node_ids"),
+            feature_names=meta.feature_names,
         )
         edges = Edges(
             arrays["indptr"], arrays["indices"], arrays.get("edge_weight"), arrays["gcn_norm"]
@@ -64,6 +65,7 @@ class StoredGraph(Graph):
             num_classes=meta.num_classes,
             class_names=_class_names(arrays),
             ogb_name=meta.ogb_name,
+            summary=meta.summary,
             path=path,
             meta=meta,
         )

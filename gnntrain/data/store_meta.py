@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gnntrain.data.graph import JSON, SPLITS
+from gnntrain.data.summary import DataSummary
 from gnntrain.errors import RunError
 from gnntrain.metrics import LabelKind
 
@@ -88,6 +89,8 @@ class StoreMeta(_Meta):
     identity: dict[str, JSON]
     options: dict[str, JSON]
     arrays: dict[str, ArrayMeta]
+    feature_names: tuple[str, ...] | None = None
+    summary: DataSummary | None = None
     digest: str = Field(exclude=True)
 
 
@@ -147,8 +150,9 @@ def _check_arrays(path: Path, meta: StoreMeta) -> None:
         "node_ids": (names, (num_nodes,)),
         "class_names": (names, (meta.num_classes,)),
     }
-    if meta.task == "multilabel":
-        expected["labels"] = ("uint8", (num_nodes, meta.num_classes))
+    if meta.task in ("multilabel", "continuous"):
+        kind = "uint8" if meta.task == "multilabel" else "float32"
+        expected["labels"] = (kind, (num_nodes, meta.num_classes))
     for name in sorted(meta.arrays.keys() - set(ARRAYS)):
         raise StoreError(path, f"{META_FILE} lists an unknown array {name!r}")
     for name in ARRAYS:

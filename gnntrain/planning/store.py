@@ -46,8 +46,8 @@ def open_small_or_built(dataset: DatasetConfig) -> OpenedStore:
 def expected_bytes(dataset: DatasetConfig) -> int:
     """About the size of a store that is not there, from what is known of its data set."""
     if isinstance(dataset, FilesConfig):
-        paths = (dataset.edges, dataset.features, dataset.labels, dataset.split)
-        return sum(Path(path).stat().st_size for path in paths if path is not None)
+        given = (dataset.data, dataset.edges, dataset.features, dataset.labels, dataset.split)
+        return sum(Path(path).stat().st_size for path in given if isinstance(path, str))
     if isinstance(dataset, SyntheticConfig):
         num_edges = dataset.num_edges
         if num_edges is None:

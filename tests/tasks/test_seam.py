@@ -32,13 +32,13 @@ from tests.graphs import stored
 
 
 @pytest.fixture(autouse=True)
-def _rmse() -> Iterator[None]:
-    @metric("rmse", higher_is_better=False, label_kinds=("number",))
-    def rmse(outputs: Tensor, targets: Tensor) -> float:
+def _root_error() -> Iterator[None]:
+    @metric("root_error", higher_is_better=False, label_kinds=("number",))
+    def root_error(outputs: Tensor, targets: Tensor) -> float:
         return float(F.mse_loss(outputs[:, 0], targets).sqrt())
 
     yield
-    metrics._REGISTERED.pop("rmse")
+    metrics._REGISTERED.pop("root_error")
 
 
 class NodeRegression:
@@ -52,7 +52,7 @@ class NodeRegression:
 
     @property
     def metric(self) -> Metric:
-        return get_metric("rmse")
+        return get_metric("root_error")
 
     def seeds(self, split: str) -> Int64Array:
         return self._graph.split(split)
@@ -61,7 +61,7 @@ class NodeRegression:
         return F.mse_loss(outputs[:, 0].float(), targets, reduction="sum")
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        return {"rmse": self.metric.compute(outputs, targets)}
+        return {"root_error": self.metric.compute(outputs, targets)}
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         column = Column("value", np.dtype(np.float32), lambda outputs: outputs[:, 0].numpy())
@@ -109,10 +109,10 @@ def test_another_task_trains_and_its_best_epoch_has_the_least_error(
 ) -> None:
     graph = stored(tmp_path / "store")
     result = trainer_of(graph, tmp_path, kind, exact=True, epochs=12).fit()
-    errors = [record.metrics["val"]["rmse"] for record in result.records]
+    errors = [record.metrics["val"]["root_error"] for record in result.records]
     assert result.records[-1].train_loss < 0.8 * result.records[0].train_loss
     assert result.best_epoch == 1 + errors.index(min(errors))
-    assert result.best["val"]["rmse"] == min(errors) < errors[0]
+    assert result.best["val"]["root_error"] == min(errors) < errors[0]
     assert load_checkpoint(tmp_path / "best.pt")["best_epoch"] == result.best_epoch
 
 
