@@ -76,7 +76,8 @@ SCHEMAS = {
 }
 
 FLOAT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-# The types of an operator's first tensor that its registrations take, all of them alike.
+# Which types of its first tensor an operator takes, whatever registration computes it. A softmax is
+# computed in float32 or finer: `models.attention` converts.
 TYPES = dict.fromkeys(SCHEMAS, FLOAT_TYPES) | {
     "transpose": frozenset({torch.int32, torch.int64}),
     "edge_softmax": frozenset({torch.float32, torch.float64}),
@@ -188,9 +189,9 @@ def register_shapes(module: ModuleType) -> None:
 
 
 def called_flat(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator's function as the dispatcher calls it: a group comes as one argument a field.
+    """An operator's function as the dispatcher calls it: each field of a group is an argument.
 
-    It raises `TypeError` for types that the operator does not take.
+    What is returned raises `TypeError` where the first tensor is of a type not in `TYPES`.
     """
     parts, stop = [], 0
     for parameter in SCHEMAS[name].partition(")")[0].strip("(").split(", "):

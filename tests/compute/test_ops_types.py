@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,7 +26,6 @@ from tests.models.slow_aggregate import INDEX_TYPES
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-EXACT = torch.float64
 Call = Callable[..., Any]
 
 
@@ -38,7 +37,7 @@ class Case(NamedTuple):
 
 
 def blocks(index: torch.dtype) -> list[tuple[Block, int]]:
-    """Without destinations, without edges, of one row, and with hubs; with sizes of pieces."""
+    """(block, edges of a piece): no destination, no edge, one row, hubs that are cut to pieces."""
 
     def block(indptr: list[int], indices: list[int], num_src: int) -> Block:
         return Block(torch.tensor(indptr, dtype=index), torch.tensor(indices, dtype=index), num_src)
@@ -62,8 +61,9 @@ def reduced(reduce: Reduce) -> Case:
 def scaled_mean(block: Block, x: Tensor, weight: Tensor, *factors: Tensor) -> Tensor:
     """With every factor that there may be, in the type in which sums are kept."""
     exact = torch.promote_types(x.dtype, torch.float32)
-    rest = [part.detach().to(exact) for part in factors]
-    return aggregate(x, Aggregation(block, "mean", weight, *rest, skip_loops=True))
+    source_scale, scale, loop = (part.detach().to(exact) for part in factors)
+    given = Aggregation(block, "mean", weight, source_scale, scale, loop, skip_loops=True)
+    return aggregate(x, given)
 
 
 def scaled_shapes(block: Block) -> list[tuple[int, ...]]:
@@ -94,22 +94,22 @@ CASES = {
     "root, ReLU": linear(has_root=True, dropout=0.0),
     "softmax": Case(edge_softmax, lambda block: [(block.num_edges, 3), (block.num_dst, 3)]),
     "sum softmax": Case(
-        lambda *inputs: sum_softmax(*inputs, 0.2),
+        partial(sum_softmax, slope=0.2),
         lambda block: [(block.num_src, 3), (block.num_dst, 3), (block.num_dst, 3)],
     ),
     "pair scores": Case(
-        lambda *inputs: pair_score(*inputs, 0.2),
+        partial(pair_score, slope=0.2),
         lambda block: [(block.num_src, 15), (block.num_dst, 15), (3, 5)],
     ),
 }
 
 
 def computed(call: Call, block: Block, inputs: list[Tensor]) -> list[Tensor]:
-    """The outputs, and the gradients of the inputs; of equal numbers in whichever type."""
+    """The outputs, and the gradients of the inputs behind random gradients of the outputs."""
     inputs = [part.detach().requires_grad_() for part in inputs]
     out = call(replace(block, derived={}), *inputs)
     outs: list[Tensor] = list(out) if isinstance(out, tuple) else [out]
-    torch.manual_seed(7)  # numbers that every type holds
+    torch.manual_seed(7)  # rounded: each type holds these numbers
     pulls = [torch.randn(part.shape).bfloat16().half().to(part) for part in outs]
     gradients = torch.autograd.grad(outs, inputs, pulls, allow_unused=True, materialize_grads=True)
     return [*(part.detach() for part in outs), *gradients]
@@ -178,11 +178,11 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_alike(
     assert torch.equal(gradient, torch.where(kept, 2 * pull, 0))
 
 
-class Seen(TorchDispatchMode):
+class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """The names of the operators of ours that were called."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
