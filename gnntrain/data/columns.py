@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as arrow_csv
 
 from gnntrain.data.graph import AnyArray, Float32Array
 
@@ -22,7 +21,13 @@ _DECIMAL = r"^[+-]?[0-9]+$"
 _HEXADECIMAL = r"^0[xX][0-9a-fA-F]{1,15}$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
-_NULL_WORDS = pa.array(arrow_csv.ConvertOptions().null_values, TEXT)
+
+MISSING_WORDS = (
+    *("", "?", "na", "n/a", "nan", "-nan", "nat", "none", "null"),
+    *("<na>", "#na", "#n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+)
+"""Texts that say that a label or a number is missing, in lower case; blanks around do not count."""
+_MISSING_WORDS = pa.array(MISSING_WORDS, TEXT)
 
 
 def from_numpy(array: AnyArray) -> pa.Array:
@@ -38,12 +43,12 @@ def from_numpy(array: AnyArray) -> pa.Array:
     return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), from_pandas=True)
 
 
-def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
+def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
     """A column as int64 if its values are whole numbers, else as texts.
 
     Args:
         column: Of any type that Arrow can write as text. Blank texts are missing, and so is NaN.
-        fractions: Whether a column with fractions stays float64.
+        labels: Whether fractions stay float64 and the `MISSING_WORDS` are missing, too.
 
     Raises:
         pa.ArrowException: The type cannot be written as text (lists, for example).
@@ -53,28 +58,52 @@ def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
         column = pc.if_else(pc.is_nan(column), None, column)
         if _all(_is_whole(column)):
             return column.cast(pa.int64())
-        return column if fractions else column.cast(TEXT)
+        return column if labels else column.cast(TEXT)
     if pa.types.is_integer(column.type):
         try:
             return column.cast(pa.int64())
         except pa.ArrowInvalid:  # beyond 64 bits
             return column.cast(TEXT)
     texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    return pc.if_else(pc.equal(texts, ""), _NULL, texts)
+    return pc.if_else(_is_missing(texts) if labels else pc.equal(texts, ""), _NULL, texts)
 
 
-def from_texts(texts: pa.Array, *, fractions: bool = False) -> pa.Array:
-    """As `to_plain`, but texts that are all numbers (or `NA`, `null`, …) become numbers."""
-    trimmed = pc.utf8_trim_whitespace(texts)
-    words = pc.if_else(pc.is_in(trimmed, _NULL_WORDS), _NULL, trimmed)
+def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> pa.Array:
+    """As `to_plain`, but texts that are all numbers (or `MISSING_WORDS`) become numbers."""
+    words = pc.if_else(_is_missing(texts), _NULL, pc.utf8_trim_whitespace(texts))
+    words = with_decimal_point(words, decimal)
     for kind in (pa.int64(), pa.float64()) if words.null_count < len(words) else ():
         try:
-            numbers = to_plain(words.cast(kind), fractions=fractions)
+            numbers = to_plain(words.cast(kind), labels=labels)
         except pa.ArrowInvalid:
             continue
         if numbers.type != TEXT:
             return numbers
-    return to_plain(texts)
+    return to_plain(texts, labels=labels)
+
+
+def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
+    """Texts of numbers with a point for their decimal mark; one that has points is no number."""
+    if decimal == ".":
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "_"), decimal, ".")
+
+
+def missing_words(column: pa.Array) -> dict[str, int]:
+    """How often each word stands for a missing value in a column of texts; blanks are no word."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return {}
+    texts = pc.utf8_trim_whitespace(column)
+    is_word = pc.and_(_is_missing(texts), pc.not_equal(texts, ""))
+    return {
+        counted["values"]: counted["counts"]
+        for counted in pc.value_counts(texts.filter(is_word)).to_pylist()
+    }
+
+
+def _is_missing(texts: pa.Array) -> pa.Array:
+    lower = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    return pc.or_(pc.is_null(lower), pc.is_in(lower, _MISSING_WORDS))
 
 
 def to_int64(column: pa.Array) -> pa.Array:
@@ -112,7 +141,9 @@ def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def to_matrix(columns: Sequence[pa.Array], num_rows: int, width: int | None) -> Float32Array:
-    """Columns of numbers side by side: float32 `[num_rows, num_columns]`, NaN if not a number.
+    """Columns of numbers side by side: float32 `[num_rows, num_columns]`.
+
+    NaN is a missing number, infinity a field that is none or is too large.
 
     Args:
         columns: Numbers, or texts, which are read as numbers. A single column of lists holds the
@@ -132,10 +163,16 @@ def _float32(column: pa.Array) -> Float32Array:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        column = _parse(column.cast(TEXT), pa.float32())
+        column = _numbers(column.cast(TEXT))
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
         return values.astype(np.float32, copy=False)
+
+
+def _numbers(texts: pa.Array) -> pa.Array:
+    """Texts as float32: null if missing, infinite if not a number."""
+    numbers = _parse(pc.if_else(_is_missing(texts), _NULL, texts), pa.float32())
+    return pc.if_else(_is_missing(texts), None, numbers.fill_null(np.inf))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -145,11 +182,12 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _matrix_of_lists(column: pa.Array, width: int | None) -> Float32Array:
-    """Lists of another length, and nulls, become rows of NaN."""
+    """Nulls become rows of NaN, lists of another length rows of infinity."""
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
     if width is None:
         width = int(next(iter(lengths[lengths >= 0]), 0))
-    matrix = np.full((len(lengths), width), np.nan, np.float32)
+    matrix = np.full((len(lengths), width), np.inf, np.float32)
+    matrix[lengths < 0] = np.nan
     fits = lengths == width
     matrix[fits] = _float32(pc.list_flatten(column.filter(fits))).reshape(-1, width)
     return matrix

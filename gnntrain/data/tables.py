@@ -20,11 +20,12 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, BoolArray, to_matrix, to_plain
+from gnntrain.data.columns import TEXT, BoolArray, missing_words, to_matrix, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import UserError
 
-Role = Literal["id", "label", "split", "source", "target"]
+Role = Literal["id", "source", "target", "label", "split", "train", "val", "test"]
+_LABEL_ROLES: tuple[Role, ...] = ("label", "split", "train", "val", "test")
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_COLUMNS = 100_000
@@ -38,7 +39,8 @@ class Columns:
 
     Attributes:
         table: The table.
-        places: The columns of ids, labels and split names: their places in the table by role.
+        places: The columns of ids, labels, split names and masks: their places in the table by
+            role.
         numbers: Places of the columns of numbers.
     """
 
@@ -67,21 +69,23 @@ class Columns:
             yield _concatenate(group)
 
     def read(self) -> Rows:
-        """Read the columns as a whole, ids, labels and split names as `to_plain` makes them.
+        """Read the columns as a whole, those with a role as `to_plain` makes them.
 
         Raises:
             UserError: The file cannot be read.
         """
         table = self.table
-        to_read = self if table.matrix is None else replace(self, numbers=())
+        array = table.array(self.numbers)
+        to_read = self if array is None else replace(self, numbers=())
         whole = _concatenate(list(table.batches(to_read)))
         with readable(table.path):
             plain = {
-                role: table.to_plain(column, fractions=role == "label")
+                role: table.to_plain(column, labels=role in _LABEL_ROLES)
                 for role, column in whole.columns.items()
             }
-        matrix = whole.matrix if table.matrix is None else table.matrix
-        return replace(whole, source=self, columns=plain, matrix=matrix)
+            words = missing_words(whole.columns["label"]) if "label" in plain else {}
+        matrix = whole.matrix if array is None else array
+        return replace(whole, source=self, columns=plain, matrix=matrix, missing_words=words)
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,13 @@ class Rows:
 
     Attributes:
         source: What was read.
-        columns: Ids, labels and split names by role; null if missing.
-        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing or not a number.
-            (Arrays have their own type.)
+        columns: Columns by role; null if missing.
+        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing, infinite if not a
+            number. (Arrays have their own type.)
         rows: int64 `[num_rows]`: each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
+        missing_words: Words that stand for a missing label, and how many times.
     """
 
     source: Columns
@@ -104,6 +109,7 @@ class Rows:
     rows: Int64Array
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    missing_words: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -124,12 +130,16 @@ class Rows:
         if not mask.any():
             return self
         bad.add(self.source.table, self.rows[mask], reason, hint)
+        return self.keep(~mask)
+
+    def keep(self, mask: BoolArray) -> Rows:
+        """The rows inside `mask`."""
         return replace(
             self,
-            columns={role: column.filter(~mask) for role, column in self.columns.items()},
-            matrix=self.matrix[~mask],
-            rows=self.rows[~mask],
-            nodes=self.nodes[~mask] if len(self.nodes) else self.nodes,
+            columns={role: column.filter(mask) for role, column in self.columns.items()},
+            matrix=self.matrix[mask],
+            rows=self.rows[mask],
+            nodes=self.nodes[mask] if len(self.nodes) else self.nodes,
         )
 
     def drop_by_field(
@@ -167,13 +177,17 @@ class Table(ABC):
         path: The file.
         names: Names of the columns.
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
-        matrix: All columns of numbers, if the file has them as one array that need not be read.
+        decimal: Decimal mark of the numbers.
     """
 
     path: Path
     names: tuple[str, ...]
     unit: Literal["line", "row"] = "row"
-    matrix: AnyArray | None = None
+    decimal: str = "."
+
+    def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
+        """Columns of numbers as an array that need not be read, if the file has them so."""
+        return None
 
     def batches(self, columns: Columns) -> Iterator[Rows]:
         """Read some of the columns from front to back, as they are written: one batch at least.
@@ -201,9 +215,9 @@ class Table(ABC):
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         """Number and all fields of some rows, given in ascending order, for messages; slow."""
 
-    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
-        """A whole column as int64, text or, with `fractions`, float64 (see `columns.to_plain`)."""
-        return to_plain(column, fractions=fractions)
+    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
+        """A whole column as int64, text or, of `labels`, float64 (see `columns.to_plain`)."""
+        return to_plain(column, labels=labels)
 
 
 class ParquetTable(Table):

@@ -207,8 +207,8 @@ class TextTable(Table):
         why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
         return f"{found} instead of {len(self.names)}{why}"
 
-    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
-        return from_texts(column, fractions=fractions)
+    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
+        return from_texts(column, labels=labels, decimal=self.decimal)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
