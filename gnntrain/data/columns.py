@@ -123,9 +123,9 @@ def _all(flags: pa.Array) -> bool:
 
 
 def is_missing_mark(texts: pa.Array) -> pa.Array:
-    """Which texts are one of `MISSING_MARKS`, in any case, blanks around them; null of a null."""
+    """Which texts are null or one of `MISSING_MARKS`, in any case, blanks around them."""
     folded = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    return pc.and_kleene(pc.is_in(folded, pa.array(MISSING_MARKS, TEXT)), texts.is_valid())
+    return pc.or_(pc.is_in(folded, pa.array(MISSING_MARKS, TEXT)), texts.is_null())
 
 
 def to_categories(column: pa.Array) -> pa.DictionaryArray:
@@ -186,8 +186,7 @@ def _float32(column: pa.Array) -> Float32Array:
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
         numbers = _parse(texts, pa.float32())
-        is_missing = pc.fill_null(is_missing_mark(texts), fill_value=True)
-        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing))
+        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
         column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float32()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
