@@ -40,16 +40,18 @@ class Columns:
         table: The table.
         places: The columns of ids, labels and split names: their places in the table by role.
         numbers: Places of the columns of numbers.
+        others: Places of columns that are kept as they are written.
     """
 
     table: Table
     places: Mapping[Role, int]
     numbers: Sequence[int]
+    others: Sequence[int] = ()
 
     @property
     def names_of_numbers(self) -> dict[int, str]:
         """Names of the columns of numbers by their places."""
-        return {place: self.table.names[place] for place in self.numbers}
+        return {place: self.table.shown(place) for place in self.numbers}
 
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
         """Read the columns in batches of `num_rows` rows or more, but for the last one.
@@ -91,11 +93,14 @@ class Rows:
     Attributes:
         source: What was read.
         columns: Ids, labels and split names by role; null if missing.
-        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing or not a number.
-            (Arrays have their own type.)
+        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing, infinite if not a
+            number. (Arrays have their own type.)
         rows: int64 `[num_rows]`: each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
+        others: Other columns by their places.
+        widths: Columns of the matrix for each column of numbers, more than one for lists; empty:
+            one each.
     """
 
     source: Columns
@@ -104,6 +109,8 @@ class Rows:
     rows: Int64Array
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    others: Mapping[int, pa.Array] = field(default_factory=dict)
+    widths: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -130,6 +137,7 @@ class Rows:
             matrix=self.matrix[~mask],
             rows=self.rows[~mask],
             nodes=self.nodes[~mask] if len(self.nodes) else self.nodes,
+            others={place: column.filter(~mask) for place, column in self.others.items()},
         )
 
     def drop_by_field(
@@ -147,10 +155,13 @@ class Rows:
 def _concatenate(group: Sequence[Rows]) -> Rows:
     if len(group) == 1:
         return group[0]
-    roles = group[0].columns
+    roles, others = group[0].columns, group[0].others
     return replace(
         group[-1],
         columns={role: pa.concat_arrays([some.columns[role] for some in group]) for role in roles},
+        others={
+            place: pa.concat_arrays([some.others[place] for some in group]) for place in others
+        },
         matrix=np.concatenate([some.matrix for some in group]),
         rows=np.concatenate([some.rows for some in group]),
     )
@@ -181,17 +192,19 @@ class Table(ABC):
         Raises:
             UserError: The file cannot be read.
         """
-        width = None
+        widths: Sequence[int] | None = None
         with readable(self.path):
             for found, rows, end in self.read_columns(columns):
-                matrix = to_matrix([found[place] for place in columns.numbers], len(rows), width)
-                width = matrix.shape[1]
+                numbers = [found[place] for place in columns.numbers]
+                matrix, widths = to_matrix(numbers, len(rows), widths or [None] * len(numbers))
                 by_role = {role: found[place] for role, place in columns.places.items()}
-                yield Rows(columns, by_role, matrix, rows, end)
-        if width is None:
+                others = {place: found[place] for place in columns.others}
+                yield Rows(columns, by_role, matrix, rows, end, others=others, widths=widths)
+        if widths is None:
             by_role = dict.fromkeys(columns.places, pa.array([], TEXT))
+            others = dict.fromkeys(columns.others, pa.array([], TEXT))
             matrix = np.empty((0, len(columns.numbers)), np.float32)
-            yield Rows(columns, by_role, matrix, np.arange(0), 0)
+            yield Rows(columns, by_role, matrix, np.arange(0), 0, others=others)
 
     @abstractmethod
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
@@ -200,6 +213,10 @@ class Table(ABC):
     @abstractmethod
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         """Number and all fields of some rows, given in ascending order, for messages; slow."""
+
+    def shown(self, place: int) -> str:
+        """A column's name, or its number where the name is empty."""
+        return self.names[place] or str(place)
 
     def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
         """A whole column as int64, text or, with `fractions`, float64 (see `columns.to_plain`)."""
@@ -225,7 +242,7 @@ class ParquetTable(Table):
         self._num_rows = metadata.num_rows
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers)))
+        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers, *columns.others)))
         # Equal values are written once: a small file may hold any number of rows.
         refuse_beyond_memory(self.path, 4 * self._num_rows * len(places))
         start = 0

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, from_texts
+from gnntrain.data.columns import MISSING_MARKS, TEXT, from_texts
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.tables import MAX_COLUMNS, ColumnBatch, Columns, Table, readable
 from gnntrain.errors import UserError
@@ -37,6 +37,10 @@ _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 _BLOCK_BYTES = 1 << 24
 _MAX_LINE_BYTES = 1 << 23
 _BYTE_ORDER_MARK = "\ufeff"
+# Arrow compares case; what is written in another case is read as text first, and slower.
+_NULL_VALUES = [
+    word for mark in MISSING_MARKS for word in (mark, mark.upper(), mark.capitalize())
+] + ["NaN"]
 
 
 def table_suffix(path: Path) -> str:
@@ -156,7 +160,7 @@ class TextTable(Table):
 
     def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
         """The columns and, left out of them, the rows of a wrong number of fields."""
-        texts = dict.fromkeys(columns.places.values(), TEXT)
+        texts = dict.fromkeys((*columns.places.values(), *columns.others), TEXT)
         try:
             return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float32()) | texts)
         except pa.ArrowInvalid:  # some number is none: find out later which one
@@ -183,6 +187,7 @@ class TextTable(Table):
             arrow_csv.ConvertOptions(
                 include_columns=[str(place) for place in types],
                 column_types={str(place): kind for place, kind in types.items()},
+                null_values=_NULL_VALUES,
                 check_utf8=False,
             ),
         )

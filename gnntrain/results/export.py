@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ def _about(
         "arguments": made.arguments,
         "takes": _takes(made, signature),
         "num_parameters": num_parameters,
-        **asdict(signature),
+        **signature.to_dict(),
         "num_outputs": signature.num_outputs,
         "preparation": {
             key: plain["dataset"][key]
