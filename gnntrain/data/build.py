@@ -282,6 +282,7 @@ def _write_meta(
         },
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
         summary=data.summary or summary_of(data),
+        preprocessing=data.preprocessing,
         digest="",
     )
     content = meta.model_dump(mode="json")
