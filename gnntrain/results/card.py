@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from gnntrain.data.summary import from_plain
+
 _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
     "binary": "yes or no for each node",
@@ -59,6 +61,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             source.rstrip(),
             "```",
             "",
+            *_data(about),
             "## How it was trained",
             "",
             "```yaml",
@@ -78,6 +81,16 @@ def _metrics(about: Mapping[str, Any]) -> Iterator[str]:
     for split, found in about["metrics"].items():
         figures = [f"{found[name]:.4f}" if name in found else "" for name in names]
         yield f"| {split} | " + " | ".join(figures) + " |"
+    yield ""
+
+
+def _data(about: Mapping[str, Any]) -> Iterator[str]:
+    """What was read to make the graph."""
+    read = from_plain(about["data"])
+    if read is None:
+        return
+    yield from ("## What it was trained on", "")
+    yield from (f"- {label}: {text}" for label, text in read.lines())
     yield ""
 
 

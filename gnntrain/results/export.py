@@ -132,6 +132,7 @@ def _about(
         },
         "run": run.name,
         "best_epoch": epoch,
+        "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
         "versions": {
             "gnntrain": __version__,
