@@ -60,7 +60,9 @@ def report_of(run: ReportedRun, outcome: Outcome, notes: Sequence[str] = ()) -> 
 def detail_sections(run: ReportedRun, outcome: Outcome) -> list[Section]:
     """What was read, and what takes the graph and the best model: classes, embeddings, degrees."""
     sections = []
-    read = from_plain(run.summary.get("data")) or (outcome.graph and outcome.graph.data)
+    read = from_plain(run.summary.get("data"))
+    if read is None and outcome.graph is not None:
+        read = outcome.graph.data
     if read is not None:
         sections.append(_data_section(read))
     if outcome.graph is not None and outcome.scores:

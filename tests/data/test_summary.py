@@ -38,7 +38,9 @@ def test_labels_as_numbers_with_gaps_count_as_missing() -> None:
 def test_no_more_than_ten_names_are_shown() -> None:
     names = [f"f{i}" for i in range(11)]
     read = summary_of(random_graph(num_features=11, feature_names=names), PLAIN)
-    assert "11" in read.features and "f9" in read.features and "f10" not in read.features
+    assert "11" in read.features
+    assert "f9" in read.features
+    assert "f10" not in read.features
 
 
 def test_quantities_have_ranges_and_gaps() -> None:
@@ -48,7 +50,8 @@ def test_quantities_have_ranges_and_gaps() -> None:
     graph.task, graph.labels, graph.num_classes = "continuous", values, 2
     graph.class_names = np.array([b"income", b"rate"])
     words = summary_of(graph, PLAIN).labels
-    assert "income from 1.5 to 3" in words and "rate from -2 to 3" in words
+    assert "income from 1.5 to 3" in words
+    assert "rate from -2 to 3" in words
     assert "1 of 60 nodes" in words
 
 
@@ -68,7 +71,8 @@ def test_edges_and_features_as_they_are_stored() -> None:
     weight = np.ones(240, np.float32)
     read = summary_of(random_graph(edge_weight=weight), options)
     assert all(word in read.edges for word in ("240", "weighted", "reverse", "self-loops"))
-    assert "sum of 1" in read.features and "float16" in read.features
+    assert "sum of 1" in read.features
+    assert "float16" in read.features
     assert "both directions" in summary_of(random_graph(symmetric=True), PLAIN).edges
 
 
@@ -76,7 +80,8 @@ def test_a_builders_own_words_stay_and_gaps_are_filled() -> None:
     own = DataSummary(ids="column name of a.csv", labels="column y", left_out={"z": "text"})
     read = summary_of(random_graph(summary=own), PLAIN)
     assert (read.ids, read.labels, read.left_out) == (own.ids, own.labels, own.left_out)
-    assert "240" in read.edges and "30 train" in read.split
+    assert "240" in read.edges
+    assert "30 train" in read.split
     assert read.lines()[-1] == ("left out", "z (text)")
 
 
@@ -93,7 +98,8 @@ def test_a_summary_survives_its_store_and_json(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(plain_summary(store)))
     assert plain["split_sizes"] == {"train": 30, "val": 15, "test": 15}
     assert from_plain(plain) == store.summary
-    assert store.summary is not None and store.summary.ids == own.ids
+    assert store.summary is not None
+    assert store.summary.ids == own.ids
 
 
 @pytest.mark.parametrize("plain", [None, [], {}, {"split_sizes": {}}, {"ids": 3}, {"left_out": []}])
@@ -133,9 +139,10 @@ def test_a_run_tells_what_was_read_everywhere(own_run: tuple[Path, dict[str, Any
     assert told["data"] == summary["data"]
     assert sum(told["data"]["split_sizes"].values()) == 60
     read = from_plain(told["data"])
-    assert read is not None and "3 classes" in read.labels
+    assert read is not None
+    assert "3 classes" in read.labels
     card = (export(folder / "run", folder / "model").path / "README.md").read_text()
-    write_report([folder / "run"], folder / "r.md", "md", lambda text: None)
+    write_report([folder / "run"], folder / "r.md", "md", lambda _: None)
     page = (folder / "r.md").read_text()
     for _, phrase in read.lines():
         assert phrase in card
