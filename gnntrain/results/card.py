@@ -54,6 +54,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
+            *_balance(about),
             "",
             "`model.py`, whole:",
             "",
@@ -133,3 +134,13 @@ def _names(about: Mapping[str, Any]) -> Iterator[str]:
         shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + (", …" * (len(names) > _SHOWN_NAMES))
         yield ""
         yield f"The classes, in order: {shown}."
+
+
+def _balance(about: Mapping[str, Any]) -> Iterator[str]:
+    """What a weighted loss does to the probabilities."""
+    if about["config"]["trainer"].get("class_weights") == "balanced":
+        yield ""
+        yield (
+            "Classes were weighted by their rarity in training (`trainer.class_weights=balanced`): "
+            "probabilities are those of classes of equal size."
+        )
