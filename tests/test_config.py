@@ -14,6 +14,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gnntrain.config import (
     BuiltinConfig,
@@ -302,6 +303,27 @@ def test_a_file_in_place_of_a_folder_is_a_mistake(tmp_path: Path) -> None:
 def test_edges_and_features_must_be_given() -> None:
     found = problems_of({"dataset": {"name": "files"}})
     assert sorted(found) == ["dataset.edges", "dataset.features"]
+
+
+@pytest.mark.parametrize("name", ["county", "a/b c", "größe", 2020])
+def test_a_users_own_files_have_any_name(name: object) -> None:
+    dataset = from_dict({"dataset": {"name": name, "edges": "gone"}}, saved=True).dataset
+    assert isinstance(dataset, FilesConfig)
+    assert (dataset.name, dataset.option) == (str(name), "files")
+    assert not dataset.to_undirected
+
+
+@pytest.mark.parametrize("name", ["ogbn-arxiv", "synthetic", "two\nlines", ""])
+def test_a_users_own_files_take_no_name_of_another_data_set(name: str) -> None:
+    with pytest.raises(ValidationError):
+        FilesConfig(name=name)
+    assert problems_of({"dataset": {"name": name, "edges": "a", "features": "b"}})
+
+
+def test_a_name_alone_makes_no_files() -> None:
+    hint = only_problem({"dataset": {"name": "county"}}).hint
+    assert hint is not None
+    assert "dataset=files" in hint
 
 
 def test_a_saved_configuration_needs_neither_files_nor_plug_ins(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
     src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
     bad.report()
     return GraphData(
-        dataset="files",
+        dataset=config.name,
         num_nodes=index.num_nodes,
         src=src,
         dst=dst,
