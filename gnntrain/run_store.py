@@ -172,7 +172,7 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
         ) from error
     if record_of(opened.store).digest != record.digest:
         raise UserError(
-            f"{gone}, and dataset={dataset.name} gives another graph today "
+            f"{gone}, and the data set {dataset.name} gives another graph today "
             f"({opened.store.path} holds other bytes)",
             "Bring the raw files back as they were, or train a new run on the new graph.",
         )

@@ -84,7 +84,7 @@ def read_graph(
     bad.report()
     features, fitted = make_features(nodes, choice, splits["train"], config, preprocessing)
     data = GraphData(
-        dataset="files",
+        dataset=config.name,
         num_nodes=index.num_nodes,
         src=src,
         dst=dst,

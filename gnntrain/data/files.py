@@ -72,7 +72,11 @@ class FilesBuilder:
             role: _stamp(role, path) for role, path in self._paths.items() if role in roles
         }
         options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *_ROLES})
-        identity: dict[str, JSON] = {"dataset": "files", "files": files, "options": options}
+        identity: dict[str, JSON] = {
+            "dataset": self.config.name,
+            "files": files,
+            "options": options,
+        }
         identity["reading"] = _READING
         if not self._labelled:
             identity["unread"] = [role for role in ("labels", "split") if role in self._paths]

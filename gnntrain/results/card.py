@@ -9,6 +9,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import from_plain
 
 _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
@@ -55,6 +56,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
+            *_balance(about),
             "",
             "`model.py`, whole:",
             "",
@@ -62,6 +64,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             source.rstrip(),
             "```",
             "",
+            *_data(about),
             "## How it was trained",
             "",
             "```yaml",
@@ -81,6 +84,16 @@ def _metrics(about: Mapping[str, Any]) -> Iterator[str]:
     for split, found in about["metrics"].items():
         figures = [f"{found[name]:.4f}" if name in found else "" for name in names]
         yield f"| {split} | " + " | ".join(figures) + " |"
+    yield ""
+
+
+def _data(about: Mapping[str, Any]) -> Iterator[str]:
+    """What was read to make the graph."""
+    read = from_plain(about["data"])
+    if read is None:
+        return
+    yield from ("## What it was trained on", "")
+    yield from (f"- {label}: {text}" for label, text in read.lines())
     yield ""
 
 
@@ -165,3 +178,13 @@ def _names(about: Mapping[str, Any]) -> Iterator[str]:
     if names is not None:
         yield ""
         yield f"The classes, in order: {_shown(names)}."
+
+
+def _balance(about: Mapping[str, Any]) -> Iterator[str]:
+    """What a weighted loss does to the probabilities."""
+    if about["config"]["trainer"].get("class_weights") == "balanced":
+        yield ""
+        yield (
+            "Classes were weighted by their rarity in training (`trainer.class_weights=balanced`): "
+            "probabilities are those of classes of equal size."
+        )

@@ -132,6 +132,7 @@ def _about(
         },
         "run": run.name,
         "best_epoch": epoch,
+        "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
         "versions": {
             "gnntrain": __version__,
@@ -151,9 +152,9 @@ def _takes(made: PyGModel, signature: ModelSignature) -> str:
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration for others to read: no path of this machine, of files their names."""
     places = ("root", "store_dir")
-    files = ("edges", "features", "labels", "split") if config["dataset"]["name"] == "files" else ()
+    files = ("data", "edges", "features", "labels", "split")
     dataset = {
-        key: Path(value).name if key in files and value else value
+        key: Path(value).name if key in files and isinstance(value, str) else value
         for key, value in config["dataset"].items()
         if key not in places
     }
