@@ -18,6 +18,7 @@ from typing import Any
 from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
+from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
@@ -289,11 +290,14 @@ def prepare(config: Config) -> dict[str, Any]:
 
 
 def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
-    """Refuse a graph or a batch size that leaves nothing to train on.
+    """Refuse labels that the task cannot learn, and a graph or a batch size that leaves nothing to
+    train on.
 
     Raises:
-        UserError: There is no training node, or no whole batch of them.
+        UserError: The labels do not fit `task.type`; there is no training node, or no whole batch
+            of them.
     """
+    refuse_other_labels(config, graph.dataset, graph.task)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(

@@ -17,6 +17,7 @@ from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError, digest_of
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
@@ -31,9 +32,10 @@ class ModelSignature:
         task: Kind of labels.
         metric: Name of the deciding metric.
         num_features: Features a node.
-        num_classes: Number of classes.
-        class_names: The classes as the user's labels call them; None: 0, 1, ….
+        num_classes: Number of classes; of targets.
+        class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
+        target_scale: How the outputs of a regression become quantities; None: of classes.
     """
 
     dataset: str
@@ -43,6 +45,7 @@ class ModelSignature:
     num_classes: Annotated[int, Field(ge=1)]
     class_names: list[str] | list[int] | None = None
     has_edge_weight: bool = False
+    target_scale: TargetScale | None = None
 
     @classmethod
     def of(cls, store: StoredGraph) -> ModelSignature:
@@ -55,6 +58,7 @@ class ModelSignature:
             store.num_classes,
             store.class_names,
             store.edge_weight is not None,
+            TargetScale.of(store) if store.task == "continuous" else None,
         )
 
     @property
