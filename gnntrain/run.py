@@ -61,6 +61,10 @@ def train(
     opened = prepare_store(config.dataset)
     plan = LaunchPlan.of(config)
     refuse_untrainable(config, opened.store, plan.world_size)
+    if config.trainer.init_from is not None:
+        from gnntrain.init_from import resolved_source  # imports all models
+
+        config = resolved_source(config, opened.store)
     run = _create(config, overrides)
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
@@ -218,6 +222,7 @@ def _reached(
         error=error,
         num_parameters=state.get("num_parameters", 0),
         world_size=world_size,
+        initial_weights=state.get("initial_weights"),
     )
 
 

@@ -12,7 +12,7 @@ from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.metrics import DEFAULT_METRICS
 
-_METRICS: dict[str, str] = {**DEFAULT_METRICS}
+_METRICS = {str(kind): name for kind, name in DEFAULT_METRICS.items()}
 
 
 def random_graph(

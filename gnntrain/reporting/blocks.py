@@ -10,6 +10,7 @@ from gnntrain.reporting.progress import format_speed
 from gnntrain.reporting.text import (
     Symbols,
     counted,
+    counted_outputs,
     format_bytes,
     format_fraction,
     format_loss,
@@ -32,7 +33,7 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
         f"{info.num_nodes:,} nodes",
         f"{info.num_edges:,} edges",
         f"{info.num_features:,} features",
-        f"{info.num_classes:,} classes",
+        counted_outputs(info.num_classes, info.label_kind),
     ]
     training = [
         counted(info.epochs, "epoch"),
@@ -46,6 +47,7 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
         ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
         ("", shown_path(info.store_path)),
         ("model", f"{info.model}{dot}{info.num_parameters:,} parameters"),
+        *([("weights", info.initial_weights)] if info.initial_weights else []),
         ("sampler", info.sampler),
         *[("", line) for line in info.placement],
         ("training", dot.join(training)),

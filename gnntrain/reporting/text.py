@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnntrain.metrics import LabelKind
 from gnntrain.training.records import Metrics
 
 _SHOWN_METRICS = {
@@ -16,6 +17,9 @@ _SHOWN_METRICS = {
     "average_precision": "AP",
     "f1_micro": "F1 micro",
     "f1_macro": "F1 macro",
+    "r2": "R2",
+    "rmse": "RMSE",
+    "mae": "MAE",
 }
 
 
@@ -187,3 +191,10 @@ def shown_path(path: str | Path) -> str:
 def counted(number: int, word: str) -> str:
     """A number with its noun, in the plural but for 1: `1 epoch`, `2,000 epochs`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def counted_outputs(number: int, kind: LabelKind) -> str:
+    """What a model predicts of a node, with its number: `7 classes`, `12 labels`, `1 target`."""
+    if kind == "continuous":
+        return counted(number, "target")
+    return counted(number, "label") if kind == "multilabel" else f"{number:,} classes"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from gnntrain.metrics import get_metric
+from gnntrain.metrics import LabelKind, get_metric
 
 Status = Literal["completed", "pruned", "interrupted", "failed"]
 Metrics = Mapping[str, Mapping[str, float]]
@@ -45,7 +45,7 @@ class RunInfo:
         num_nodes: Nodes of the graph.
         num_edges: Stored edges of the graph.
         num_features: Features a node.
-        num_classes: Classes (or labels, where a node has several).
+        num_classes: Classes; labels, where a node has several; or targets of a regression.
         num_parameters: Trainable parameters of the model.
         world_size: Ranks that train together.
         device: The devices in words, for example ``"2 CPU ranks (gloo)"``.
@@ -61,6 +61,8 @@ class RunInfo:
         run_dir: The run directory.
         first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
         placement: Where the graph lies while a GPU trains, and why, in lines.
+        label_kind: Kind of labels.
+        initial_weights: What the weights begin with, in words; "" where they are random.
     """
 
     dataset: str
@@ -84,6 +86,8 @@ class RunInfo:
     run_dir: str
     first_epoch: int = 1
     placement: Sequence[str] = ()
+    label_kind: LabelKind = "multiclass"
+    initial_weights: str = ""
 
 
 @dataclass(frozen=True)
