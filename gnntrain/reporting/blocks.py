@@ -12,8 +12,8 @@ from gnntrain.reporting.text import (
     counted,
     counted_outputs,
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_seconds,
     shown_metric,
     shown_path,
@@ -92,7 +92,7 @@ def end_block(
     if summary.peak_gpu_bytes:
         memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
     return [
-        (shown_metric(summary.metric), _course(values, format_fraction, width, symbols)),
+        (shown_metric(summary.metric), _course(values, format_metric, width, symbols)),
         ("loss", _course(summary.train_loss, format_loss, width, symbols)),
         ("speed", dot.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),
         ("time", dot.join(times)),

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from gnntrain.reporting.text import format_metric
+
 _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
     "binary": "yes or no for each node",
@@ -76,7 +78,7 @@ def _metrics(about: Mapping[str, Any]) -> Iterator[str]:
     yield "| | " + " | ".join(names) + " |"
     yield "|-" * (len(names) + 1) + "|"
     for split, found in about["metrics"].items():
-        figures = [f"{found[name]:.4f}" if name in found else "" for name in names]
+        figures = [format_metric(found[name]) if name in found else "" for name in names]
         yield f"| {split} | " + " | ".join(figures) + " |"
     yield ""
 
