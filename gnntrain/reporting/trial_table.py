@@ -113,16 +113,8 @@ class TrialTable:
         columns = [
             Column[Trial]("trial", lambda trial: str(trial.number + 1), digits, 99),
             *self._value_columns(keys, examples, longest),
-            Column[Trial](
-                f"val {name}",
-                lambda trial: format_metric(trial.val),
-                max(8, len(name) + 4),
-                98,
-                True,
-            ),
-            Column[Trial](
-                f"test {name}", lambda t: format_metric(t.test), max(9, len(name) + 5), 20
-            ),
+            Column[Trial](f"val {name}", lambda t: format_metric(t.val), width - 1, 98, True),
+            Column[Trial](f"test {name}", lambda t: format_metric(t.test), width, 20),
             Column[Trial]("epochs", _epochs, 6, 15),
             Column[Trial]("time", lambda trial: format_seconds(trial.seconds), 7, 10),
         ]
