@@ -63,7 +63,7 @@ class BestModel:
         use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
         context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
-        self.task = build_task(config, graph, signature)
+        self.task = build_task(config, graph, signature, signature.target_scale)
         self.model = build_model(config, self.task, graph, context)
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 

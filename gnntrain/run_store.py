@@ -18,6 +18,7 @@ from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError, digest_of
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
@@ -32,10 +33,11 @@ class ModelSignature:
         task: Kind of labels.
         metric: Name of the deciding metric.
         num_features: Features a node.
-        num_classes: Number of classes.
-        class_names: The classes as the user's labels call them; None: 0, 1, ….
+        num_classes: Number of classes; of targets.
+        class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
         preprocessing: What made the features of a user's columns, if something did.
+        target_scale: How the outputs of a regression become quantities; None: of classes.
     """
 
     dataset: str
@@ -46,6 +48,7 @@ class ModelSignature:
     class_names: list[str] | list[int] | None = None
     has_edge_weight: bool = False
     preprocessing: Preprocessing | None = None
+    target_scale: TargetScale | None = None
 
     @classmethod
     def of(cls, store: StoredGraph) -> ModelSignature:
@@ -59,6 +62,7 @@ class ModelSignature:
             store.class_names,
             store.edge_weight is not None,
             store.meta.preprocessing,
+            TargetScale.of(store) if store.task == "continuous" else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
