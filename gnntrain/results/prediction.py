@@ -52,6 +52,7 @@ def predict(
     what: str = "class",
     nodes: str | Path = "all",
     config: Config | None = None,
+    data: object = None,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -68,6 +69,7 @@ def predict(
         nodes: "all", "train", "val", "test", or a file of ids, in whose order they are written.
         config: The run's configuration with other keys: another data set predicts for that graph,
             which may be without labels. None: as the run was.
+        data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -75,7 +77,7 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent)
+    best = load_best(run_dir, config, path.parent, data)
     words = (*best.task.predictions(), EMBEDDINGS)
     if what not in words:
         hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
