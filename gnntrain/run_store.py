@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gnntrain.config import DatasetConfig
+from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
-from gnntrain.data.datasets import builder_for
+from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
@@ -22,6 +22,9 @@ from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
+
+OBJECT = "data"
+"""Name of a graph that was given as an object, where it has no other."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def prepare_store(
     *,
     labelled: bool = True,
     preprocessing: Preprocessing | None = None,
+    data: object = None,
 ) -> OpenedStore:
     """Open the data set's graph store, building it first where that is needed.
 
@@ -111,10 +115,44 @@ def prepare_store(
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
         preprocessing: What makes features of a user's own files; None: it is learnt from them.
+        data: The graph itself, see `gnntrain.run.train`; None: `dataset` says where it is.
     """
-    builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
+    builder: DatasetBuilder
+    if data is None:
+        builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
+    else:
+        builder = ObjectBuilder(data, object_dataset(dataset), labelled=labelled)
     options = _options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
+
+
+def object_dataset(dataset: DatasetConfig) -> FilesConfig:
+    """The configuration of a graph that is given as an object beside `dataset`.
+
+    Raises:
+        UserError: `dataset` is another graph: one of files, or a published one.
+    """
+    if isinstance(dataset, FilesConfig):
+        given = [key for key in ("data", "edges", "features", "labels") if getattr(dataset, key)]
+        if given:
+            raise UserError(
+                f"data is given, and so is dataset.{given[0]}: these are two graphs.",
+                "Leave one of them out.",
+            )
+        is_named = dataset.name != FilesConfig().name
+        return dataset if is_named else dataset.model_copy(update={"name": OBJECT})
+    if dataset != SyntheticConfig():
+        raise UserError(
+            f"data is given, and so is the data set {dataset.name}: these are two graphs.",
+            "Leave one of them out; keys for data go into FilesConfig(…).",
+        )
+    return FilesConfig(name=OBJECT)
+
+
+def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
+    """The configuration of another graph, given as an object, that is prepared as `dataset` is."""
+    keys = set(DatasetConfig.model_fields) - {"name", "root"}
+    return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
 
 
 def _options(dataset: DatasetConfig) -> PrepareOptions:
@@ -168,6 +206,11 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     gone = f"the graph of the run {run.shown} is no longer at {record.path}"
+    if _is_object(dataset):
+        raise UserError(
+            f"{gone}, and it was given as an object in Python.",
+            "train(config, data=data) stores the same object at the same place again.",
+        )
     try:
         opened = prepare_store(dataset)
     except UserError as error:
@@ -181,6 +224,11 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
             "Bring the raw files back as they were, or train a new run on the new graph.",
         )
     return opened
+
+
+def _is_object(dataset: DatasetConfig) -> bool:
+    files = ("data", "edges", "features")
+    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, key) for key in files)
 
 
 def _opened(record: StoreRecord) -> StoredGraph | None:

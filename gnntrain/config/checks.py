@@ -240,16 +240,28 @@ def missing_files(config: Config) -> Iterator[Problem]:
             yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
     if not isinstance(data, FilesConfig):
         return
-    for key in ("edges", "features"):
-        if getattr(data, key) is None:
-            hint = f"write dataset.{key}=FILE"
-            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
-    for key in ("edges", "features", "labels", "split"):
+    yield from _files_of_no_use(data) if data.data else _missing_roles(data)
+    for key in ("data", "edges", "features", "labels", "split"):
         path = getattr(data, key)
         if isinstance(path, str) and not is_file(path):
             expects, near = _why_missing(Path(path))
             elsewhere = "set dataset.root to the files' folder" if data.root is None else None
             yield Problem(f"dataset.{key}", path, expects, near or elsewhere)
+
+
+def _missing_roles(data: FilesConfig) -> Iterator[Problem]:
+    for key in ("edges", "features"):
+        if getattr(data, key) is None:
+            hint = f"write dataset.{key}=FILE, or dataset.data=FILE for a whole graph"
+            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
+
+
+def _files_of_no_use(data: FilesConfig) -> Iterator[Problem]:
+    for key in ("edges", "features", "labels", "split"):
+        path = getattr(data, key)
+        if isinstance(path, str):
+            expects = "no file: dataset.data is a whole graph"
+            yield Problem(f"dataset.{key}", path, expects, "leave one of the two out")
 
 
 def _why_missing(path: Path) -> tuple[str, str | None]:
