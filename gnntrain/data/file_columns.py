@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gnntrain.config.problems import nearest
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     Arrays,
@@ -204,9 +205,10 @@ def _place_of(table: Table, key: str, wanted: str) -> int:
         return table.names.index(wanted)
     if wanted.isdecimal() and int(wanted) < len(table.names):
         return int(wanted)
+    near = nearest(wanted, table.names)
     raise UserError(
         f"dataset.{key}={wanted}: {table.path} has no such column; it has {_listed(table.names)}.",
-        "Give a column's name, or its number from 0.",
+        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
     )
 
 

@@ -37,7 +37,7 @@ class Residual{base}({base}):
         return self.lin(self.jk(rows)) if self.jk_mode else x
 '''
 
-_SOURCE = '''"""{title} Needs torch and torch_geometric only."""
+_SOURCE = '''"""{title} Needs {needs}."""
 
 from pathlib import Path
 
@@ -60,6 +60,7 @@ def model_source(model: PyGModel, title: str) -> str:
         model: How it is made.
         title: A sentence for the file's docstring.
     """
+    own = model.own_package
     names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
@@ -67,6 +68,7 @@ def model_source(model: PyGModel, title: str) -> str:
     lines = [f"model = {call}(", *_filled(arguments), ")", *model.changes]
     return _SOURCE.format(
         title=title,
+        needs="torch and torch_geometric only" if own is None else f"torch and {own}",
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
         body=textwrap.indent("\n".join(lines), " " * 4),
