@@ -69,6 +69,15 @@ LABELS: Mapping[str, Sequence[Any]] = {
     "bools": [True, False, False],
     "binary": [1, 0, 0],
 }
+STRAYS: Mapping[str, Callable[[int], Any]] = {
+    **dict.fromkeys(("label", "labels", "class", "y"), lambda node: CLASSES[node] or 0),
+    "train_mask": lambda node: SPLIT_OF[node] == "train",
+    "val_mask": lambda node: int(SPLIT_OF[node] == "val"),
+    "test_mask": lambda node: int(SPLIT_OF[node] == "test"),
+    "Unnamed: 0": lambda node: node,
+    "__index_level_0__": lambda node: node,
+}
+"""Columns that must not become features where something else holds labels, splits and ids."""
 MISSING = ["-1", "", "nan", "NaN", "NA", "N/A", "None", "null", "?"]
 
 
@@ -104,6 +113,7 @@ class Way:
         label: Key of `LABELS`.
         missing: How a missing label is written.
         keys: Whether all columns are named by keys of the configuration.
+        stray: Columns of the nodes' table that are used elsewhere, or by nobody, but no features.
     """
 
     nodes: Text | str = field(default_factory=Text)
@@ -123,6 +133,7 @@ class Way:
     keys: bool = False
     row_seed: int = 0
     column_seed: int = 0
+    stray: Sequence[str] = ()
 
 
 def shuffled(values: Iterable[Any], seed: int) -> list[Any]:
@@ -285,7 +296,7 @@ def write_data(way: Way, folder: Path) -> Keys:
 
 
 def write_bundle(way: Way, folder: Path, order: list[int]) -> Keys:
-    """Everything as arrays of one file, which all the keys name."""
+    """Everything as arrays of one file, which all the keys name, or two of them."""
     arrays = {
         "x": np.array(list(FEATURES.values()), np.float32).T[order],
         "y": np.array([-1 if CLASSES[node] is None else label_of(way, node) for node in order]),
@@ -295,8 +306,12 @@ def write_bundle(way: Way, folder: Path, order: list[int]) -> Keys:
         arrays["ids"] = np.array([id_of(way, node, order) for node in order])
     arrays |= {name: np.array(mask) for name, mask in columns_of_split(way, order).items()}
     path = write_arrays(folder, "graph", arrays, str(way.nodes).removeprefix("bundle"))
-    split = {"split": path} if way.keys and way.split == "masks" else {}
-    return {"edges": path, "features": path, "labels": path, **split}
+    keys = {"edges": path, "features": path}
+    if way.keys:
+        keys["labels"] = path
+        if way.split != "none":
+            keys["split"] = path
+    return keys
 
 
 def write_nodes(way: Way, folder: Path, order: list[int], keys: Keys) -> None:
@@ -309,6 +324,7 @@ def write_nodes(way: Way, folder: Path, order: list[int], keys: Keys) -> None:
         if not has_labels_file:
             columns[way.label_name] = [written_label(way, node) for node in order]
             columns |= columns_of_split(way, order)
+        columns |= {name: [STRAYS[name](node) for node in order] for name in way.stray}
         names, rows = table_of(way, way.nodes, columns, first=way.id_name)
         keys["features"] = write_table(folder, "nodes", names, rows, way.nodes)
         if needs_keys(way, way.nodes):
@@ -660,3 +676,12 @@ def ways_of_files(draw: st.DrawFn) -> Way:
 
 
 ways = st.one_of(*[ways_of_files()] * 9, ways_of_one_file())
+
+
+@st.composite
+def ways_with_strays(draw: st.DrawFn) -> Way:
+    """Ways whose labels and splits have files of their own; the nodes' table has them, too."""
+    way = draw(ways_of_files().filter(lambda way: is_table(way.nodes) and way.labels is not None))
+    stray = draw(st.lists(st.sampled_from(list(STRAYS)), min_size=1, max_size=3, unique=True))
+    split = draw(st.sampled_from(["file table", "file masks", "file ids"]))
+    return replace(way, split=split, stray=tuple(stray))
