@@ -28,7 +28,6 @@ from gnntrain.tasks import NodeClassification, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.forward import needs_of
 
 # Sampled evaluation must not draw what training draws.
 _EVALUATION_STREAM = 0x45564131
@@ -71,10 +70,10 @@ def build_loaders(
         config,
         graph,
         context,
-        needs_of(model),
+        model.needs,
         training_plan(config, task, context),
         task.targets,
-        uses_graph=isinstance(model, PlainModel) or model.uses_graph,
+        uses_graph=model.uses_graph,
     )
 
 

@@ -23,7 +23,6 @@ from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RunError
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.models import PlainModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -57,7 +56,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         loaders = build_loaders(config, task, model, graph, context)
         trainer = Trainer(
             model,
-            loaders.training_loader(own_features=isinstance(model, PlainModel)),
+            loaders.training_loader(),
             build_evaluator(config, task, model, loaders, graph, context, run.path),
             task=task,
             config=config.trainer,

@@ -159,7 +159,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = _open_table(path, "auto", COLUMN_NAMES["id"], bad)
+    table = _open_table(path, bad, COLUMN_NAMES["id"])
     return Columns(table, {"id": 0, **_find(table, "id", None)}, [])
 
 
@@ -169,15 +169,21 @@ def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
     given = [getattr(config, f"{role}_column") for role in roles]
     given += config.label_column or ()
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
-    return _open_table(path, config.header, names.union(*COLUMN_NAMES.values()), bad)
+    known_names = names.union(*COLUMN_NAMES.values())
+    return _open_table(path, bad, known_names, config.header, config.decimal, config.encoding)
 
 
 def _open_table(
-    path: Path, header: Literal["auto"] | bool, known_names: Collection[str], bad: BadRows
+    path: Path,
+    bad: BadRows,
+    known_names: Collection[str],
+    header: Literal["auto"] | bool = "auto",
+    decimal: str = ".",
+    encoding: str = "auto",
 ) -> Table:
     suffix = table_suffix(path)
     if suffix in TEXT_SUFFIXES:
-        return TextTable(path, header, known_names, bad)
+        return TextTable(path, header, known_names, bad, decimal=decimal, encoding=encoding)
     if suffix in PARQUET_SUFFIXES:
         return ParquetTable(path)
     known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *ARRAY_SUFFIXES))
