@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     Arrays,
@@ -321,9 +321,10 @@ def _place_of(table: Table, key: str, wanted: str) -> int:
         return table.names.index(wanted)
     if wanted.isdecimal() and int(wanted) < len(table.names):
         return int(wanted)
+    near = nearest(wanted, table.names)
     raise UserError(
         f"dataset.{key}={wanted}: {table.path} has no such column; it has {_listed(table.names)}.",
-        "Give a column's name, or its number from 0.",
+        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
     )
 
 

@@ -44,7 +44,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             *_metrics(about),
             "## Use",
             "",
-            f"With torch and PyG alone ({_versions(about)}):",
+            f"With {_packages(about)} ({_versions(about)}):",
             "",
             "```python",
             "import torch",
@@ -101,6 +101,11 @@ def _data(about: Mapping[str, Any]) -> Iterator[str]:
 def _versions(about: Mapping[str, Any]) -> str:
     versions = about["versions"]
     return f"made with torch {versions['torch']}, torch_geometric {versions['torch_geometric']}"
+
+
+def _packages(about: Mapping[str, Any]) -> str:
+    own = about["own_package"]
+    return "torch and PyG alone" if own is None else f"torch, PyG and the package `{own}`"
 
 
 def _use(about: Mapping[str, Any]) -> Iterator[str]:

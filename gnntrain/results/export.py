@@ -48,8 +48,9 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     """Write a run's best model as a plain PyG model.
 
     The folder holds `model.pt` (the weights by PyG's names, read with `weights_only=True`),
-    `model.py` (a `load()` that needs torch and PyG only), `model.json` and `README.md` (what the
-    model is, on what it was trained, how well it does, how to use it).
+    `model.py` (a `load()` that needs torch and PyG, or the package of a plug-in model),
+    `model.json` and `README.md` (what the model is, on what it was trained, how well it does, how
+    to use it).
 
     Args:
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
@@ -122,6 +123,7 @@ def _about(
         "model": config.model.name,
         "made_with": f"{made.module}.{made.name}",
         "arguments": made.arguments,
+        "own_package": made.own_package,
         "takes": _takes(made, signature),
         "num_parameters": num_parameters,
         **signature.to_dict(),

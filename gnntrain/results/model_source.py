@@ -111,7 +111,7 @@ def prepare(columns, path=Path(__file__).with_name("model.json")):
 _BY_PLACE = """    columns = dict(zip(map(str, range(len(done["columns"]))), torch.as_tensor(columns).T))
 """
 
-_SOURCE = '''"""{title} Needs torch and torch_geometric only."""
+_SOURCE = '''"""{title} Needs {needs}."""
 
 {standard}from pathlib import Path
 
@@ -137,6 +137,7 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
             `prepare(columns)` does it.
     """
     prepares = preprocessing is not None and not preprocessing.is_identity
+    own = model.own_package
     names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
@@ -144,6 +145,7 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
     lines = [f"model = {call}(", *_filled(arguments), ")", *model.changes]
     return _SOURCE.format(
         title=title,
+        needs="torch and torch_geometric only" if own is None else f"torch and {own}",
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
         body=textwrap.indent("\n".join(lines), " " * 4),
