@@ -41,7 +41,12 @@ def build_task(config: Config, graph: Graph, labels: Labels | None = None) -> Ta
         graph: Nodes, splits and labels.
         labels: The labels of a trained model; None: those of the graph.
     """
-    return NodeClassification(graph, labels, label_smoothing=config.trainer.label_smoothing)
+    return NodeClassification(
+        graph,
+        labels,
+        label_smoothing=config.trainer.label_smoothing,
+        balanced=config.trainer.class_weights == "balanced",
+    )
 
 
 def build_model(

@@ -145,7 +145,8 @@ def load_best(
         signature = ModelSignature.of(graph)
     else:
         signature = model_signature(run, saved.dataset)
-        graph = prepare_store(config.dataset, labelled=False).store
+        made_by = signature.preprocessing
+        graph = prepare_store(config.dataset, labelled=False, preprocessing=made_by).store
         _refuse_other_features(graph, signature)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)

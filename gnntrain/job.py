@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
+from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
 from gnntrain.training.records import FitResult, Status, Summary
 
@@ -75,6 +76,7 @@ def summarize(
         peak_rss_bytes=peak_rss,
         peak_gpu_bytes=peak_gpu,
         error=error_text(error),
+        data=plain_summary(graph),
     )
 
 

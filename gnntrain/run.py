@@ -18,6 +18,7 @@ from typing import Any
 from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
+from gnntrain.data.summary import plain_summary
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
@@ -285,6 +286,7 @@ def prepare(config: Config) -> dict[str, Any]:
         "num_features": store.num_features,
         "num_classes": store.num_classes,
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
+        "data": plain_summary(store),
     }
 
 

@@ -163,6 +163,8 @@ def _info(
         run_dir=run.shown,
         first_epoch=len(trainer.result.records) + 1,
         placement=loaders.why_placed,
+        task=graph.task,
+        data=graph.summary,
     )
 
 
