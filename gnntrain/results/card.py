@@ -10,6 +10,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import from_plain
+from gnntrain.reporting.text import format_metric
 
 _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
@@ -82,7 +83,7 @@ def _metrics(about: Mapping[str, Any]) -> Iterator[str]:
     yield "| | " + " | ".join(names) + " |"
     yield "|-" * (len(names) + 1) + "|"
     for split, found in about["metrics"].items():
-        figures = [f"{found[name]:.4f}" if name in found else "" for name in names]
+        figures = [format_metric(found[name]) if name in found else "" for name in names]
         yield f"| {split} | " + " | ".join(figures) + " |"
     yield ""
 

@@ -159,6 +159,9 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
         if key not in places
     }
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
+    begun_from = rest["trainer"]["init_from"]
+    if begun_from is not None:
+        rest["trainer"] = rest["trainer"] | {"init_from": Path(begun_from).name}
     return {"dataset": dataset, **rest}
 
 

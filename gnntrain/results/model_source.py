@@ -148,7 +148,9 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
         body=textwrap.indent("\n".join(lines), " " * 4),
         standard="import json\nimport re\n" if prepares else "",
-        prepare=_prepare(has_names=preprocessing.has_names) if prepares else "",
+        prepare=_prepare(has_names=preprocessing.has_names)
+        if preprocessing is not None and prepares
+        else "",
     )
 
 
