@@ -18,6 +18,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import RunDirectory
+from scripts.soak.faults import rank_processes
 from tests.faulty_ranks import Faults
 from tests.test_resume import (
     assert_same_run,
@@ -38,11 +39,10 @@ TWO_RANKS = ["distributed.num_processes=2", "trainer.batch_size=8"]
 
 def left_behind() -> set[str]:
     """Rank processes of this one, zombies too, and files in shared memory."""
-    ranks = {
-        f"{child.pid} {child.status()}"
-        for child in psutil.Process().children(recursive=True)
-        if child.status() == psutil.STATUS_ZOMBIE or "spawn_main" in " ".join(child.cmdline())
-    }
+    family = psutil.Process().children(recursive=True)
+    zombies = [child for child in family if child.status() == psutil.STATUS_ZOMBIE]
+    left = [*zombies, *rank_processes(psutil.Process())]
+    ranks = {f"{child.pid} {child.status()}" for child in left}
     shared = Path("/dev/shm")
     return ranks | {path.name for path in shared.glob(f".gnntrain*-{os.getpid()}-*")}
 

@@ -25,6 +25,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
+from scripts.soak.faults import rank_processes
 
 ROOT = Path(__file__).parents[1]
 KEYS = [
@@ -153,8 +154,7 @@ def test_a_killed_rank_is_named_with_what_was_reached_and_the_way_on(
     run = tmp_path / "run"
     job = start(run, cache, "trainer.epochs=5000", "distributed.num_processes=2")
     wait_for_epochs(run, job, 3)
-    children = psutil.Process(job.pid).children()
-    ranks = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    ranks = rank_processes(psutil.Process(job.pid))
     assert len(ranks) == 2
     ranks[0].kill()
     killed = time.monotonic()

@@ -33,12 +33,20 @@ class Target:
     dice: random.Random
 
     def ranks(self) -> list[psutil.Process]:
-        """The processes that train: the spawned ones, or the parent where it trains alone."""
+        """The processes that train: those of the ranks, or the parent where it trains alone."""
         with suppress(psutil.NoSuchProcess):
-            children = self.parent.children()
-            spawned = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-            return spawned or [self.parent]
+            return rank_processes(self.parent) or [self.parent]
         return [self.parent]
+
+
+def rank_processes(command: psutil.Process) -> list[psutil.Process]:
+    """The ranks that a command has started: forked from its server, which forks nothing else."""
+    family = command.children(recursive=True)
+    return [
+        process
+        for process in family
+        if process.ppid() != command.pid and "forkserver" in " ".join(process.cmdline())
+    ]
 
 
 # A fault returns whether the run should have ended of it.

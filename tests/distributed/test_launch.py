@@ -20,6 +20,7 @@ from gnntrain.distributed import watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import RunError, UserError
+from scripts.soak.faults import rank_processes
 
 
 def plan(world_size: int) -> LaunchPlan:
@@ -84,8 +85,7 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
     if payload == "user":
         assert isinstance(caught.value, UserError)
         assert caught.value.hint == "take 8"
-    running = [c for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE]
-    assert not [c for c in running if "spawn_main" in " ".join(c.cmdline())]
+    assert not rank_processes(psutil.Process())
 
 
 def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:

@@ -21,6 +21,7 @@ from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.training.stop_signal import StopSignal
+from scripts.soak.faults import rank_processes
 
 ROOT = Path(__file__).parents[2]
 ALONE = LaunchPlan(1, False, threads=1, timeout=60)
@@ -258,8 +259,7 @@ class Job:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        children = psutil.Process(self.process.pid).children()
-        self.ranks = [c for c in children if "spawn_main" in " ".join(c.cmdline())]
+        self.ranks = rank_processes(psutil.Process(self.process.pid))
 
     def end(self) -> tuple[int, str]:
         _, errors = self.process.communicate(timeout=60)
