@@ -90,7 +90,8 @@ def choose_features(
     """
     table = columns.table
     if isinstance(table, ArrayTable):
-        _refuse_keys_of_columns(table, config)
+        if strict:
+            _refuse_keys_of_columns(table, config)
         choice = FeatureChoice(columns, columns.numbers)
     elif preprocessing is not None and preprocessing.has_names and has_names(table):
         return _columns_of_model(columns, preprocessing)
