@@ -31,13 +31,13 @@ TEXTS = st.sampled_from(["a", "b", "c", "10", "9", "é"])
 def tables(draw: st.DrawFn) -> dict[str, Any]:
     """Columns of numbers (NaN: missing) and of texts (None: missing), and how they are fitted."""
     num_rows = draw(st.integers(2, 20))
-    rows = {"min_size": num_rows, "max_size": num_rows}
     missing = draw(st.sampled_from(["refuse", "zero", "mean", "indicator"]))
     numbers = NUMBERS if missing == "refuse" else NUMBERS | st.just(math.nan)
     texts = TEXTS if missing == "refuse" else TEXTS | st.none()
     columns = {}
     for i, kind in enumerate(draw(st.lists(st.sampled_from(["number", "text"]), min_size=1))):
-        columns[f"c{i}"] = draw(st.lists(numbers if kind == "number" else texts, **rows))
+        values = numbers if kind == "number" else texts
+        columns[f"c{i}"] = draw(st.lists(values, min_size=num_rows, max_size=num_rows))
     train = draw(st.sets(st.integers(0, num_rows - 1), min_size=1))
     kinds = {name: any(isinstance(v, float) for v in values) for name, values in columns.items()}
     return {
