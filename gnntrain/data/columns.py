@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as arrow_csv
 
 from gnntrain.data.graph import AnyArray, Float32Array
 
@@ -23,10 +22,13 @@ _HEXADECIMAL = r"^0[xX][0-9a-fA-F]{1,15}$"
 _WHOLE_FLOAT = r"^([+-]?[0-9]+)\.0+$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
-_NULL_WORDS = pa.array(arrow_csv.ConvertOptions().null_values, TEXT)
+
 _TRUTH_WORDS = pa.array(["false", "true"], TEXT)
 
-MISSING_MARKS = ("", "nan", "na", "n/a", "none", "null", "?", "-nan", "<na>", "#n/a")
+MISSING_MARKS = (
+    *("", "nan", "na", "n/a", "none", "null", "?", "-nan", "<na>", "#n/a"),
+    *("nat", "#na", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+)
 """Fields that mean "no value", in lower case."""
 
 
@@ -43,12 +45,12 @@ def from_numpy(array: AnyArray) -> pa.Array:
     return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), from_pandas=True)
 
 
-def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
+def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
     """A column as int64 if its values are whole numbers, else as texts.
 
     Args:
         column: Of any type that Arrow can write as text. Blank texts are missing, and so is NaN.
-        fractions: Whether a column with fractions stays float64.
+        labels: Whether fractions stay float64 and the `MISSING_MARKS` are missing, too.
 
     Raises:
         pa.ArrowException: The type cannot be written as text (lists, for example).
@@ -58,28 +60,44 @@ def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
         column = pc.if_else(pc.is_nan(column), None, column)
         if _all(_is_whole(column)):
             return column.cast(pa.int64())
-        return column if fractions else column.cast(TEXT)
+        return column if labels else column.cast(TEXT)
     if pa.types.is_integer(column.type):
         try:
             return column.cast(pa.int64())
         except pa.ArrowInvalid:  # beyond 64 bits
             return column.cast(TEXT)
     texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    return pc.if_else(pc.equal(texts, ""), _NULL, texts)
+    return pc.if_else(is_missing_mark(texts) if labels else pc.equal(texts, ""), _NULL, texts)
 
 
-def from_texts(texts: pa.Array, *, fractions: bool = False) -> pa.Array:
-    """As `to_plain`, but texts that are all numbers (or `NA`, `null`, …) become numbers."""
-    trimmed = pc.utf8_trim_whitespace(texts)
-    words = pc.if_else(pc.is_in(trimmed, _NULL_WORDS), _NULL, trimmed)
+def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> pa.Array:
+    """As `to_plain`, but texts that are all numbers (or `MISSING_MARKS`) become numbers."""
+    words = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
+    words = with_decimal_point(words, decimal)
     for kind in (pa.int64(), pa.float64()) if words.null_count < len(words) else ():
         try:
-            numbers = to_plain(words.cast(kind), fractions=fractions)
+            numbers = to_plain(words.cast(kind), labels=labels)
         except pa.ArrowInvalid:
             continue
         if numbers.type != TEXT:
             return numbers
-    return to_plain(texts)
+    return to_plain(texts, labels=labels)
+
+
+def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
+    """Texts of numbers with a point for their decimal mark; one that has points is no number."""
+    if decimal == ".":
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "_"), decimal, ".")
+
+
+def missing_marks(column: pa.Array) -> dict[str, int]:
+    """How often each of `MISSING_MARKS` stands in a column of texts, blanks left out."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return {}
+    texts = pc.utf8_trim_whitespace(column.cast(TEXT))
+    marks = texts.filter(pc.and_(is_missing_mark(texts), pc.not_equal(texts, "")))
+    return {found["values"]: found["counts"] for found in pc.value_counts(marks).to_pylist()}
 
 
 def to_int64(column: pa.Array) -> pa.Array:
@@ -107,9 +125,9 @@ def _all(flags: pa.Array) -> bool:
 
 
 def is_missing_mark(texts: pa.Array) -> pa.Array:
-    """Which texts are one of `MISSING_MARKS`, in any case, blanks around them; null of a null."""
+    """Which texts are null or one of `MISSING_MARKS`, in any case, blanks around them."""
     folded = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    return pc.and_kleene(pc.is_in(folded, pa.array(MISSING_MARKS, TEXT)), texts.is_valid())
+    return pc.or_(pc.is_in(folded, pa.array(MISSING_MARKS, TEXT)), texts.is_null())
 
 
 def to_categories(column: pa.Array) -> pa.DictionaryArray:
@@ -170,8 +188,7 @@ def _float32(column: pa.Array) -> Float32Array:
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
         numbers = pc.coalesce(_parse(texts, pa.float32()), _truth(texts))
-        is_missing = pc.fill_null(is_missing_mark(texts), fill_value=True)
-        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing))
+        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
         column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float32()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported

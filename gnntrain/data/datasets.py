@@ -53,6 +53,33 @@ class SyntheticBuilder:
         return synthetic_graph(self._config)
 
 
+class ObjectBuilder:
+    """Stores a graph that was given as an object in Python.
+
+    Args:
+        given: See `gnntrain.data.objects.graph_of_object`.
+        config: Name, task, metric, split.
+        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+
+    Raises:
+        UserError: It is no graph, or has a mistake.
+    """
+
+    def __init__(self, given: object, config: FilesConfig, *, labelled: bool = True) -> None:
+        from gnntrain.data.objects import content_digest, graph_of_object
+
+        self._graph = graph_of_object(given, config, labelled=labelled)
+        self._digest = content_digest(self._graph)
+
+    def identity(self) -> dict[str, JSON]:
+        """The graph's name and a digest of its content: the same object finds its store again."""
+        return {"dataset": self._graph.dataset, "content": self._digest}
+
+    def build(self) -> GraphData:
+        """The graph."""
+        return self._graph
+
+
 class PackageBuilder:
     """Builds a data set that an installed package offers by entry point.
 
@@ -86,7 +113,7 @@ class PackageBuilder:
             made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
-                from gnntrain.data.pyg_graph import from_pyg
+                from gnntrain.data.objects import from_pyg
 
                 graph = from_pyg(graph, name, split=self._config.split)
         except UserError:

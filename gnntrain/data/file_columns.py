@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     Arrays,
@@ -27,9 +27,17 @@ from gnntrain.data.array_files import (
     pick,
     pick_or_only,
 )
+from gnntrain.data.arrow_tables import (
+    GRAPHML_SUFFIX,
+    READERS,
+    open_arrow_table,
+    open_graphml,
+)
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.sparse import unpack_edges, unpack_features
 from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
 from gnntrain.errors import UserError
@@ -232,8 +240,10 @@ def edge_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
         UserError: The file cannot be read, or has no column of a name that is asked for.
     """
     if is_array_file(path):
-        return _edge_columns_of_arrays(path, load_arrays(path), config.weight_column)
-    table = _open_user_table(path, config, bad)
+        arrays = unpack_edges(path, load_arrays(path))
+        return _edge_columns_of_arrays(path, arrays, config.weight_column)
+    is_graphml = path.suffix.lower() == GRAPHML_SUFFIX
+    table = open_graphml(path, "edges") if is_graphml else _open_user_table(path, config, bad)
     if len(table.names) < 2:
         raise UserError(f"{path} has only one column.", "It needs two: source and target.")
     places: dict[Role, int] = {"source": 0, "target": 1}
@@ -255,7 +265,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = _open_table(path, "auto", COLUMN_NAMES["id"], bad)
+    table = _open_table(path, bad, COLUMN_NAMES["id"])
     return Columns(table, {"id": 0, **_find(table, "id", None)}, [])
 
 
@@ -265,21 +275,31 @@ def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
     given = [getattr(config, f"{role}_column") for role in roles]
     given += config.label_column or ()
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
-    return _open_table(path, config.header, names.union(*COLUMN_NAMES.values()), bad)
+    known_names = names.union(*COLUMN_NAMES.values())
+    return _open_table(path, bad, known_names, config.header, config.decimal, config.encoding)
 
 
 def _open_table(
-    path: Path, header: Literal["auto"] | bool, known_names: Collection[str], bad: BadRows
+    path: Path,
+    bad: BadRows,
+    known_names: Collection[str],
+    header: Literal["auto"] | bool = "auto",
+    decimal: str = ".",
+    encoding: str = "auto",
 ) -> Table:
     suffix = table_suffix(path)
     if suffix in TEXT_SUFFIXES:
-        return TextTable(path, header, known_names, bad)
+        return TextTable(path, header, known_names, bad, decimal=decimal, encoding=encoding)
     if suffix in PARQUET_SUFFIXES:
         return ParquetTable(path)
-    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *ARRAY_SUFFIXES))
+    if path.suffix.lower() in READERS:
+        return open_arrow_table(path, header)
+    if suffix == GRAPHML_SUFFIX:
+        return open_graphml(path, "nodes")
+    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *READERS, *ARRAY_SUFFIXES))
     raise UserError(
         f"{path}: the suffix {path.suffix!r} does not say what the file is.",
-        f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
+        conversion_hint(path) or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
     )
 
 
@@ -301,9 +321,10 @@ def _place_of(table: Table, key: str, wanted: str) -> int:
         return table.names.index(wanted)
     if wanted.isdecimal() and int(wanted) < len(table.names):
         return int(wanted)
+    near = nearest(wanted, table.names)
     raise UserError(
         f"dataset.{key}={wanted}: {table.path} has no such column; it has {_listed(table.names)}.",
-        "Give a column's name, or its number from 0.",
+        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
     )
 
 
@@ -344,7 +365,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _columns_of_arrays(path: Path, names: Sequence[str]) -> Columns:
     """A file of arrays: one of the given names or the only one, and perhaps one of ids."""
-    arrays = load_arrays(path)
+    arrays = unpack_features(path, load_arrays(path))
     ids = pick(arrays, ID_ARRAYS)
     main = pick_or_only(path, {n: a for n, a in arrays.items() if n not in ID_ARRAYS}, names)
     if main.ndim == 2 and main.shape[1] == 1 and names is _LABEL_ARRAYS:

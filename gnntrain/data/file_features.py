@@ -66,7 +66,7 @@ def _holds_row_numbers(table: Table, place: int, nodes: Rows) -> bool:
     A column that pandas calls so for want of a name may count the rows of a larger table, or of
     one in another order; one called `index` must count these rows from 0 or 1.
     """
-    values = table.to_plain(nodes.others[place], fractions=True)
+    values = table.to_plain(nodes.others[place], labels=True)
     if not pa.types.is_integer(values.type) or values.null_count or not len(values):
         return False
     found = values.to_numpy()

@@ -30,7 +30,7 @@ from gnntrain.data.file_targets import no_splits, no_targets, read_targets, spli
 from gnntrain.data.graph import AnyArray, GraphData, index_dtype
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.summary import summary_of
+from gnntrain.data.summary import DataSummary
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
@@ -84,7 +84,7 @@ def read_graph(
     bad.report()
     features, fitted = make_features(nodes, choice, splits["train"], config, preprocessing)
     data = GraphData(
-        dataset="files",
+        dataset=config.name,
         num_nodes=index.num_nodes,
         src=src,
         dst=dst,
@@ -106,7 +106,7 @@ def read_graph(
         "features": describe_features(nodes, fitted, config.missing, fitted=labelled),
         "left_out": choice.left_out,
     }
-    return replace(data, summary=summary_of(data).model_copy(update=phrases))
+    return replace(data, summary=DataSummary.model_validate(phrases))
 
 
 def _columns_of_other_files(

@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from gnntrain.data.summary import from_plain
+from gnntrain.reporting.text import format_metric
+
 _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
     "binary": "yes or no for each node",
@@ -39,7 +42,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             *_metrics(about),
             "## Use",
             "",
-            f"With torch and PyG alone ({_versions(about)}):",
+            f"With {_packages(about)} ({_versions(about)}):",
             "",
             "```python",
             "import torch",
@@ -52,6 +55,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
+            *_balance(about),
             "",
             "`model.py`, whole:",
             "",
@@ -59,6 +63,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             source.rstrip(),
             "```",
             "",
+            *_data(about),
             "## How it was trained",
             "",
             "```yaml",
@@ -76,14 +81,29 @@ def _metrics(about: Mapping[str, Any]) -> Iterator[str]:
     yield "| | " + " | ".join(names) + " |"
     yield "|-" * (len(names) + 1) + "|"
     for split, found in about["metrics"].items():
-        figures = [f"{found[name]:.4f}" if name in found else "" for name in names]
+        figures = [format_metric(found[name]) if name in found else "" for name in names]
         yield f"| {split} | " + " | ".join(figures) + " |"
+    yield ""
+
+
+def _data(about: Mapping[str, Any]) -> Iterator[str]:
+    """What was read to make the graph."""
+    read = from_plain(about["data"])
+    if read is None:
+        return
+    yield from ("## What it was trained on", "")
+    yield from (f"- {label}: {text}" for label, text in read.lines())
     yield ""
 
 
 def _versions(about: Mapping[str, Any]) -> str:
     versions = about["versions"]
     return f"made with torch {versions['torch']}, torch_geometric {versions['torch_geometric']}"
+
+
+def _packages(about: Mapping[str, Any]) -> str:
+    own = about["own_package"]
+    return "torch and PyG alone" if own is None else f"torch, PyG and the package `{own}`"
 
 
 def _use(about: Mapping[str, Any]) -> Iterator[str]:
@@ -162,3 +182,13 @@ def _names(about: Mapping[str, Any]) -> Iterator[str]:
     if names is not None:
         yield ""
         yield f"The classes, in order: {_shown(names)}."
+
+
+def _balance(about: Mapping[str, Any]) -> Iterator[str]:
+    """What a weighted loss does to the probabilities."""
+    if about["config"]["trainer"].get("class_weights") == "balanced":
+        yield ""
+        yield (
+            "Classes were weighted by their rarity in training (`trainer.class_weights=balanced`): "
+            "probabilities are those of classes of equal size."
+        )

@@ -110,7 +110,7 @@ _BY_PLACE = """\
     columns = {str(place): column for place, column in enumerate(torch.as_tensor(columns).T)}
 """
 
-_SOURCE = '''"""{title} Needs torch and torch_geometric only."""
+_SOURCE = '''"""{title} Needs {needs}."""
 
 {standard}from pathlib import Path
 
@@ -136,6 +136,7 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
             `prepare(columns)` does it.
     """
     prepare = "" if preprocessing is None or preprocessing.is_identity else _prepare(preprocessing)
+    own = model.own_package
     names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
@@ -143,6 +144,7 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
     lines = [f"model = {call}(", *_filled(arguments), ")", *model.changes]
     return _SOURCE.format(
         title=title,
+        needs="torch and torch_geometric only" if own is None else f"torch and {own}",
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
         body=textwrap.indent("\n".join(lines), " " * 4),
