@@ -10,10 +10,13 @@ import numpy as np
 
 from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import is_finite
-from gnntrain.data.file_columns import edge_columns, feature_columns
-from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
-from gnntrain.data.graph import AnyArray, GraphData, index_dtype
-from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
+from gnntrain.data.file_columns import feature_columns
+from gnntrain.data.file_edges import read_edges
+from gnntrain.data.file_splits import no_splits, split_nodes
+from gnntrain.data.file_targets import no_targets, read_targets
+from gnntrain.data.graph import GraphData
+from gnntrain.data.node_index import NodeIndex, drop_repeated
+from gnntrain.data.summary import DataSummary
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
@@ -21,7 +24,6 @@ from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-_MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 _LARGEST = float(np.finfo(np.float32).max)
 _NO_ID_HINT = (
     "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
@@ -41,31 +43,37 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
-    nodes = _read_nodes(feature_columns(paths["features"], config, bad, labelled=labelled), bad)
+    nodes = _read_nodes(feature_columns(paths["features"], config, bad), bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
     if labelled:
         targets = read_targets(paths.get("labels"), nodes, index, config, bad)
-        splits = split_nodes(paths.get("split"), targets, index, config, bad)
+        splits = split_nodes(paths.get("split"), targets, nodes, index, config, bad)
         metric = _metric(config.metric, targets.task)
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
-    src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
+    edges = read_edges(paths["edges"], config, index, bad)
     bad.report()
     return GraphData(
         dataset="files",
         num_nodes=index.num_nodes,
-        src=src,
-        dst=dst,
+        src=edges.src,
+        dst=edges.dst,
         labels=targets.labels,
         num_classes=targets.num_classes,
         task=targets.task,
-        splits=splits,
+        splits=splits.nodes,
         features=nodes.matrix,
-        edge_weight=weight,
+        edge_weight=edges.weight,
         node_ids=index.node_ids(),
         class_names=targets.class_names,
         labelled=labelled,
         metric=metric,
+        summary=DataSummary(
+            labels=targets.phrase,
+            edges=edges.phrase,
+            split=splits.phrase,
+            left_out=edges.left_out,
+        ),
     )
 
 
@@ -120,41 +128,3 @@ def _not_finite(record: Record, numbers: Mapping[int, str]) -> str:
     if wrong is not None:
         return f"column {wrong[0]} is {wrong[1]!r} instead of a finite number"
     return "the list of numbers is missing, not finite, or of another length than the first"
-
-
-def _read_edges(
-    columns: Columns, index: NodeIndex, bad: BadRows
-) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Source nodes, target nodes and weights of the edges between known nodes.
-
-    Of the file, only a batch of rows is held at a time: about as many as there are nodes. Nodes
-    are int32 where their number allows, else int64.
-    """
-
-    def unknown_end(record: Record) -> str:
-        for end in ("source", "target"):
-            field = record[columns.places[end]]
-            if not field.strip():
-                return f"the {end} node is missing"
-            if not index.knows(field):
-                return UNKNOWN_NODE.format(repr(field))
-        return "its nodes are not in the features file"
-
-    def wrong_weight(record: Record) -> str:
-        return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
-
-    dtype = index_dtype(index.num_nodes)
-    sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
-    weights = [np.empty(0, np.float32)]
-    for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):
-        src, dst = index.find(batch.columns["source"]), index.find(batch.columns["target"])
-        known = (src >= 0) & (dst >= 0)
-        usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
-        bad.add(columns.table, batch.rows[~known], unknown_end, index.hint)
-        bad.add(columns.table, batch.rows[known & ~usable], wrong_weight)
-        kept = known & usable
-        sources.append(src[kept].astype(dtype))
-        targets.append(dst[kept].astype(dtype))
-        weights.append(batch.matrix[kept].reshape(-1))
-    weight = np.concatenate(weights) if columns.numbers else None
-    return np.concatenate(sources), np.concatenate(targets), weight
