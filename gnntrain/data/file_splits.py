@@ -216,16 +216,11 @@ def _assign_masks(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows
     num_splits = flags.sum(axis=0)
     codes = np.where(num_splits > 0, np.array([MASKS.index(m) for m in masks])[flags.argmax(0)], -1)
     shared = np.asarray(num_splits > 1)
-    rows = rows.drop(shared, bad, _shown("is in two splits", rows.source))
+    rows = rows.drop(shared, bad, lambda _: "the node is in two splits")
     codes = codes[~shared]
     bare = (codes >= 0) & ~targets.labelled[rows.nodes]
-    rows = rows.drop(bare, bad, _shown("is in a split and has no label", rows.source))
+    rows = rows.drop(bare, bad, lambda _: "the node is in a split and has no label")
     split_of[rows.nodes] = codes[~bare]
-
-
-def _shown(what: str, columns: Columns) -> Callable[[Record], str]:
-    place = columns.places.get("id")
-    return lambda record: f"node {'' if place is None else repr(record[place]) + ' '}{what}"
 
 
 def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:

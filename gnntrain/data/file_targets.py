@@ -111,7 +111,7 @@ def _missing(targets: Targets) -> str:
             targets.rows.path,
             listed,
         )
-    return f"; {num_missing:,} nodes have none" + (f" ({listed})" if marks else "")
+    return f"; {num_missing:,} without a label" + (f" ({listed})" if marks else "")
 
 
 def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
@@ -158,8 +158,8 @@ def _ask_about_numbers(column: pa.Array, where: str) -> None:
     fractions = values[values != np.floor(values)]
     if len(fractions):
         raise UserError(
-            f"{where} has {len(fractions):,} labels that are not whole numbers, such as "
-            f"{_number(fractions[0])} ({ends}).",
+            f"{where} has fractions for labels: {len(fractions):,} of {len(values):,}, such as "
+            f"{_number(fractions[0])}; {ends}.",
             f"{_TWO_KEYS} Then fractions are bad rows.",
         )
     is_sparse = len(different) < (different[-1] - different[0] + 1) / 2
