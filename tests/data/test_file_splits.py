@@ -37,7 +37,7 @@ def table_with(folder: Path, **columns: object) -> dict[str, Any]:
 def test_columns_of_masks_are_the_split_and_no_features(
     tmp_path: Path, kind: type, suffix: str
 ) -> None:
-    masks = {name: np.array(mask).astype(kind) for name, mask in MASKS.items()}
+    masks: dict[str, Any] = {name: np.array(mask).astype(kind) for name, mask in MASKS.items()}
     paths = table_with(tmp_path, **masks)
     if suffix == "parquet":
         table = pd.read_csv(paths["features"])
@@ -79,7 +79,8 @@ def test_masks_among_arrays_are_the_split(
 def test_a_mask_of_several_splits_is_chosen_by_its_number(tmp_path: Path) -> None:
     masks = {name: np.array([mask, np.roll(mask, 1)]).T for name, mask in MASKS.items()}
     path = tmp_path / "graph.npz"
-    np.savez(path, x=np.eye(4), y=np.array([0, 1, 0, 1]), **masks)
+    arrays = {"x": np.eye(4), "y": np.array([0, 1, 0, 1]), **masks}
+    np.savez(path, allow_pickle=False, **arrays)
     options = {"features": str(path), "edges": write(tmp_path, edges="0,1\n")["edges"]}
     assert splits_of(build(**options)) == [[0, 3], [1], [2]]
     data = build(**options, split=1)

@@ -195,7 +195,7 @@ def test_features_and_labels_of_one_file_of_arrays(tmp_path: Path, kind: str) ->
     path = tmp_path / f"graph.{kind}"
     arrays = {"x": np.eye(4, dtype=np.float32), "y": np.array([0, 1, 2, 1])}
     if kind == "npz":
-        np.savez(path, **arrays)
+        np.savez(path, allow_pickle=False, **arrays)
     else:
         torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
     edges = write(tmp_path, edges="0,1\n1,2\n")["edges"]

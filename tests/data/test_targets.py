@@ -33,11 +33,11 @@ def test_a_drawn_split_shares_out_all_nodes_exactly_but_for_rounding(
     for name, ids in split.items():
         assert ids.tolist() == again[name].tolist()
         assert np.all(np.diff(ids) > 0)
-    groups = [range(len(nodes))]
+    groups = [list(range(len(nodes)))]
     if stratify:
         groups += [np.flatnonzero(strata == value).tolist() for value in set(labels)]
     for group in groups:
-        members = set(nodes[list(group)].tolist())
+        members = set(nodes[group].tolist())
         sizes = [len(members.intersection(ids.tolist())) for ids in split.values()]
         assert abs(sizes[0] - ratio[0] * len(members)) < 1 + 1e-9
         assert abs(sizes[2] - ratio[2] * len(members)) < 1 + 1e-9
