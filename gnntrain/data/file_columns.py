@@ -1,17 +1,19 @@
 """The files of a user's graph as tables, and which of their columns is what.
 
 **Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
-`node_id`, `node` or `nid`, or the unnamed first one that pandas writes; else the first column,
-if there are others and its first value is not a fraction. Without an id (`id_column=none` says
+`node_id`, `node` or `nid`; else the first column without another use (such as the unnamed one that
+pandas writes), if there are others and its first value is not a fraction; else the index that
+pandas writes into Parquet. Without an id (`id_column=none` says
 so), the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
 file holds an array called `ids`, `id` or `node_id`.
 
-Labels and splits may be columns of the features file; a column called `split`, or masks called
-`train_mask`, `val_mask` and `test_mask`, say the split. They are no features.
+`gnntrain.data.file_target_columns` finds labels and splits, `gnntrain.data.file_edges` the ends of
+edges.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -20,16 +22,20 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     Arrays,
     ArrayTable,
     load_arrays,
-    pick,
     pick_or_only,
 )
+from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import AnyArray
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.sparse import unpack_features
 from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
 from gnntrain.data.targets import check_split_number
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
@@ -42,28 +48,28 @@ COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
     "id": ("id", "node_id", "node", "nid"),
     "label": ("label", "labels", "class", "y"),
     "split": ("split",),
+    "source": ("source", "src", "from"),
+    "target": ("target", "dst", "to"),
+}
+MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
     "train": ("train_mask",),
     "val": ("val_mask", "valid_mask"),
     "test": ("test_mask",),
 }
-MASKS: tuple[Role, ...] = ("train", "val", "test")
-_MASKS_OF_SPLIT_FILES: Mapping[str, Role] = {
-    "train": "train",
-    "val": "val",
-    "valid": "val",
-    "test": "test",
-}
-_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values()))
 ID_ARRAYS = ("ids", "id", "node_id")
-_FEATURE_ARRAYS = ("features", "feature", "x", "feat")
-_LABEL_ARRAYS = ("labels", "label", "y")
-_MASK_ARRAYS = tuple(chain(*(COLUMN_NAMES[mask] for mask in MASKS)))
+FEATURE_ARRAYS = ("features", "feature", "x", "feat")
+LABEL_ARRAYS = ("labels", "label", "y")
+_MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
 _OTHER_ARRAYS = (
-    *(*ID_ARRAYS, *_FEATURE_ARRAYS, *_LABEL_ARRAYS, *_MASK_ARRAYS),
+    *(*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *_MASK_ARRAYS),
     *("edge_index", "edges", "edge_attr", "edge_weight", "weight", "weights"),
 )
+_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), _MASK_ARRAYS))
 
 NO_ID = "none"
+
+# An empty name, what pandas makes of it when it reads, its index in Parquet, a reset index.
+_PANDAS_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__|index|level_0")
 
 
 def is_array_file(path: Path) -> bool:
@@ -71,146 +77,118 @@ def is_array_file(path: Path) -> bool:
     return path.suffix.lower() in ARRAY_SUFFIXES
 
 
-def feature_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
-    """The features file: ids, and numbers that are neither labels nor splits.
+def feature_columns(
+    path: Path,
+    config: FilesConfig,
+    bad: BadRows,
+    *,
+    labelled: bool,
+    preprocessing: Preprocessing | None = None,
+) -> Columns:
+    """The features file: ids, and as `numbers` all columns that hold neither labels nor splits.
+
+    Args:
+        path: The file.
+        config: How it is read.
+        bad: Takes its bad rows.
+        labelled: Whether each name in `dataset.ignore` must match a column.
+        preprocessing: What the model was trained on that the graph is read for, if any.
 
     Raises:
         UserError: The file cannot be read, or has no column of a name that is asked for.
     """
     if is_array_file(path):
-        arrays = _open_arrays(path, load_arrays(path), _FEATURE_ARRAYS, config)
-        return Columns(arrays, _find_id(arrays, config), arrays.main)
-    table = open_user_table(path, config, bad)
-    places = _find_id(table, config)
-    taken = {*places.values(), *_target_places(table, config)}
+        arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
+        return Columns(arrays, find_id(arrays, config), arrays.main)
+    table = open_table(path, config, bad)
+    ignored = matching_columns(table, "ignore", config.ignore, strict=labelled)
+    places = _find_node_id(table, config, ignored, preprocessing)
+    taken = {*places.values(), *_target_places(table, config, ignored)}
     return Columns(table, places, [at for at in range(len(table.names)) if at not in taken])
 
 
-def _target_places(table: Table, config: FilesConfig) -> set[int]:
-    """Columns of the features file that are labels or splits, used or not: never features."""
-    names = {*(config.label_column or ()), config.split_column}
-    if config.labels is not None:  # a number is a column of that file
-        names = {name for name in names if name in table.names}
-    roles: tuple[Role, ...] = ("label", "split", *MASKS)
-    places = {named_place(table, name) for name in names if name is not None}
-    usual = [find_column(table, role, None).values() for role in roles]
-    return {place for place in (*places, *chain(*usual)) if place is not None}
+def _target_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    """Columns of the features file that are read as labels or splits."""
+    places: list[int] = []
+    if config.labels is None:
+        given = config.label_column or ()
+        places += chain(*(named_column(table, name) for name in given))
+        places += [] if given else find_column(table, "label", None, ignored).values()
+    if not isinstance(config.split, str):
+        places += named_column(table, config.split_column or "")
+        places += find_column(table, "split", None, ignored).values()
+        places += find_masks(table, ignored).values()
+    return set(places)
 
 
-def open_labels(path: Path, config: FilesConfig, bad: BadRows) -> Table:
-    """The labels file.
-
-    Raises:
-        UserError: It cannot be read.
-    """
-    if is_array_file(path):
-        return _open_arrays(path, load_arrays(path), _label_arrays(config), config)
-    return open_user_table(path, config, bad)
-
-
-def labels_within(features: Table, config: FilesConfig) -> Table:
-    """The features file as one of labels.
-
-    Raises:
-        UserError: It is one of arrays, and none is called as labels are.
-    """
-    if not isinstance(features, ArrayTable):
-        return features
-    names = _label_arrays(config)
-    if pick(features.arrays, names) is None:
-        raise _no_labels(features.path, "array", names, features.arrays)
-    return _open_arrays(features.path, features.arrays, names, config)
+def _find_node_id(
+    table: Table, config: FilesConfig, ignored: Collection[int], preprocessing: Preprocessing | None
+) -> dict[Role, int]:
+    """The id's column: in a graph to predict for, first the one that it was in training."""
+    if config.id_column is not None:
+        refuse_ignored(table, "id_column", (config.id_column,), ignored)
+    if config.id_column is not None or preprocessing is None or not preprocessing.has_names:
+        return find_id(table, config, ignored)
+    if preprocessing.id_name in table.names:
+        return {"id": table.names.index(preprocessing.id_name)}
+    known = {column.name for column in preprocessing.columns}
+    features = {place for place, name in enumerate(table.names) if name in known}
+    return find_id(table, config, features.union(ignored))
 
 
-def label_columns(table: Table, config: FilesConfig, *, is_own_file: bool) -> Columns:
-    """Columns of labels and splits; several labels, and quantities, are numbers.
+def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collection[int]) -> None:
+    """Raise a UserError where `dataset.<key>` names a column that `dataset.ignore` names, too."""
+    for name in names:
+        if set(named_column(table, name)).intersection(ignored):
+            raise UserError(
+                f"dataset.ignore names column {name}, and so does dataset.{key}.",
+                "Leave it out of one of the two.",
+            )
+
+
+def matching_columns(
+    table: Table, key: str, patterns: Sequence[str], *, strict: bool = True
+) -> set[int]:
+    """Places of the columns that the names, numbers and patterns of `dataset.<key>` stand for.
 
     Args:
-        table: See `open_labels` and `labels_within`.
-        config: How it is read.
-        is_own_file: Whether it is not the features file, so that it has ids of its own and no
-            other columns than those of labels.
+        table: The table.
+        key: The key, for the message.
+        patterns: Names as they are, numbers from 0, or patterns with `*` and `?`.
+        strict: Whether each must match a column.
 
     Raises:
-        UserError: There is no column of a name that is asked for, or none of labels.
+        UserError: One matches no column.
     """
-    places = split_places(table, config)
-    if is_own_file:
-        places |= _find_id(table, config)
-    if isinstance(table, ArrayTable) and len(config.label_column or ()) < 2:
-        labels = list(table.main)
-    elif config.label_column:
-        labels = [place_of(table, "label_column", name) for name in config.label_column]
-    else:
-        labels = [*find_column(table, "label", None, config.ignore).values()]
-        labels = labels or (_others(table, places, config.ignore) if is_own_file else [])
-    if not labels and is_own_file:
-        raise UserError(f"{table.path} has no column of labels.", "Set dataset.label_column.")
-    if not labels:
-        raise _no_labels(table.path, "column", COLUMN_NAMES["label"], table.names)
-    if len(labels) > 1 or config.task == "regression":
-        return Columns(table, places, labels)
-    return Columns(table, {**places, "label": labels[0]}, ())
-
-
-def _no_labels(path: Path, kind: str, expected: Sequence[str], names: Collection[str]) -> UserError:
-    found = f"it has {listed(tuple(names))}" if any(names) else "its array has no name"
-    return UserError(
-        f"dataset.labels is not given, and {path} has no {kind} called {' or '.join(expected)} "
-        f"({found}).",
-        f"Give a file of labels, or the {kind}'s name as dataset.label_column.",
-    )
-
-
-def split_places(table: Table, config: FilesConfig) -> dict[Role, int]:
-    """The column of split names, or those of masks, if there are any.
-
-    Raises:
-        UserError: There are both, or masks without one of training nodes.
-    """
-    if config.split_column is not None:
-        wanted = named_place(table, config.split_column)
-        return {} if wanted is None else {"split": wanted}
-    found = find_column(table, "split", None, config.ignore)
-    for mask in MASKS:
-        found |= find_column(table, mask, None, config.ignore)
-    names = [table.names[place] for place in found.values()]
-    if "split" in found and len(found) > 1:
-        raise UserError(
-            f"{table.path} says the split twice: in its columns {' and '.join(names)}.",
-            f"Set dataset.split_column={names[0]}, or name it in dataset.ignore.",
-        )
-    if found and not found.keys() & {"split", "train"}:
-        raise UserError(
-            f"{table.path} has {' and '.join(names)}, but no train_mask.",
-            "Add the mask of the training nodes.",
-        )
+    found: set[int] = set()
+    for pattern in patterns:
+        matches = named_column(table, pattern) or _places_like(table, pattern)
+        if strict and not matches:
+            hint = did_you_mean(pattern, table.names) or "give a name, a number from 0 or a pattern"
+            raise UserError(
+                f"dataset.{key}: {pattern} is no column of {table.path}; it has "
+                f"{listed(table.names)}.",
+                f"{hint[0].upper()}{hint[1:]}" + "." * (not hint.endswith("?")),
+            )
+        found.update(matches)
     return found
 
 
-def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
-    """A table of ids and the names of their splits, or masks.
+def named_column(table: Table, name: str) -> list[int]:
+    """The column of that name or number from 0, if there is one."""
+    if name in table.names:
+        return [table.names.index(name)]
+    return [int(name)] if name.isdecimal() and int(name) < len(table.names) else []
 
-    Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
-    """
-    table = open_user_table(path, config, bad)
-    if config.split_column is not None:
-        place_of(table, "split_column", config.split_column)
-    ids, places = _find_id(table, config), split_places(table, config)
-    if not places:
-        masks = {_MASKS_OF_SPLIT_FILES.get(name.lower()): at for at, name in enumerate(table.names)}
-        places = {mask: at for mask, at in masks.items() if mask is not None}
-        places = places if len(places) > 1 else {}
-    if not places:
-        others = _others(table, ids, config.ignore)
-        if len(others) != 1:
-            raise UserError(
-                f"{path}: it is not plain which column is the split; it has {listed(table.names)}.",
-                "It needs two, id and split; or set dataset.split_column.",
-            )
-        places = {"split": others[0]}
-    return Columns(table, {**ids, **places}, [])
+
+def _places_like(table: Table, pattern: str) -> list[int]:
+    plain = pattern.replace("[", "[[]")  # of fnmatch's signs, only * and ? mean something
+    return [place for place, name in enumerate(table.names) if fnmatchcase(name, plain)]
+
+
+def is_pandas_index(name: str) -> bool:
+    """Whether a column is called as pandas calls an index that it writes or resets."""
+    return _PANDAS_INDEX.fullmatch(name) is not None
 
 
 def id_column(path: Path, bad: BadRows) -> Columns:
@@ -228,7 +206,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
     return Columns(table, {"id": 0, **find_column(table, "id", None)}, [])
 
 
-def open_user_table(
+def open_table(
     path: Path, config: FilesConfig, bad: BadRows, usual: Collection[str] = _USUAL_NAMES
 ) -> Table:
     """Open a table; the configuration's names and the usual ones mark a header.
@@ -257,15 +235,19 @@ def _open_table(
         return TextTable(path, header, known_names, bad, decimal=decimal, encoding=encoding)
     if suffix in PARQUET_SUFFIXES:
         return ParquetTable(path)
-    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *ARRAY_SUFFIXES))
+    if path.suffix.lower() in READERS:
+        return open_arrow_table(path, header)
+    if suffix == GRAPHML_SUFFIX:
+        return open_graphml(path, "nodes")
+    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *READERS, *ARRAY_SUFFIXES))
     raise UserError(
         f"{path}: the suffix {path.suffix!r} does not say what the file is.",
-        f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
+        conversion_hint(path) or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
     )
 
 
 def find_column(
-    table: Table, role: Role, wanted: str | None, ignored: Sequence[str] = ()
+    table: Table, role: Role, wanted: str | None, ignored: Collection[int] = ()
 ) -> dict[Role, int]:
     """The column that is wanted, or else the first with a usual name, if any.
 
@@ -274,12 +256,22 @@ def find_column(
     """
     if wanted is not None:
         return {role: place_of(table, f"{role}_column", wanted)}
-    names = ["" if _is_ignored(name, ignored) else name.lower() for name in table.names]
-    return next(({role: names.index(usual)} for usual in COLUMN_NAMES[role] if usual in names), {})
+    return _first_called(table, role, COLUMN_NAMES[role], ignored)
 
 
-def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
+    """The columns of masks."""
+    found: dict[Role, int] = {}
+    for role, names in MASK_NAMES.items():
+        found |= _first_called(table, role, names, ignored)
+    return found
+
+
+def _first_called(
+    table: Table, role: Role, usual: Sequence[str], ignored: Collection[int]
+) -> dict[Role, int]:
+    names = ["" if at in ignored else name.lower() for at, name in enumerate(table.names)]
+    return next(({role: names.index(name)} for name in usual if name in names), {})
 
 
 def place_of(table: Table, key: str, wanted: str) -> int:
@@ -288,24 +280,20 @@ def place_of(table: Table, key: str, wanted: str) -> int:
     Raises:
         UserError: There is no such column.
     """
-    place = named_place(table, wanted)
-    if place is None:
-        raise UserError(
-            f"dataset.{key}={wanted}: {table.path} has no such column; it has "
-            f"{listed(table.names)}.",
-            "Give a column's name, or its number from 0.",
-        )
-    return place
+    found = named_column(table, wanted)
+    if found:
+        return found[0]
+    near = nearest(wanted, table.names)
+    raise UserError(
+        f"dataset.{key}={wanted}: {table.path} has no such column; it has {listed(table.names)}.",
+        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
+    )
 
 
-def named_place(table: Table, name: str) -> int | None:
-    """The column of that name or number from 0, if there is one."""
-    if name in table.names:
-        return table.names.index(name)
-    return int(name) if name.isdecimal() and int(name) < len(table.names) else None
-
-
-def _find_id(table: Table, config: FilesConfig) -> dict[Role, int]:
+def find_id(
+    table: Table, config: FilesConfig, passed_over: Collection[int] = ()
+) -> dict[Role, int]:
+    """The column of ids; those in `passed_over` are not guessed to be it."""
     if config.id_column == NO_ID:
         return {}
     if isinstance(table, ArrayTable):
@@ -314,21 +302,25 @@ def _find_id(table: Table, config: FilesConfig) -> dict[Role, int]:
     found = find_column(table, "id", config.id_column)
     if found or len(table.names) == 1:
         return found
-    first = table.records(np.zeros(1, np.int64))
-    return {"id": 0} if first and not _is_fraction(first[0][1][0], table.decimal) else {}
+    usual = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *_MASK_ARRAYS}
+    asked = {*(config.label_column or ()), config.split_column}
+    free = [
+        place
+        for place, name in enumerate(table.names)
+        if place not in passed_over and name.lower() not in usual and name not in asked
+    ]
+    written = [place for place in free if table.names[place].startswith("__index_level_")]
+    rows = table.records(np.zeros(1, np.int64))
+    is_id = (
+        place
+        for place in free[:1] + written
+        if rows and not _is_fraction(rows[0][1][place], table.decimal)
+    )
+    return next(({"id": place} for place in is_id), {})
 
 
 def _is_fraction(field: str, decimal: str) -> bool:
     return is_number(field, decimal) and not field.strip().lstrip("+-").isdecimal()
-
-
-def _others(table: Table, places: Mapping[Role, int], ignored: Sequence[str] = ()) -> list[int]:
-    taken = set(places.values())
-    return [
-        place
-        for place, name in enumerate(table.names)
-        if place not in taken and not _is_ignored(name, ignored)
-    ]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -336,28 +328,28 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
 
 
-def _label_arrays(config: FilesConfig) -> tuple[str, ...]:
-    return config.label_column or _LABEL_ARRAYS
-
-
-def _open_arrays(
+def open_arrays(
     path: Path, arrays: Arrays, names: Sequence[str], config: FilesConfig
 ) -> ArrayTable:
     """A file of arrays as a table: the array of one of these names or the only one, and columns.
 
     Columns are ids, masks (of several splits, the one with number `dataset.split`) and arrays that
     `dataset.label_column` names. The main array is the table's matrix, or its last column.
+
+    Raises:
+        UserError: There is no such array, or the arrays have not one row a node.
     """
+    arrays = unpack_features(path, arrays)
     candidates = {n: a for n, a in arrays.items() if n in names or n not in _OTHER_ARRAYS}
     main = pick_or_only(path, candidates, names)
     main_name = next(name for name, array in candidates.items() if array is main)
-    _refuse_wrong_main(path, main, is_matrix=names is _FEATURE_ARRAYS)
+    _refuse_wrong_main(path, main, is_matrix=names is FEATURE_ARRAYS)
     columns = {
         name: _column_of_array(path, name, array, len(main), config)
         for name, array in arrays.items()
         if name != main_name and _is_column(name, array, config)
     }
-    if main.ndim == 1 or (main.shape[1] == 1 and names is not _FEATURE_ARRAYS):
+    if main.ndim == 1 or (main.shape[1] == 1 and names is not FEATURE_ARRAYS):
         return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
     return ArrayTable(path, columns, main, arrays)
 

@@ -8,7 +8,6 @@ the ends if they hold node ids and the third does not. Anything else is asked ab
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,10 +18,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays, pick
+from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, open_graphml
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.file_columns import is_array_file, listed, open_user_table, place_of
+from gnntrain.data.file_columns import (
+    is_array_file,
+    is_pandas_index,
+    listed,
+    open_table,
+    place_of,
+)
 from gnntrain.data.graph import AnyArray, index_dtype
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex
+from gnntrain.data.sparse import unpack_edges
 from gnntrain.data.tables import Columns, Table
 from gnntrain.errors import UserError
 
@@ -41,7 +48,6 @@ _HEADER_NAMES = frozenset(name for name in chain(*PAIRS_OF_ENDS) if len(name) > 
 _PAIR_ARRAYS = ("edge_index", "edges")
 _WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
 _WEIGHT_NAMES = (*_WEIGHT_ARRAYS, "w")
-_INDEX_NAME = re.compile(r"(unnamed: \d+)?")  # of a column that pandas wrote
 _MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 
 
@@ -106,22 +112,18 @@ def _wrong_weight(columns: Columns, record: Record) -> str:
 
 
 def _phrase(columns: Columns, num_edges: int, *, both_ways: bool) -> str:
-    names, places = columns.table.names, columns.places
-    ends = f"from {_shown(names, places['source'])} to {_shown(names, places['target'])}"
+    shown, places = columns.table.shown, columns.places
+    ends = f"from column {shown(places['source'])} to column {shown(places['target'])}"
     direction = ", stored in both directions" if both_ways else ""
-    weight = f"weight {_shown(names, columns.numbers[0])}" if columns.numbers else "no weight"
+    weight = f"weight column {shown(columns.numbers[0])}" if columns.numbers else "no weight"
     return f"{num_edges:,} of {columns.table.path.name}, {ends}{direction}; {weight}"
-
-
-def _shown(names: Sequence[str], place: int) -> str:
-    return f"column {names[place] or place}"
 
 
 def _left_out(columns: Columns) -> dict[str, str]:
     table = columns.table
     used = {*columns.places.values(), *columns.numbers}
     return {
-        name: f"{table.path.name}: " + _why_unused(name)
+        f"{table.shown(place)} of {table.path.name}": _why_unused(name)
         for place, name in enumerate(table.names)
         if place not in used
     }
@@ -142,11 +144,13 @@ def edge_columns(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows
     """
     wanted = config.weight_column
     if is_array_file(path):
-        table: Table = _table_of_arrays(path, load_arrays(path), config)
+        table: Table = _table_of_arrays(path, unpack_edges(path, load_arrays(path)), config)
         # Whoever calls an array so means PyG's; of a table it may be any column.
         wanted = wanted or next((name for name in _WEIGHT_ARRAYS if name in table.names), None)
+    elif path.suffix.lower() == GRAPHML_SUFFIX:
+        table = open_graphml(path, "edges")
     else:
-        table = open_user_table(path, config, bad, _HEADER_NAMES)
+        table = open_table(path, config, bad, _HEADER_NAMES)
         if len(table.names) < 2:
             raise UserError(f"{path} has only one column.", "It needs two: source and target.")
     weights = [] if wanted is None else [place_of(table, "weight_column", wanted)]
@@ -166,7 +170,9 @@ def _find_ends(
     rest = [
         place
         for place, name in enumerate(names)
-        if place not in weights and name not in _WEIGHT_NAMES and not _INDEX_NAME.fullmatch(name)
+        if place not in weights
+        and name not in _WEIGHT_NAMES
+        and not is_pandas_index(table.names[place])
     ]
     if not found and len(names) == 2:
         found = [(0, 1)]

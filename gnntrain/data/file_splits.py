@@ -12,12 +12,8 @@ import numpy as np
 from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
-from gnntrain.data.file_columns import (
-    MASKS,
-    is_array_file,
-    split_columns,
-    split_places,
-)
+from gnntrain.data.file_columns import MASK_NAMES
+from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.node_index import NodeIndex
@@ -45,6 +41,8 @@ _SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "test_mask", "test_idx"),
 }
 _NUM_BINS = 10
+_MASKS = tuple(MASK_NAMES)
+_ROLES: tuple[Role, ...] = ("split", *_MASKS)
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def no_splits() -> Splits:
 
 
 def split_nodes(
-    path: Path | None,
+    given: Columns | Path | None,
     targets: Targets,
     features: Rows,
     index: NodeIndex,
@@ -74,6 +72,14 @@ def split_nodes(
     bad: BadRows,
 ) -> Splits:
     """Splits from the split file, else from columns of the labels or the features file, else drawn.
+
+    Args:
+        given: The split file: its columns, or its path if it is one of arrays.
+        targets: The labels.
+        features: The rows of the features file.
+        index: The nodes.
+        config: How splits are drawn, or chosen.
+        bad: Takes the bad rows.
 
     A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
     truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
@@ -84,15 +90,15 @@ def split_nodes(
             only one that is given.
     """
     split_of = np.full(index.num_nodes, -1, np.int8)
-    if path is not None and is_array_file(path):
-        origin = _assign_arrays(path, load_arrays(path), targets, index, split_of, bad)
+    if isinstance(given, Path):
+        origin = _assign_arrays(given, load_arrays(given), targets, index, split_of, bad)
     else:
-        rows = _rows_of_splits(path, targets, features, index, config, bad)
+        rows = _rows_of_splits(given, targets, features, index, config, bad)
         if rows is None:
             return _drawn(targets, config)
         origin = _origin(rows, config)
         if "split" in rows.columns:
-            _assign_named(rows, targets, split_of, bad, must_have_name=path is not None)
+            _assign_named(rows, targets, split_of, bad, must_have_name=given is not None)
         else:
             _assign_masks(rows, targets, split_of, bad)
     nodes = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
@@ -100,7 +106,7 @@ def split_nodes(
 
 
 def _rows_of_splits(
-    path: Path | None,
+    given: Columns | None,
     targets: Targets,
     features: Rows,
     index: NodeIndex,
@@ -108,20 +114,39 @@ def _rows_of_splits(
     bad: BadRows,
 ) -> Rows | None:
     """Rows with columns of splits, from the first file that has some."""
-    if path is not None:
-        return index.locate(split_columns(path, config, bad).read(), bad)
-    if targets.rows.columns.keys() & {"split", *MASKS}:
+    if given is not None:
+        return index.locate(given.read(), bad)
+    if targets.rows.columns.keys() & {*_ROLES}:
+        _refuse_unclear(targets.rows.source)
         return targets.rows
-    table = features.source.table
-    places = split_places(table, config)
-    if not places:
-        if config.split_column is not None:
-            raise UserError(
-                f"dataset.split_column={config.split_column}: no file has such a column.",
-                "Give the name of a column of the labels or the features file.",
-            )
-        return None
-    return rows_of_nodes(Columns(table, places, ()), features)
+    columns = Columns(features.source.table, split_places(features.source.table, config), ())
+    if columns.places:
+        _refuse_unclear(columns)
+        return rows_of_nodes(columns, features)
+    if config.split_column is not None:
+        raise UserError(
+            f"dataset.split_column={config.split_column}: no file has such a column.",
+            "Give the name of a column of the labels or the features file.",
+        )
+    return None
+
+
+def _refuse_unclear(columns: Columns) -> None:
+    """Raise a UserError where there are names and masks, or masks without one to train on."""
+    path = columns.table.path
+    found = {
+        role: columns.table.shown(columns.places[role]) for role in _ROLES if role in columns.places
+    }
+    if "split" in found and len(found) > 1:
+        raise UserError(
+            f"{path} says the split twice: in its columns {' and '.join(found.values())}.",
+            f"Set dataset.split_column={found['split']}, or name it in dataset.ignore.",
+        )
+    if not found.keys() & {"split", "train"}:
+        raise UserError(
+            f"{path} has {' and '.join(found.values())}, but no train_mask.",
+            "Add the mask of the training nodes.",
+        )
 
 
 def _drawn(targets: Targets, config: FilesConfig) -> Splits:
@@ -172,7 +197,7 @@ def _origin(rows: Rows, config: FilesConfig) -> str:
         UserError: `dataset.split` is a number, but there is one split alone.
     """
     table, places = rows.source.table, rows.source.places
-    names = [table.names[places[role]] for role in ("split", *MASKS) if role in places]
+    names = [table.shown(places[role]) for role in _ROLES if role in places]
     found = f"{'column' if len(names) == 1 else 'columns'} {', '.join(names)} of {rows.path.name}"
     arrays = table.arrays if isinstance(table, ArrayTable) else {}
     widths = {arrays[name].shape[1] for name in names if name in arrays and arrays[name].ndim == 2}
@@ -207,14 +232,16 @@ def _assign_named(
 
 def _assign_masks(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
     """Put each row's node into the split whose mask is 1 there."""
-    masks: list[Role] = [mask for mask in MASKS if mask in rows.columns]
+    masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
     for mask in masks:
         name = rows.source.table.names[rows.source.places[mask]]
         wrong = _codes(rows, mask, _FLAG_WORDS) < 0
         rows = rows.drop_by_field(wrong, bad, mask, name + " is {} instead of 0 or 1")
     flags = np.array([_codes(rows, mask, _FLAG_WORDS) for mask in masks])
     num_splits = flags.sum(axis=0)
-    codes = np.where(num_splits > 0, np.array([MASKS.index(m) for m in masks])[flags.argmax(0)], -1)
+    codes = np.where(
+        num_splits > 0, np.array([_MASKS.index(m) for m in masks])[flags.argmax(0)], -1
+    )
     shared = np.asarray(num_splits > 1)
     rows = rows.drop(shared, bad, lambda _: "the node is in two splits")
     codes = codes[~shared]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 
 from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import TEXT, BoolArray
-from gnntrain.data.file_columns import label_columns, labels_within, open_labels
+from gnntrain.data.file_target_columns import label_columns_within
 from gnntrain.data.graph import AnyArray, Float32Array
 from gnntrain.data.node_index import NodeIndex, utf8
 from gnntrain.data.tables import Columns, Rows
@@ -65,9 +64,9 @@ def no_targets(rows: Rows, index: NodeIndex) -> Targets:
 
 
 def read_targets(
-    path: Path | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
+    given: Columns | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
 ) -> Targets:
-    """Labels from the labels file, or else from columns of the features file.
+    """Labels from the labels file, or if none is given from columns of the features file.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
@@ -77,12 +76,10 @@ def read_targets(
         UserError: The labels do not fit the task, or tell nothing apart; or whole numbers may be
             classes or a quantity.
     """
-    if path is None:
-        table = labels_within(features.source.table, config)
-        rows = rows_of_nodes(label_columns(table, config, is_own_file=False), features)
+    if given is None:
+        rows = rows_of_nodes(label_columns_within(features.source.table, config), features)
     else:
-        table = open_labels(path, config, bad)
-        rows = index.locate(label_columns(table, config, is_own_file=True).read(), bad)
+        rows = index.locate(given.read(), bad)
     if config.task == "regression":
         found = _quantities(rows, index, bad)
     elif "label" in rows.columns:
@@ -137,7 +134,7 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
-    names = [rows.source.table.names[place] or str(place) for place in places]
+    names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
     return f"{kind} {_first(names)} of {rows.path.name}"
 
@@ -271,7 +268,7 @@ def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:
     ranges = [_range(labels[:, at]) for at in range(shape[1])]
     if None in ranges:
         bad.report()
-        name = rows.source.table.names[rows.source.numbers[ranges.index(None)]]
+        name = rows.source.table.shown(rows.source.numbers[ranges.index(None)])
         raise UserError(
             f"{rows.path}: column {name} has less than two different numbers.",
             "There is nothing to tell apart; choose others as dataset.label_column.",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gnntrain.config import Config
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
@@ -86,7 +87,7 @@ def draw_split(
 ) -> dict[str, Int64Array]:
     """Share out `nodes` at random: the split with a given number, of all that have the same seed.
 
-    The shares are exact to one node, in all and, with strata, in each of them.
+    The shares are exact but for rounding: to one node in all, to two in each of the strata.
 
     Args:
         nodes: int64 node ids, each once.
@@ -103,15 +104,34 @@ def draw_split(
     if strata is not None:
         order = order[np.argsort(strata[order], kind="stable")]
         ends = np.append(np.flatnonzero(np.diff(strata[order])) + 1, len(nodes))
-    begins = np.append(0, ends[:-1])
-    bounds = np.cumsum(ratio) / np.sum(ratio)
     # Rounded over all groups before, so that the errors of many small groups do not add up.
-    ends_of_parts = np.floor(bounds[:2, None] * ends + 0.5)
-    first, second = begins + np.diff(ends_of_parts, prepend=0)
+    train = np.floor(ratio[0] / sum(ratio) * ends + 0.5)
+    rest = max(ratio[1] + ratio[2], 1e-300)
+    val = np.floor(ratio[1] / rest * (ends - train) + 0.5)
+    begins = np.append(0, ends[:-1])
+    first = begins + np.diff(train, prepend=0)
+    second = first + np.diff(val, prepend=0)
     place = np.arange(len(nodes))
     group = np.searchsorted(ends, place, side="right")
     part = (place >= first[group]).astype(int) + (place >= second[group])
     return {name: np.sort(nodes[order[part == code]]) for code, name in enumerate(SPLITS)}
+
+
+def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:
+    """Refuse labels that `task.type` cannot learn.
+
+    Raises:
+        UserError: They are quantities and classes are to be learnt, or the other way round.
+    """
+    is_regression = config.task.type == "node_regression"
+    if is_regression == (kind == "continuous"):
+        return
+    fitting = "node_classification" if is_regression else "node_regression"
+    found = "classes" if is_regression else "quantities"
+    raise UserError(
+        f"task.type={config.task.type}: the labels of {dataset} are {found}.",
+        f"Set task.type={fitting}.",
+    )
 
 
 def check_split_number(dataset: str, number: int, num_splits: int) -> None:

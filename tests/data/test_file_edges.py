@@ -25,7 +25,7 @@ def test_ends_that_are_not_plain_are_asked_about(tmp_path: Path) -> None:
     assert edges_of(data) == [(1, 2), (2, 3)]
     assert "from column user_a to column user_b" in phrase_of(data)
     assert data.summary is not None
-    assert "edge_id" in data.summary.left_out
+    assert "edge_id of edges.csv" in data.summary.left_out
 
 
 @pytest.mark.parametrize("pair", PAIRS_OF_ENDS)
@@ -79,8 +79,8 @@ def test_direction_weight_and_what_is_left_out_are_told(tmp_path: Path) -> None:
     assert data.edge_weight is None
     assert data.summary is not None
     assert phrase_of(data) == "2 of edges.csv, from column source to column target; no weight"
-    assert "dataset.weight_column=weight" in data.summary.left_out["weight"]
-    assert "time" in data.summary.left_out
+    assert "dataset.weight_column=weight" in data.summary.left_out["weight of edges.csv"]
+    assert "time of edges.csv" in data.summary.left_out
     data = build(**paths, weight_column="weight", to_undirected=True)
     assert data.edge_weight is not None
     assert data.edge_weight.tolist() == [2, 3]

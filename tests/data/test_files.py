@@ -193,6 +193,10 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
     message = message_of(**write(tmp_path), weight_column="wieght")
     assert "dataset.weight_column=wieght" in message
     assert "source, target" in message
+    assert "Did you mean" not in message
+    message = message_of(**write(tmp_path), label_column="lable")
+    assert "dataset.label_column=lable" in message
+    assert "Did you mean label?" in message
 
 
 def test_labels_and_splits_may_be_columns_of_the_features_file(tmp_path: Path) -> None:
