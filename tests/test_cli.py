@@ -74,7 +74,9 @@ class FakeRun(types.ModuleType):
 
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
-        return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
+        sizes = {"train": 1}
+        read = {"labels": "8 classes", "split_sizes": sizes}
+        return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": sizes, "data": read}
 
 
 @pytest.fixture
@@ -94,6 +96,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # `clean` removes stores
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
 
