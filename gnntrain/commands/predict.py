@@ -75,9 +75,9 @@ COMMAND = Command(
     "RUN --out FILE [--what WHAT] [--nodes NODES] [group.key=value] ...",
     "what a run's best model predicts, node by node, in a file",
     "RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: "
-    "csv, parquet, npz or npy; the nodes have the ids, the classes the names that your files gave "
-    "them. It is computed over all neighbours, and written piece by piece: it need not fit in "
-    "memory. With dataset=... or dataset.key=..., for another graph with the same features, "
+    "csv, parquet, npz or npy; the nodes have the ids, classes and quantities the names that your "
+    "files gave them. It is computed over all neighbours, and written piece by piece: it need not "
+    "fit in memory. With dataset=... or dataset.key=..., for another graph with the same features, "
     "prepared as the run's was unless keys say otherwise; of dataset=files, labels are not needed.",
     [
         "gnntrain predict latest --out predictions.csv",
@@ -89,7 +89,8 @@ COMMAND = Command(
     changes_keys=True,
     options={
         "--out": "FILE    where to: .csv, .parquet, .npz or .npy, which must not be there yet",
-        "--what": "WHAT   class (the default), probabilities, logits or embeddings",
+        "--what": "WHAT   class (the default), probabilities or logits; of a regression value (the "
+        "default); embeddings",
         "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
     },
 )

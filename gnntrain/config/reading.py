@@ -26,11 +26,12 @@ from gnntrain.config.schema import (
     SyntheticConfig,
 )
 from gnntrain.config.sweeps import SWEEP_CLASSES
+from gnntrain.config.synonyms import synonym
 from gnntrain.config.types import Section, choices, expected
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
-_UNKNOWN = "unknown key"
+_UNKNOWN = "a key that exists"
 _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
     "dataset": {
         **dict.fromkeys(SYNTHETIC_NAMES, SyntheticConfig),
@@ -242,6 +243,9 @@ def _nearest_key(path: str, config: Config, values: Mapping[str, object]) -> str
         own = getattr(config, section)
         chosen = own.option if isinstance(own, DatasetConfig) else own.name
         return f"a key of {section}={'|'.join(_few(owners))}, not of {section}={chosen}"
+    known_as = synonym(key)
+    if known_as is not None and known_as in values:
+        return f"did you mean {_now(known_as, values)}?"
     found = _namesakes(key, values)
     if section:
         near = nearest(key, siblings)

@@ -6,6 +6,7 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
@@ -191,6 +192,19 @@ class FilesConfig(DatasetConfig):
     def option(self) -> str:
         """`files`, whatever the data set is called."""
         return "files"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _below_root(cls, raw: Any) -> Any:
+        """The files lie below `root`, where that is given and their paths are not absolute."""
+        if not isinstance(raw, Mapping) or not isinstance(root := raw.get("root"), str):
+            return raw
+        files = {
+            key: str(Path(root) / given)
+            for key in ("data", "edges", "features", "labels", "split")
+            if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
+        }
+        return {**raw, **files}
 
 
 class TaskConfig(Section):

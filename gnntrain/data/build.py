@@ -282,6 +282,7 @@ def _write_meta(
         },
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
         summary=summary_of(data, options),
+        preprocessing=data.preprocessing,
         digest="",
     )
     content = meta.model_dump(mode="json")

@@ -43,7 +43,7 @@ class PyGBuilder(PublishedBuilder):
         read_large = LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)
-        from gnntrain.data.pyg_graph import from_pyg
+        from gnntrain.data.objects import from_pyg
 
         graph = from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
         if self.published.num_splits:

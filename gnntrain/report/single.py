@@ -27,8 +27,8 @@ from gnntrain.report.scores import SplitScores, top_mistakes
 from gnntrain.report.style import PHASES as PHASE_COLORS
 from gnntrain.reporting.text import (
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_rate,
     format_seconds,
     shown_metric,
@@ -139,8 +139,8 @@ def _keys(run: ReportedRun, graph: GraphSummary | None) -> Iterator[Key]:
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)
         others = [name for name in ("val", "train") if name in run.best and name != split]
-        more = " · ".join(f"{name} {format_fraction(run.score(name))}" for name in others)
-        yield Key(f"{split} {metric}", format_fraction(run.score(split)), more)
+        more = " · ".join(f"{name} {format_metric(run.score(name))}" for name in others)
+        yield Key(f"{split} {metric}", format_metric(run.score(split)), more)
         yield Key(
             "best epoch",
             str(run.result.best_epoch),
@@ -187,7 +187,7 @@ def _training_sections(run: ReportedRun) -> Iterator[Section]:
 def _metrics_table(run: ReportedRun) -> Table:
     names = list(dict.fromkeys(name for metrics in run.best.values() for name in metrics))
     rows = [
-        [split, *(format_fraction(metrics.get(name)) for name in names)]
+        [split, *(format_metric(metrics.get(name)) for name in names)]
         for split, metrics in run.best.items()
     ]
     heads = ["split", *map(shown_metric, names)]
@@ -283,7 +283,7 @@ def _score_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Tab
         for scored in scores.values():
             numbers = (scored.precision[i], scored.recall[i], scored.f1[i])
             row += [
-                *(format_fraction(float(number)) for number in numbers),
+                *(format_metric(float(number)) for number in numbers),
                 f"{scored.support[i]:,}",
             ]
         rows.append(row)

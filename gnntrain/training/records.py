@@ -48,7 +48,7 @@ class RunInfo:
         num_nodes: Nodes of the graph.
         num_edges: Stored edges of the graph.
         num_features: Features a node.
-        num_classes: Classes; labels, where a node has several; quantities.
+        num_classes: Classes; labels, where a node has several; or targets of a regression.
         num_parameters: Trainable parameters of the model.
         world_size: Ranks that train together.
         device: The devices in words, for example ``"2 CPU ranks (gloo)"``.
@@ -64,8 +64,9 @@ class RunInfo:
         run_dir: The run directory.
         first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
         placement: Where the graph lies while a GPU trains, and why, in lines.
-        task: Kind of labels.
+        label_kind: Kind of labels.
         data: What was read to make the graph; None where its store does not say.
+        initial_weights: What the weights begin with, in words; "" where they are random.
     """
 
     dataset: str
@@ -89,8 +90,9 @@ class RunInfo:
     run_dir: str
     first_epoch: int = 1
     placement: Sequence[str] = ()
-    task: LabelKind = "multiclass"
+    label_kind: LabelKind = "multiclass"
     data: DataSummary | None = None
+    initial_weights: str = ""
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,15 @@ def test_an_unknown_run_is_answered_with_the_nearest_names() -> None:
     assert caught.value.hint == "Did you mean cora-sage-1?"
 
 
+def test_a_run_of_another_name_altogether_is_no_guess() -> None:
+    create(name="income")
+    with pytest.raises(UserError, match="no run 'nope'") as caught:
+        RunDirectory.open("nope")
+    assert caught.value.hint is not None
+    assert "Did you mean" not in caught.value.hint
+    assert "income" in caught.value.hint
+
+
 def test_a_directory_without_a_config_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=r"no config\.yaml"):
