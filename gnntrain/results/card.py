@@ -13,12 +13,15 @@ _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
     "binary": "yes or no for each node",
     "multilabel": "{num_classes} labels, each yes or no, for each node",
+    "continuous": "{num_classes} quantities of each node",
 }
 _OUTPUTS = {
     "multiclass": "`logits.softmax(1)` are the probabilities, `logits.argmax(1)` the class",
     "binary": "`logits[:, 0].sigmoid()` is the probability of the second class",
     "multilabel": "`logits.sigmoid()` are the labels' probabilities",
+    "continuous": "a column a target, in its own units (`model.pt` alone gives standardised ones)",
 }
+
 _SHOWN_NAMES = 50
 
 
@@ -30,6 +33,8 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
         source: `model.py`.
     """
     task = _TASKS[about["task"]].format(**about)
+    if about["task"] == "continuous" and about["num_classes"] == 1:
+        task = "a quantity of each node"
     return "\n".join(
         [
             f"# {about['model']} on {about['dataset']}",
@@ -51,7 +56,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             "```",
             "",
             *_input(about),
-            f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
+            f"The model gives {_outputs(about)}, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
             "",
@@ -100,7 +105,11 @@ def _use(about: Mapping[str, Any]) -> Iterator[str]:
         yield "edge_index, _ = add_remaining_self_loops(edge_index)"
     yield "model = load()"
     yield "with torch.no_grad():"
-    yield f"    logits = model({about['takes']})"
+    yield f"    {_outputs(about)} = model({about['takes']})"
+
+
+def _outputs(about: Mapping[str, Any]) -> str:
+    return "values" if about["task"] == "continuous" else "logits"
 
 
 def _input(about: Mapping[str, Any]) -> Iterator[str]:
@@ -121,4 +130,4 @@ def _names(about: Mapping[str, Any]) -> Iterator[str]:
     if names is not None:
         shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + (", …" * (len(names) > _SHOWN_NAMES))
         yield ""
-        yield f"The classes, in order: {shown}."
+        yield f"The {'targets' if about['task'] == 'continuous' else 'classes'}, in order: {shown}."

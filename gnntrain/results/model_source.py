@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80
@@ -37,28 +38,39 @@ class Residual{base}({base}):
         return self.lin(self.jk(rows)) if self.jk_mode else x
 '''
 
+_IN_UNITS = '''
+
+MEAN, STD = torch.tensor({mean}), torch.tensor({std})
+
+
+def in_units(model, inputs, outputs):
+    """The targets in their own units: the model was trained on standardised ones."""
+    return outputs * STD.to(outputs) + MEAN.to(outputs)
+'''
+
 _SOURCE = '''"""{title} Needs torch and torch_geometric only."""
 
 from pathlib import Path
 
 import torch
 {imports}
-{classes}
+{classes}{in_units}
 
 def load(path=Path(__file__).with_name("model.pt")):
     """The trained model, ready to predict."""
 {body}
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return model.eval()
+{hook}    return model.eval()
 '''
 
 
-def model_source(model: PyGModel, title: str) -> str:
+def model_source(model: PyGModel, title: str, scale: TargetScale | None = None) -> str:
     """A Python file whose `load()` returns the model with its weights.
 
     Args:
         model: How it is made.
         title: A sentence for the file's docstring.
+        scale: How the outputs of a regression become quantities; None: of classes.
     """
     names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
@@ -69,7 +81,9 @@ def model_source(model: PyGModel, title: str) -> str:
         title=title,
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
+        in_units="" if scale is None else _IN_UNITS.format(mean=scale.mean, std=scale.std),
         body=textwrap.indent("\n".join(lines), " " * 4),
+        hook="" if scale is None else "    model.register_forward_hook(in_units)\n",
     )
 
 
