@@ -30,7 +30,6 @@ from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.forward import needs_of
 
 # Sampled evaluation must not draw what training draws.
 _EVALUATION_STREAM = 0x45564131
@@ -54,7 +53,12 @@ def build_task(
     if config.task.type == "node_regression":
         loss, delta = config.task.loss, config.task.huber_delta
         return NodeRegression(graph, labels, scale, loss=loss, huber_delta=delta)
-    return NodeClassification(graph, labels, label_smoothing=config.trainer.label_smoothing)
+    return NodeClassification(
+        graph,
+        labels,
+        label_smoothing=config.trainer.label_smoothing,
+        balanced=config.trainer.class_weights == "balanced",
+    )
 
 
 def build_model(
@@ -83,10 +87,10 @@ def build_loaders(
         config,
         graph,
         context,
-        needs_of(model),
+        model.needs,
         training_plan(config, task, context),
         task.targets,
-        uses_graph=isinstance(model, PlainModel) or model.uses_graph,
+        uses_graph=model.uses_graph,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
+from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
 from gnntrain.training.records import FitResult, Status, Summary
 
@@ -77,6 +78,7 @@ def summarize(
         peak_rss_bytes=peak_rss,
         peak_gpu_bytes=peak_gpu,
         error=error_text(error),
+        data=plain_summary(graph),
         extra={} if initial_weights is None else {"initial_weights": initial_weights},
     )
 

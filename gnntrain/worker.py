@@ -25,7 +25,6 @@ from gnntrain.errors import RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.models import PlainModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -61,7 +60,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         loaders = build_loaders(config, task, model, graph, context)
         trainer = Trainer(
             model,
-            loaders.training_loader(own_features=isinstance(model, PlainModel)),
+            loaders.training_loader(),
             build_evaluator(config, task, model, loaders, graph, context, run.path),
             task=task,
             config=config.trainer,
@@ -186,6 +185,7 @@ def _info(
         first_epoch=len(trainer.result.records) + 1,
         placement=loaders.why_placed,
         label_kind=graph.task,
+        data=graph.summary,
         initial_weights="" if initial is None else str(initial),
     )
 

@@ -32,6 +32,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _training(config)
     yield from _topology(config)
     yield from _cuda_graph(config)
+    yield from _class_weights(config)
     yield from _task(config)
 
 
@@ -178,6 +179,17 @@ def _training(config: Config) -> Iterator[Contradiction]:
         yield keys, _two_kinds_of_ranks(config)
 
 
+def _class_weights(config: Config) -> Iterator[Contradiction]:
+    """Quantities have no classes that could weigh."""
+    data, keys = config.dataset, ("trainer.class_weights", "task.type")
+    is_regression = isinstance(data, FilesConfig) and data.task == "regression"
+    if config.trainer.class_weights == "balanced" and (
+        is_regression or config.task.type == "node_regression"
+    ):
+        expects = "none for a regression, which has no classes"
+        yield keys, Problem(keys[0], "balanced", expects, "leave it out")
+
+
 def _fp16() -> Problem:
     return Problem(
         "trainer.precision",
@@ -228,16 +240,28 @@ def missing_files(config: Config) -> Iterator[Problem]:
             yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
     if not isinstance(data, FilesConfig):
         return
-    for key in ("edges", "features"):
-        if getattr(data, key) is None:
-            hint = f"write dataset.{key}=FILE"
-            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
-    for key in ("edges", "features", "labels", "split"):
+    yield from _files_of_no_use(data) if data.data else _missing_roles(data)
+    for key in ("data", "edges", "features", "labels", "split"):
         path = getattr(data, key)
         if isinstance(path, str) and not is_file(path):
             expects, near = _why_missing(Path(path))
             elsewhere = "set dataset.root to the files' folder" if data.root is None else None
             yield Problem(f"dataset.{key}", path, expects, near or elsewhere)
+
+
+def _missing_roles(data: FilesConfig) -> Iterator[Problem]:
+    for key in ("edges", "features"):
+        if getattr(data, key) is None:
+            hint = f"write dataset.{key}=FILE, or dataset.data=FILE for a whole graph"
+            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
+
+
+def _files_of_no_use(data: FilesConfig) -> Iterator[Problem]:
+    for key in ("edges", "features", "labels", "split"):
+        path = getattr(data, key)
+        if isinstance(path, str):
+            expects = "no file: dataset.data is a whole graph"
+            yield Problem(f"dataset.{key}", path, expects, "leave one of the two out")
 
 
 def _why_missing(path: Path) -> tuple[str, str | None]:

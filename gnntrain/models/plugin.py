@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
 from gnntrain.plugins import MODELS, find_plugin, load_plugin
+from gnntrain.sampling.block import BlockNeeds
 
 
 class PlainModel(nn.Module):
@@ -18,7 +19,13 @@ class PlainModel(nn.Module):
 
     Args:
         module: The model.
+
+    Attributes:
+        needs, uses_graph: As of a `GNN`.
     """
+
+    needs = BlockNeeds(edge_index=True)
+    uses_graph = True
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gnntrain.data.summary import DataSummary, from_plain
 from gnntrain.report import figures
 from gnntrain.report.comparison import shown_value
 from gnntrain.report.content import (
@@ -57,8 +58,13 @@ def report_of(run: ReportedRun, outcome: Outcome, notes: Sequence[str] = ()) -> 
 
 
 def detail_sections(run: ReportedRun, outcome: Outcome) -> list[Section]:
-    """What takes the graph and the best model: classes, embeddings, degrees."""
+    """What was read, and what takes the graph and the best model: classes, embeddings, degrees."""
     sections = []
+    read = from_plain(run.summary.get("data"))
+    if read is None and outcome.graph is not None:
+        read = outcome.graph.data
+    if read is not None:
+        sections.append(_data_section(read))
     if outcome.graph is not None and outcome.scores:
         sections.append(_class_section(run, outcome.graph, outcome.scores))
     if outcome.graph is not None and outcome.projection is not None:
@@ -299,6 +305,13 @@ def _projection_section(projection: Projection, names: Sequence[str]) -> Section
     spec = figures.projection_figure(projection, names)
     figure = Figure("Nodes as the model sees them", caption, spec, wide=True, height="tall")
     return Section("Embeddings", [figure])
+
+
+def _data_section(read: DataSummary) -> Section:
+    rows = [[label, text] for label, text in read.lines()]
+    caption = "As it was when the graph's store was built."
+    table = Table("What was read", caption, ["", ""], rows, frozenset({0, 1}), wide=True)
+    return Section("Data", [table])
 
 
 def _graph_section(graph: GraphSummary) -> Section:

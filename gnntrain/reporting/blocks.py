@@ -44,6 +44,7 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
     return [
         ("dataset", info.dataset),
         ("graph", dot.join(sizes)),
+        *_read_lines(info),
         ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
         ("", shown_path(info.store_path)),
         ("model", f"{info.model}{dot}{info.num_parameters:,} parameters"),
@@ -54,6 +55,13 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
         ("device", info.device),
         ("run", shown_path(info.run_dir)),
     ]
+
+
+def _read_lines(info: RunInfo) -> Pairs:
+    """What was read: a line each for a user's own graph, the split alone for all others."""
+    if info.data is None:
+        return []
+    return [line for line in info.data.lines() if info.data.ids or line[0] == "split"]
 
 
 def end_sentence(summary: Summary, info: RunInfo | None) -> str:

@@ -52,6 +52,7 @@ def predict(
     what: str | None = None,
     nodes: str | Path = "all",
     config: Config | None = None,
+    data: object = None,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -69,6 +70,7 @@ def predict(
         nodes: "all", "train", "val", "test", or a file of ids, in whose order they are written.
         config: The run's configuration with other keys: another data set predicts for that graph,
             which may be without labels. None: as the run was.
+        data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -76,7 +78,7 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent)
+    best = load_best(run_dir, config, path.parent, data)
     words = (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:
