@@ -69,7 +69,8 @@ def load_saved(path: Path) -> Any:
                 refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
         with (
             _only_graphs_allowed(),
-            torch.sparse.check_sparse_tensor_invariants(),  # indices beyond a matrix would be read
+            # Else indices beyond a matrix would be read.
+            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
             warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
         ):
             return torch.load(path, map_location="cpu", weights_only=True)

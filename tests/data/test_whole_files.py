@@ -49,6 +49,11 @@ class Kept(InMemoryDataset):  # type: ignore[misc]  # PyG is not typed
     """Any data set of one's own."""
 
 
+def _cut(path: Path) -> None:
+    torch.save(small(), path)
+    path.write_bytes(path.read_bytes()[:99])
+
+
 def _hetero() -> HeteroData:
     data = HeteroData()
     data["paper"].x = torch.ones(2, 2)
@@ -86,7 +91,7 @@ WRONG: dict[str, Callable[[Path], object]] = {
     "no_edges.pt": lambda path: torch.save(small(edge_index=None), path),
     "broken_sparse.pt": lambda path: torch.save({"x": _broken_sparse()}, path),
     "expanded.pt": lambda path: torch.save(small(x=torch.ones(1).expand(4, 2**40)), path),
-    "cut.pt": lambda path: (torch.save(small(), path), path.write_bytes(path.read_bytes()[:99])),
+    "cut.pt": _cut,
     "empty.pt": lambda path: path.write_bytes(b""),
     "no_graph.npz": lambda path: np.savez(path, a=np.ones(3)),
     "cut.npz": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
