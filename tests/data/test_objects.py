@@ -79,12 +79,12 @@ def test_a_split_may_list_its_nodes(name: str) -> None:
 
 def test_edge_weights_are_read_by_name_or_where_they_are_asked_for() -> None:
     weight = torch.tensor([0.5, 1.0, 2.0, 0.25])
-    for data, keys in (
-        (small(edge_weight=weight), {}),
-        (small(edge_weight=weight.unsqueeze(1)), {}),
-        (small(edge_attr=weight), {"weight_column": "edge_attr"}),
+    for data, column in (
+        (small(edge_weight=weight), None),
+        (small(edge_weight=weight.unsqueeze(1)), None),
+        (small(edge_attr=weight), "edge_attr"),
     ):
-        graph = read(data, **keys)
+        graph = read(data, weight_column=column)
         assert graph.edge_weight is not None
         assert graph.edge_weight.tolist() == weight.tolist()
         assert graph.summary is not None
