@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.reading import from_dict, read
-from gnntrain.config.whole import is_config_file, whole_configuration
+from gnntrain.config.synonyms import synonym
+from gnntrain.config.whole import ConfigFile, is_config_file, read_config_file
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import is_folder
@@ -41,6 +42,10 @@ __all__ = [
 _KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
 _DEEPEST = 20
 _MOST_INTERPOLATIONS = 32
+_EXPERIMENT_CHOICE = (
+    "an experiment begins with `# @package _global_` and chooses by `- override /{}: {}` in its "
+    "list `defaults`"
+)
 _LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
 
@@ -63,8 +68,8 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     """The configuration that overrides ask for.
 
     Args:
-        overrides: `group=option` and `group.key=value`, in Hydra's syntax; and the YAML file of a
-            whole configuration, as a run directory has it, to begin with.
+        overrides: `group=option` and `group.key=value`, in Hydra's syntax; and a YAML file to begin
+            with: a whole configuration, as a run directory has it, or the user's own composition.
         config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
 
     Raises:
@@ -77,13 +82,17 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     parsed = list(parse_overrides(texts, groups, problems))
     choices = [o for o in parsed if _is_choice(o, groups)]
     values = [o for o in parsed if not _is_choice(o, groups)]
+    typed = {o.key_or_group for o in choices}
+    file = read_config_file(files, typed, groups, problems)
+    chosen = [f"{group}={_written(option)}" for group, option in file.choices.items()]
+    choices = [*parse_overrides(chosen, groups, problems), *choices]
     sound = [o for o in choices if not _add(problems, _choice_problem(o, groups))]
     if problems and any(problem.key == "--config-dir" for problem in problems):
         raise ConfigError(problems)
     node = _compose(sound, groups, config_dirs, problems)
-    begun = whole_configuration(files, {o.key_or_group for o in choices}, problems)
-    node.update(begun)
     unsure = {o.key_or_group for o in choices} - {o.key_or_group for o in sound}
+    _add_file(node, file, unsure)
+    problems.extend(_strings_for_sections(node, groups))
     for override in values:
         if override.key_or_group.split(".")[0] not in unsure:
             _add(problems, _set(node, override, groups))
@@ -163,7 +172,7 @@ def _add(problems: list[Problem], problem: Problem | None) -> bool:
 def _folder_problems(folder: Path) -> Iterator[Problem]:
     """What is wrong with a folder of the user's own YAML files."""
     if not is_folder(folder):
-        yield Problem("--config-dir", str(folder), "a folder")
+        yield Problem("--config-dir", str(folder), "a folder that exists")
         return
     for group in GROUPS:
         for file in sorted((folder / group).glob("*.yaml")):
@@ -247,7 +256,9 @@ def _reach_problem(override: Override) -> Problem | None:
     if not key:
         return Problem("", f"={value}", "key=value", "without spaces around the =")
     if key.split(".")[0].split("/")[0] == "hydra":
-        return Problem(key, value, "a key of gnntrain; Hydra's own have no effect here")
+        ours = synonym(key.replace("/", "."))
+        hint = f"did you mean {ours}?" if ours else None
+        return Problem(key, value, "a key that exists; Hydra's own keys have no effect", hint)
     if override.package is not None:
         return Problem(key, value, "a key without @package")
     return None
@@ -311,7 +322,9 @@ def _compose(
     ) as error:
         where = " ".join(lines)
         reason = " ".join(str(error).split())
-        problem = Problem("", where, f"files that fit together: {reason}")
+        absent = re.search(r"Could not find 'experiment/(\w+)/([\w-]+)'", reason)
+        hint = _EXPERIMENT_CHOICE.format(*absent.groups()) if absent else None
+        problem = Problem("", where, f"files that fit together: {reason}", hint)
         raise ConfigError([*problems, problem]) from error
     OmegaConf.set_struct(node, False)
     for override in choices:
@@ -320,6 +333,17 @@ def _compose(
         if override.is_delete() and override.key_or_group in node:  # it may be typed twice
             del node[override.key_or_group]
     return node
+
+
+def _strings_for_sections(node: DictConfig, groups: Iterable[str]) -> Iterator[Problem]:
+    """An option where a section's keys belong, which an experiment file may have; it is removed."""
+    plain = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(plain, dict)
+    for group in groups:
+        option = plain.get(group)
+        if isinstance(option, str):
+            del node[group]
+            yield Problem(group, shown(option), "keys", _EXPERIMENT_CHOICE.format(group, option))
 
 
 def _has_no_file(override: Override, groups: Mapping[str, Sequence[str]]) -> bool:
@@ -334,8 +358,21 @@ def _line(override: Override, groups: Mapping[str, Sequence[str]]) -> str:
         return f"{group}=none"
     if _has_no_file(override, groups):
         return "dataset=_published"
-    names = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
-    return f"{group}={names}"
+    return f"{group}={_written(value)}"
+
+
+def _written(option: object) -> str:
+    """An option, or a list of them, as the command line has it."""
+    if isinstance(option, list):
+        return "[" + ",".join(map(str, option)) + "]"
+    return "null" if option is None else str(option)
+
+
+def _add_file(node: DictConfig, file: ConfigFile, unsure: Collection[str]) -> None:
+    """Add the sections of the user's file, except those of options that are not known."""
+    for section, keys in file.keys.items():
+        if section not in unsure:
+            OmegaConf.update(node, section, keys, merge=not file.is_whole, force_add=True)
 
 
 def _set(

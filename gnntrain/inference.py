@@ -69,7 +69,7 @@ class BestModel:
         use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
         context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
-        self.task = build_task(config, graph, signature)
+        self.task = build_task(config, graph, signature, signature.target_scale)
         self.model = build_model(config, self.task, graph, context)
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
@@ -158,7 +158,9 @@ def load_best(
         signature = ModelSignature.of(graph)
     else:
         signature = model_signature(run, saved.dataset)
-        graph = prepare_store(config.dataset, labelled=False, data=data).store
+        made_by = signature.preprocessing
+        opened = prepare_store(config.dataset, labelled=False, preprocessing=made_by, data=data)
+        graph = opened.store
         _refuse_other_features(graph, signature)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)

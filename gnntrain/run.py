@@ -18,6 +18,8 @@ from typing import Any
 from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
+from gnntrain.data.summary import plain_summary
+from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
@@ -75,6 +77,10 @@ def train(
     opened = prepare_store(config.dataset, data=data)
     plan = LaunchPlan.of(config)
     refuse_untrainable(config, opened.store, plan.world_size)
+    if config.trainer.init_from is not None:
+        from gnntrain.init_from import resolved_source  # imports all models
+
+        config = resolved_source(config, opened.store)
     run = _create(config, overrides)
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
@@ -232,6 +238,7 @@ def _reached(
         error=error,
         num_parameters=state.get("num_parameters", 0),
         world_size=world_size,
+        initial_weights=state.get("initial_weights"),
     )
 
 
@@ -300,15 +307,19 @@ def prepare(config: Config) -> dict[str, Any]:
         "num_features": store.num_features,
         "num_classes": store.num_classes,
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
+        "data": plain_summary(store),
     }
 
 
 def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
-    """Refuse a graph or a batch size that leaves nothing to train on.
+    """Refuse labels that the task cannot learn, and a graph or a batch size that leaves nothing to
+    train on.
 
     Raises:
-        UserError: There is no training node, or no whole batch of them.
+        UserError: The labels do not fit `task.type`; there is no training node, or no whole batch
+            of them.
     """
+    refuse_other_labels(config, graph.dataset, graph.task)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(

@@ -173,7 +173,7 @@ def test_a_deeply_nested_value_is_refused(left: str, right: str) -> None:
 
 @pytest.mark.parametrize("override", ["model._target_=os.system", "model={_target_:os.system}"])
 def test_a_configuration_names_no_callable(override: str) -> None:
-    assert only_problem(override).expected == "unknown key"
+    assert only_problem(override).expected == "a key that exists"
 
 
 def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +242,68 @@ def test_a_run_can_begin_with_the_file_of_a_whole_configuration(tmp_path: Path) 
     other = compose_config([str(file), "model=sage"]).config
     assert other.model == ModelConfig(name="sage")
     assert other.dataset == begun.config.dataset
+
+
+COMPOSITIONS = [
+    "dataset: cora\nmodel: {hidden_channels: 8}\n",
+    "defaults: [{dataset: cora}]\nmodel: {hidden_channels: 8}\n",
+    "defaults: [{override /dataset: cora}, _self_]\nmodel: {hidden_channels: 8}\n",
+]
+
+
+@pytest.mark.parametrize("text", COMPOSITIONS)
+def test_a_file_may_choose_options_as_hydras_users_do(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    expected = compose_config(["dataset=cora", "model.hidden_channels=8"]).config
+    assert compose_config([str(file)]).config == expected
+    other = compose_config([str(file), "dataset=pubmed", "model.hidden_channels=4"]).config
+    assert other == compose_config(["dataset=pubmed", "model.hidden_channels=4"]).config
+
+
+def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "defaults: [{experiment: cora_gcn}, {logger: [csv]}]\ndataset: {root: raw}\n"
+        "trainer: {epochs: 3}\n"
+    )
+    typed = ["experiment=cora_gcn", "logger=[csv]", "dataset.root=raw", "trainer.epochs=3"]
+    assert compose_config([str(file)]).config == compose_config(typed).config
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("dataset: corra\ntrainer: {lr: 0.1}\n", "dataset", "did you mean cora?"),
+        ("defaults: [{dataset: corra}]\n", "dataset", "did you mean cora?"),
+        ("defaults: [base]\n", "defaults", None),
+        ("dataset: cora\ntrainer: {learning_rate: 1}\n", "trainer.learning_rate", "trainer.lr"),
+    ],
+)
+def test_mistakes_in_a_composition_are_told(
+    text: str, key: str, hint: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    (problem,) = problems_of(str(file))
+    assert problem.key == key
+    assert (hint or "") in (problem.hint or "")
+
+
+@pytest.mark.parametrize("text", ["dataset: cora\n", "defaults: [{dataset: cora}]\n"])
+def test_an_experiment_that_chooses_as_hydra_does_not_is_told_how(
+    text: str, own_conf: Path
+) -> None:
+    package = "# @package _global_\n" if text.startswith("dataset") else ""
+    (own_conf / "experiment" / "mine.yaml").write_text(package + text)
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert problem.hint is not None
+    assert "- override /dataset: cora" in problem.hint
+
+
+def test_a_key_of_hydras_own_has_its_counterpart_as_a_hint() -> None:
+    (problem,) = problems_of("hydra.run.dir=x")
+    assert problem.hint == "did you mean run.dir?"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gnntrain.config import (
     BuiltinConfig,
@@ -33,6 +34,7 @@ from gnntrain.config import (
     needs_gpu_count,
     read,
     reading,
+    synonyms,
 )
 from gnntrain.config.models import model_names
 from gnntrain.config.types import Section, expected
@@ -48,6 +50,11 @@ def problems_of(raw: Mapping[str, Any]) -> dict[str, Problem]:
 def only_problem(raw: Mapping[str, Any]) -> Problem:
     (problem,) = problems_of(raw).values()
     return problem
+
+
+def keys_of(raw: Mapping[str, Any]) -> set[str]:
+    sections = from_dict(raw).to_dict()
+    return {f"{section}.{key}" for section, keys in sections.items() for key in keys}
 
 
 def all_sections() -> list[type[Section]]:
@@ -155,7 +162,8 @@ def test_all_mistakes_come_in_one_message_with_exit_code_2() -> None:
         from_dict(raw)
     lines = caught.value.message.splitlines()
     assert lines[0] == "7 mistakes in the configuration"
-    assert len(lines) == 8
+    assert lines[1].split() == ["given", "expected"]
+    assert len(lines) == 9
     for part in (
         "trainer.epoch=3",
         "did you mean trainer.epochs (now 20)?",
@@ -174,7 +182,7 @@ def test_all_mistakes_come_in_one_message_with_exit_code_2() -> None:
 def test_the_columns_of_the_message_are_aligned() -> None:
     with pytest.raises(ConfigError) as caught:
         from_dict({"trainer": {"lr": 0, "epochs": 0, "weight_decay": -1}})
-    lines = caught.value.message.splitlines()[1:]
+    lines = caught.value.message.splitlines()[2:]
     assert len(lines) == 3
     assert len({re.search(r" (a number|an integer)", line).start() for line in lines}) == 1  # type: ignore[union-attr]  # None fails too
 
@@ -198,13 +206,24 @@ def test_the_columns_of_the_message_are_aligned() -> None:
             "a key of dataset=synthetic|synthetic_reddit|synthetic_products, not of dataset=cora",
         ),
         ({"logger": {"json": {}}}, "did you mean logger.jsonl?"),
+        ({"trainer": {"learning_rate": 1}}, "did you mean trainer.lr (now 0.01)?"),
+        ({"trainer": {"device": "cuda"}}, "did you mean trainer.gpus (now auto)?"),
+        ({"num-neighbors": [3]}, "did you mean sampler.fan_outs (now [10,10])?"),
+        ({"model": {"Hidden_Dim": 3}}, "did you mean model.hidden_channels (now 128)?"),
         ({"zzzzzz": 1}, None),
     ],
 )
 def test_an_unknown_key_names_the_key_that_was_meant(raw: dict[str, Any], hint: str | None) -> None:
     problem = only_problem(raw)
-    assert problem.expected == "unknown key"
+    assert problem.expected == "a key that exists"
     assert problem.hint == hint
+
+
+def test_a_key_of_another_tool_is_translated_to_a_key_that_exists() -> None:
+    existing = {key for name in model_names() for key in keys_of({"model": {"name": name}})}
+    for name, key in synonyms.KEYS.items():
+        assert key in existing
+        assert name not in existing
 
 
 def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:
@@ -304,6 +323,27 @@ def test_edges_and_features_must_be_given() -> None:
     assert sorted(found) == ["dataset.edges", "dataset.features"]
 
 
+@pytest.mark.parametrize("name", ["county", "a/b c", "größe", 2020])
+def test_a_users_own_files_have_any_name(name: object) -> None:
+    dataset = from_dict({"dataset": {"name": name, "edges": "gone"}}, saved=True).dataset
+    assert isinstance(dataset, FilesConfig)
+    assert (dataset.name, dataset.option) == (str(name), "files")
+    assert not dataset.to_undirected
+
+
+@pytest.mark.parametrize("name", ["ogbn-arxiv", "synthetic", "two\nlines", ""])
+def test_a_users_own_files_take_no_name_of_another_data_set(name: str) -> None:
+    with pytest.raises(ValidationError):
+        FilesConfig(name=name)
+    assert problems_of({"dataset": {"name": name, "edges": "a", "features": "b"}})
+
+
+def test_a_name_alone_makes_no_files() -> None:
+    hint = only_problem({"dataset": {"name": "county"}}).hint
+    assert hint is not None
+    assert "dataset=files" in hint
+
+
 def test_a_saved_configuration_needs_neither_files_nor_plug_ins(tmp_path: Path) -> None:
     raw = {
         "dataset": {"name": "files", "edges": str(tmp_path / "gone"), "features": "gone"},
@@ -339,6 +379,17 @@ def test_gpus_and_cpu_ranks_contradict_each_other() -> None:
     problem = only_problem({"trainer": {"gpus": 2}, "distributed": {"num_processes": 4}})
     assert problem.key == "distributed.num_processes"
     from_dict({"trainer": {"gpus": 0}, "distributed": {"num_processes": 4}})
+
+
+@pytest.mark.parametrize("raw", [{"task": {"type": "node_regression"}}, {}])
+def test_class_weights_want_classes(raw: dict[str, Any], tmp_path: Path) -> None:
+    weighted = {"trainer": {"class_weights": "balanced"}}
+    from_dict(weighted)
+    (tmp_path / "x.csv").touch()
+    files = {"name": "files", "edges": str(tmp_path / "x.csv"), "features": str(tmp_path / "x.csv")}
+    kind = "auto" if raw else "regression"
+    problem = only_problem(raw | weighted | {"dataset": files | {"task": kind}})
+    assert problem.key == "trainer.class_weights"
 
 
 def test_warm_up_may_not_outlast_the_training() -> None:

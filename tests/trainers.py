@@ -9,7 +9,6 @@ from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.models import PlainModel
 from gnntrain.training.trainer import Trainer
 
 
@@ -31,7 +30,7 @@ def trainer_of(
     loaders = build_loaders(config, task, model, graph, context)
     return Trainer(
         model,
-        loaders.training_loader(own_features=isinstance(model, PlainModel)),
+        loaders.training_loader(),
         build_evaluator(config, task, model, loaders, graph, context, scratch_dir),
         task=task,
         config=config.trainer,

@@ -45,8 +45,9 @@ def _sweep(arguments: Arguments) -> int:
 COMMAND = Command(
     "[FILE.yaml] [group=option] [group.key=value] ...",
     "train a model (the default: the word may be left out)",
-    "Results go to runs/<name>, or to run.dir. FILE.yaml is a whole configuration to begin with, "
-    "as a run directory's config.yaml or a sweep's best.yaml. With -m, values separated by commas, "
+    "Results go to runs/<name>, or to run.dir. FILE.yaml is a configuration to begin with: a whole "
+    "one, as a run directory's config.yaml or a sweep's best.yaml, or your own, with choices such "
+    "as `dataset: cora` and the keys that change. With -m, values separated by commas, "
     "range(1,4) and glob(*) make a sweep of all combinations, and sweep=optuna a search that "
     "takes interval(1e-4,1e-1) and tag(log,interval(1e-4,1e-1)) too; sweep.jobs=2 trains two "
     "trials at a time. Each has its own folder under runs/multirun/<time>; one that fails does "

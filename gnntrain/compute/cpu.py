@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gnntrain.compute import kernels, reference
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.ops import Edges, Sum
 from gnntrain.compute.workers import parallel_for
 
 Array = npt.NDArray[Any]
@@ -104,10 +104,7 @@ class Reduction:
         )
 
     def put(self, start: int, stop: int, out: Tensor) -> None:
-        """Reduce for the destinations `start … stop − 1`, on this thread, into the rows of `out`.
-
-        `out` is float32, float64 or bfloat16.
-        """
+        """Reduce for the destinations `start … stop − 1` into the rows of `out`, on this thread."""
         is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
         memory = np.empty(self.width, np.float64 if is_double else np.float32)
         kernels.reduce_rows(*self._arguments, start, stop, words_of(out), kind_of(out), memory)
@@ -115,12 +112,9 @@ class Reduction:
             self._table.put(self._own, start, stop, out, column=self.width)
 
 
-def gather(*arguments: Any) -> Tensor:
+def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """See `ops.SCHEMAS`, as for all functions that are named as operators."""
-    *given, start, stop, dtype = arguments
-    table = Table(LazyFeatures(*given))
-    if dtype not in (torch.float32, torch.bfloat16, table.rows.dtype):
-        return reference.gather(*arguments)
+    table = Table(features)
     out = torch.empty(stop - start, table.width, dtype=dtype)
     by_rows(stop - start, 0, lambda a, b: table.put(start, a, b, out[a:b]))
     return out
@@ -135,15 +129,11 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
     return out
 
 
-def aggregate(*arguments: Any) -> Tensor:
-    *given, root, dtype = arguments
-    features, total = LazyFeatures(*given[:6]), Sum(*given[6:])
+def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
     if total.heads > 1:
         if _is_bare(features, total, root, dtype):
             return _sum_by_head(features.rows, total)
-        return reference.aggregate(*arguments)
-    if dtype == torch.float16:  # the kernels read it, but do not write it
-        return aggregate(*given, root, torch.float32).half()
+        return reference.aggregate(features, total, root, dtype)
     reduction = Reduction(Table(features), total, root)
     across = 2 * reduction.width if root == "beside" else reduction.width
     out = torch.empty(reduction.num_dst, across, dtype=dtype)
@@ -201,12 +191,11 @@ def _widened(indptr: Tensor, indices: Tensor, num_columns: int) -> tuple[Tensor,
     return indptr.long(), indices.long()
 
 
-def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
+def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     """By torch's product of two dense matrices at the places of a sparse one."""
-    total = Sum(*arguments)
     weight, indices = total.edge_weight, total.indices
     if weight is None or indices is None or weight.numel() == 0:
-        return reference.edge_products(rows, grad, *arguments)
+        return reference.edge_products(rows, grad, total)
     heads = total.heads
     exact = rows.dtype if rows.dtype == torch.float64 else torch.float32  # all the kernel knows
     scaled = grad if total.scale is None else grad * total.scale.unsqueeze(1)
@@ -231,13 +220,11 @@ def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
     return out.view(weight.shape).to(weight.dtype)
 
 
-def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
-    indptr, indices, max_in_edges, dtype, count = arguments[6:]
-    if dtype == torch.float16:  # see `aggregate`
-        out, ties = aggregate_max(*arguments[:8], max_in_edges, torch.float32, count)
-        return out.half(), ties
-    table = Table(LazyFeatures(*arguments[:6]))
-    out = torch.empty(len(indptr) - 1, table.width, dtype=dtype)
+def aggregate_max(
+    features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
+) -> tuple[Tensor, Tensor]:
+    table, indptr, indices = Table(features), edges.indptr, edges.indices
+    out = torch.empty(edges.num_dst, table.width, dtype=dtype)
     ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32)
     given = table.words, table.kind, table.nodes, indptr.numpy(), indices.numpy()
     number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
@@ -254,9 +241,6 @@ def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
 def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
-    if rows.dtype == torch.float16:  # see `aggregate`
-        wide = grad.float(), rows.float(), out.float()
-        return aggregate_max_backward(*wide, ties, indptr, indices).half()
     grad_rows = torch.empty_like(rows)
     given = words_of(rows), words_of(out), ties.numpy(), words_of(grad), kind_of(rows)
     edges = indptr.numpy(), indices.numpy()
@@ -271,16 +255,20 @@ def aggregate_max_backward(
     return grad_rows
 
 
-def aggregate_linear(*arguments: Any) -> tuple[Tensor, Tensor]:
+def aggregate_linear(
+    features: LazyFeatures,
+    total: Sum,
+    weight: Tensor,
+    bias: Tensor,
+    has_root: bool,
+    dropout: float | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
     """A layer in one pass: each thread takes rows through all of it while its cache has them.
 
     Operation by operation, tensors as long as the block would be written and read several times.
     """
-    weight, bias, has_root, dropout, keep = arguments[-5:]
-    if weight.dtype == torch.float16:  # see `aggregate`
-        return reference.aggregate_linear(*arguments)
-    table, root = Table(LazyFeatures(*arguments[:6])), "beside" if has_root else "none"
-    reduction = Reduction(table, Sum(*arguments[6:-5]), root)
+    reduction = Reduction(Table(features), total, "beside" if has_root else "none")
     num_dst, across = reduction.num_dst, weight.t()
     drop = None if dropout is None else Drop.draw(dropout)
     inputs = weight.new_empty(num_dst if keep else 0, weight.shape[1])
@@ -307,10 +295,6 @@ def aggregate_linear_backward(
     needs_inputs: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """ReLU and dropout are undone by looking at the result: what is positive was kept."""
-    if weight.dtype == torch.float16:
-        return reference.aggregate_linear_backward(
-            grad, weight, inputs, out, dropout, dtype, needs_inputs
-        )
     grad, exact = grad.contiguous(), torch.promote_types(weight.dtype, torch.float32)
     factor = 1.0 if dropout is None else Drop.of(dropout).factor
     count = num_tasks(len(inputs), 0)
@@ -392,15 +376,11 @@ class Drop:
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """The state is the key of the draw, int64."""
-    if x.dtype == torch.float16:  # see `aggregate`
-        return reference.dropout(x, p)
     drop = Drop.draw(p)
     return drop.applied(x), torch.tensor(drop.key)
 
 
 def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
-    if state.dtype == torch.bool:
-        return reference.dropout_backward(grad, state, p)
     return Drop.of(p, int(state)).applied(grad)
 
 

@@ -17,15 +17,13 @@ from gnntrain.compute.launching import (
     launch_by_row,
     num_parts,
 )
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.ops import Edges, Sum
 
 transpose = reference.transpose
 
 
-def gather(*arguments: Any) -> Tensor:
+def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """See `ops.SCHEMAS`, as for all functions that are named as operators."""
-    *given, start, stop, dtype = arguments
-    features = LazyFeatures(*given)
     width, number = features.num_features, stop - start
     out = torch.empty(number, width, dtype=dtype, device=features.device)
     tile = Tile.of(width)
@@ -35,14 +33,13 @@ def gather(*arguments: Any) -> Tensor:
     return out
 
 
-def aggregate(*arguments: Any) -> Tensor:
-    features, total = LazyFeatures(*arguments[:6]), Sum(*arguments[6:-2])
-    root, dtype = arguments[-2:]
+def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
     width = features.num_features // 2 if root == "added" else features.num_features
     across = 2 * width if root == "beside" else width
     out = torch.empty(total.num_dst, across, dtype=dtype, device=total.indptr.device)
     weight, loop, adds_own = total.edge_weight, total.loop, root == "added"
-    pieces = _pieces_of(features, total)
+    num_edges = len(features.rows if total.indices is None else total.indices)
+    pieces = Pieces.of(num_edges, total.max_in_edges)
     args = {
         **_places(features),
         "indptr": total.indptr,
@@ -77,8 +74,7 @@ def aggregate(*arguments: Any) -> Tensor:
     return out
 
 
-def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
-    total = Sum(*arguments)
+def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     assert total.edge_weight is not None
     assert total.indices is not None
     out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
@@ -99,14 +95,14 @@ def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
     return out
 
 
-def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
-    features = LazyFeatures(*arguments[:6])
-    indptr, indices, max_in_edges, dtype, count = arguments[6:]
-    width, num_dst = features.num_features, len(indptr) - 1
-    out = torch.empty(num_dst, width, dtype=dtype, device=indptr.device)
-    ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32, device=indptr.device)
-    pieces = Pieces.of(len(indices), max_in_edges)
-    given = {**_places(features), "indptr": indptr, "indices": indices, "PIECE": pieces.size}
+def aggregate_max(
+    features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
+) -> tuple[Tensor, Tensor]:
+    width, num_dst = features.num_features, edges.num_dst
+    out = torch.empty(num_dst, width, dtype=dtype, device=edges.indptr.device)
+    ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32, device=out.device)
+    pieces = _pieces_of(edges)
+    given = {**_places(features), **_tables(edges), "PIECE": pieces.size}
     partial, partial_ties = pieces.partial(out, width), None
     if partial is not None:
         partial_ties = torch.empty_like(partial, dtype=torch.int32)
@@ -138,15 +134,12 @@ def edge_softmax(
     loop_score: Tensor,
     slope: float,
     dst_offset: int,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,
+    edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(loop_score)
-    alpha = out.new_zeros(len(indices), out.shape[1])
-    pieces, width, num_rows = Pieces.of(len(indices), max_in_edges), out.shape[1], len(out)
-    given: dict[str, Any] = {"rows": score, "target": target}
-    given |= {"indptr": indptr, "indices": indices}
+    alpha = out.new_zeros(len(edges.indices), out.shape[1])
+    pieces, width, num_rows = _pieces_of(edges), out.shape[1], len(out)
+    given: dict[str, Any] = {"rows": score, "target": target, **_tables(edges)}
     given |= {"own": dst_offset, "SLOPE": slope, "PIECE": pieces.size}
     partial, partial_tops = (pieces.partial(out, width) for _ in range(2))
     tops, totals = (torch.empty_like(out) if pieces.size else None for _ in range(2))
@@ -171,22 +164,16 @@ def edge_softmax_backward(
     score: Tensor | None,
     target: Tensor | None,
     slope: float,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,
+    edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    pieces, num_dst, width = (
-        Pieces.of(len(indices), max_in_edges),
-        len(loop_alpha),
-        alpha.shape[1],
-    )
+    pieces, num_dst, width = _pieces_of(edges), edges.num_dst, alpha.shape[1]
     score_grad, out = torch.zeros_like(alpha), torch.empty_like(loop_alpha)
-    given: dict[str, Any] = {"rows": alpha, "grad": grad.contiguous(), "indptr": indptr}
+    given: dict[str, Any] = {"rows": alpha, "grad": grad.contiguous(), "indptr": edges.indptr}
     partial = pieces.partial(out, width)
     if partial is not None:
         args = {**given, "num_rows": num_dst, "PIECE": pieces.size}
         launch_by_row("triton_attention.mean_pieces", partial, width, **args)
-    given |= {"source": score, "target": target, "indices": indices}
+    given |= {"source": score, "target": target, "indices": edges.indices}
     given |= {"means": torch.empty_like(out) if pieces.size else None}
     given |= {"SLOPE": slope, "PIECE": pieces.size}
     loops = {"loop_alpha": loop_alpha, "loop_grad": loop_grad.contiguous(), "partial": partial}
@@ -210,15 +197,12 @@ def pair_scores(
     right: Tensor,
     att: Tensor,
     slope: float,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,
+    edges: Edges,
 ) -> Tensor:
-    out = att.new_zeros(len(indices), len(att))
+    out = att.new_zeros(len(edges.indices), len(att))
     args: dict[str, Any] = {"rows": left, "right": right, "att": att, "SLOPE": slope}
-    args |= {"indptr": indptr, "indices": indices}
-    name, pieces = "triton_pairs.pair_scores", Pieces.of(len(indices), max_in_edges)
-    launch_by_edge(name, out, left.shape[1], len(indptr) - 1, pieces, **args)
+    name, pieces = "triton_pairs.pair_scores", _pieces_of(edges)
+    launch_by_edge(name, out, left.shape[1], edges.num_dst, pieces, **args, **_tables(edges))
     return out
 
 
@@ -228,27 +212,20 @@ def pair_scores_backward(
     right: Tensor,
     att: Tensor,
     slope: float,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,
+    edges: Edges,
     out_indptr: Tensor,
     out_indices: Tensor,
     out_edge_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given: dict[str, Any] = {
-        "att": att,
-        "grad": grad.contiguous(),
-        "SLOPE": slope,
-        "HEADS": len(att),
-    }
+    given: dict[str, Any] = {"att": att, "grad": grad.contiguous()}
+    given |= {"SLOPE": slope, "HEADS": len(att)}
     exact = torch.promote_types(att.dtype, torch.float32)
     values = right.new_empty(right.shape, dtype=exact)
-    by_target = {"indptr": indptr, "indices": indices, "edges": None}
-    pieces = Pieces.of(len(indices), max_in_edges)
-    right_grad = _side_gradient(left, right, values, pieces, **given, **by_target)
-    by_source = {"indptr": out_indptr, "indices": out_indices, "edges": out_edge_ids}
-    pieces = Pieces.of(len(indices))
-    left_grad = _side_gradient(right, left, None, pieces, **given, **by_source)
+    by_target = {**given, **_tables(edges), "edges": None}
+    right_grad = _side_gradient(left, right, values, _pieces_of(edges), **by_target)
+    out_edges = Edges(out_indptr, out_indices)
+    by_source = {**given, **_tables(out_edges), "edges": out_edge_ids}
+    left_grad = _side_gradient(right, left, None, _pieces_of(out_edges), **by_source)
     return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
 
@@ -282,7 +259,10 @@ def _places(features: LazyFeatures) -> dict[str, Any]:
     }
 
 
-def _pieces_of(features: LazyFeatures, total: Sum) -> Pieces:
+def _tables(edges: Edges) -> dict[str, Tensor]:
+    return {"indptr": edges.indptr, "indices": edges.indices}
+
+
+def _pieces_of(edges: Edges) -> Pieces:
     """How the edges of long rows are cut."""
-    edges = features.rows if total.indices is None else total.indices
-    return Pieces.of(len(edges), total.max_in_edges)
+    return Pieces.of(len(edges.indices), edges.max_in_edges)

@@ -12,8 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.compute import ops
-
 
 @dataclass(frozen=True, slots=True)
 class LazyFeatures:
@@ -82,7 +80,8 @@ class LazyFeatures:
         if self.nodes is None and device != self.rows.device:  # pinned: the GPU is to read them
             nodes = torch.arange(start, stop, device=device)
             return self.select(nodes).read(0, stop - start, dtype)
-        out: Tensor = ops.gather(*self.arguments(), start, stop, dtype)
+        # Not by `ops`, which imports this module.
+        out: Tensor = torch.ops.gnntrain.gather.default(*self.arguments(), start, stop, dtype)
         return out
 
     def whole(self, dtype: torch.dtype = torch.float32) -> Tensor:

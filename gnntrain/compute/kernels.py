@@ -104,6 +104,34 @@ def from_float16(bits: np.uint16) -> np.float32:
 
 
 @jit
+def to_float16(number: np.float32) -> np.uint16:
+    """Round to the nearest float16, ties to even; not a number stays not a number."""
+    bits = bits_of(np.float32(number))
+    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    if magnitude >= np.uint32(0x47800000):  # 2^16 and more: infinite, or not a number
+        rounded = np.uint32(0x7E00 if magnitude > np.uint32(0x7F800000) else 0x7C00)
+    elif magnitude < np.uint32(0x38800000):  # under 2^-14: a sum with 0.5 rounds to 2^-24
+        rounded = np.uint32(bits_of(float_of(magnitude) + np.float32(0.5)) - np.uint32(0x3F000000))
+    else:
+        odd = (magnitude >> np.uint32(13)) & np.uint32(1)
+        rounded = np.uint32(magnitude - np.uint32(0x38000000) + np.uint32(0xFFF) + odd)
+        rounded = np.uint32(rounded >> np.uint32(13))
+    return np.uint16(rounded | ((bits >> np.uint32(16)) & np.uint32(0x8000)))
+
+
+@jit
+def widened(bits: np.uint16, kind: int) -> np.float32:
+    """The number that the bits of a 16-bit float of this kind stand for."""
+    return from_bfloat16(bits) if kind == BFLOAT16 else from_float16(bits)
+
+
+@jit
+def narrowed(number: np.float32, kind: int) -> np.uint16:
+    """The bits of a number that is rounded to a 16-bit float of this kind."""
+    return to_bfloat16(number) if kind == BFLOAT16 else to_float16(number)
+
+
+@jit
 def fetch_row(table: Array, row: Any, width: int) -> None:
     """Ask for the first `width` numbers of a row ahead of their use."""
     for byte in range(0, width * table.itemsize, CACHE_LINE):
@@ -152,11 +180,7 @@ def add_4_rows(
 @jit
 def number_of(value: Any, kind: int) -> float:
     """The number that an entry of a table of some kind stands for."""
-    number: Any = value
-    if kind == BFLOAT16:
-        number = from_bfloat16(np.uint16(value))
-    elif kind == FLOAT16:
-        number = from_float16(np.uint16(value))
+    number: Any = value if kind == PLAIN else widened(np.uint16(value), kind)
     return number  # type: ignore[no-any-return]
 
 
@@ -175,13 +199,13 @@ def raise_to_row(row: Array, kind: int, total: Array) -> None:
 
 @jit
 def put_row(total: Array, factor: float, out: Array, kind: int) -> None:
-    """`out = factor * total`, rounded to the kind of `out` (`PLAIN` or `BFLOAT16`)."""
+    """`out = factor * total`, rounded to the kind of `out`."""
     if kind == PLAIN:
         for f in range(len(total)):
             out[f] = factor * total[f]
     else:
         for f in range(len(total)):
-            out[f] = to_bfloat16(np.float32(factor * total[f]))
+            out[f] = narrowed(np.float32(factor * total[f]), kind)
 
 
 @jit
@@ -365,7 +389,7 @@ def spread_maximum(
     """The gradient behind `max_rows` of the sources `start … stop − 1`, over their out-edges.
 
     In-edges that share a maximum share its gradient evenly. `rows`, `tops`, `grad` and `out` are of
-    one `kind` (`PLAIN` or `BFLOAT16`).
+    one `kind`.
     """
     for u in range(start, stop):
         total[:] = 0
@@ -406,18 +430,18 @@ def gather_rows(
         if kind == out_kind:
             for f in range(width):
                 target[f] = row[f]
-        elif kind == BFLOAT16:
-            for f in range(width):
-                target[f] = from_bfloat16(np.uint16(row[f]))
         elif kind == PLAIN:
             for f in range(width):
-                target[f] = to_bfloat16(np.float32(row[f]))
+                target[f] = narrowed(np.float32(row[f]), out_kind)
         elif out_kind == PLAIN:
             for f in range(width):
-                target[f] = from_float16(np.uint16(row[f]))
-        else:
+                target[f] = widened(np.uint16(row[f]), kind)
+        elif out_kind == BFLOAT16:
             for f in range(width):
                 target[f] = to_bfloat16(from_float16(np.uint16(row[f])))
+        else:
+            for f in range(width):
+                target[f] = to_float16(from_bfloat16(np.uint16(row[f])))
 
 
 @jit
@@ -467,8 +491,11 @@ def drop_row(row: Array, kind: int, threshold: int, factor: float, words: UInt64
             is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
             if kind == PLAIN:
                 row[first + w] = row[first + w] * scale if is_kept else zero
-            else:
+            elif kind == BFLOAT16:
                 scaled = to_bfloat16(from_bfloat16(np.uint16(row[first + w])) * np.float32(factor))
+                row[first + w] = scaled if is_kept else zero
+            else:
+                scaled = to_float16(from_float16(np.uint16(row[first + w])) * np.float32(factor))
                 row[first + w] = scaled if is_kept else zero
 
 
@@ -489,6 +516,7 @@ def activate_rows(
     less than `threshold`: neither chunks nor threads matter.
     """
     width, zero = rows.shape[1], rows.dtype.type(0)
+    lowest = np.uint16(0xFF80 if kind == BFLOAT16 else 0xFC00)  # −∞; above it: not a number
     words = np.empty((width + LANES - 1) // LANES, np.uint64)
     for v in range(start, stop):
         row = rows[v]
@@ -497,7 +525,7 @@ def activate_rows(
                 row[f] = zero if row[f] <= zero else row[f]
         elif relu:
             for f in range(width):
-                row[f] = zero if np.uint16(row[f]) >= np.uint16(0x8000) else row[f]
+                row[f] = zero if np.uint16(0x8000) <= np.uint16(row[f]) <= lowest else row[f]
         if threshold > 0:
             stream = mix64(key ^ (np.uint64(v) * GOLDEN))
             for w in range(len(words)):
@@ -523,5 +551,5 @@ def mask_rows(
             for f in range(width):
                 bits = np.uint16(row[f])
                 is_positive = bits != np.uint16(0) and bits < np.uint16(0x8000)
-                value = from_bfloat16(np.uint16(given[f])) * np.float32(factor)
-                target[f] = to_bfloat16(value) if is_positive else zero
+                value = widened(np.uint16(given[f]), kind) * np.float32(factor)
+                target[f] = narrowed(value, kind) if is_positive else zero

@@ -11,35 +11,31 @@ read; where it is returned, it is 0. `Library` rather than `custom_op`, which im
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-# The fields of `LazyFeatures`, of `Sum`, and the two arrays of a block.
-_FEATURES = "Tensor rows, Tensor? nodes, Tensor? slots, Tensor? parts, int part_rows, Tensor[] held"
-_SUM = (
-    "Tensor indptr, Tensor? indices, Tensor? edge_ids, Tensor? edge_weight, Tensor? source_scale, "
-    "Tensor? source_indptr, Tensor? scale, Tensor? loop, int first_loop, int dst_offset, "
-    "int? max_in_edges, bool is_mean, bool skip_own"
-)
-_EDGES = "Tensor indptr, Tensor indices, int? max_in_edges"
+from gnntrain.compute.features import LazyFeatures
 
 SCHEMAS = {
     # Rows `start … stop − 1`.
-    "gather": f"({_FEATURES}, int start, int stop, ScalarType dtype) -> Tensor",
+    "gather": "(LazyFeatures features, int start, int stop, ScalarType dtype) -> Tensor",
     # The out-edges of every source: indptr, indices (destinations), edge ids (in-edges).
     "transpose": "(Tensor indptr, Tensor indices, int num_src) -> (Tensor, Tensor, Tensor)",
     # `Sum`. root "beside": row(dst_offset + v) stands beside out[v], which is twice as wide;
     # "added": the second half of that row is added to out[v] from `first_loop` on, and the first
     # halves are summed; else "none".
-    "aggregate": f"({_FEATURES}, {_SUM}, str root, ScalarType dtype) -> Tensor",
+    "aggregate": "(LazyFeatures features, Sum total, str root, ScalarType dtype) -> Tensor",
     # The gradient of `edge_weight` behind `aggregate`.
-    "edge_products": f"(Tensor rows, Tensor grad, {_SUM}) -> Tensor",
+    "edge_products": "(Tensor rows, Tensor grad, Sum total) -> Tensor",
     # The largest number of each column, 0 without in-edges, and how many in-edges brought it
     # (int32; nothing if not asked for).
-    "aggregate_max": f"({_FEATURES}, {_EDGES}, ScalarType dtype, bool count) -> (Tensor, Tensor)",
+    "aggregate_max": (
+        "(LazyFeatures features, Edges edges, ScalarType dtype, bool count) -> (Tensor, Tensor)"
+    ),
     # Over the out-edges: sources that share a maximum share its gradient evenly.
     "aggregate_max_backward": (
         "(Tensor grad, Tensor rows, Tensor out, Tensor ties, Tensor indptr, Tensor indices)"
@@ -48,8 +44,8 @@ SCHEMAS = {
     # (weight ‖ root weight) · (aggregate ‖ own row) + bias, with a dropout probability followed by
     # ReLU and dropout; and, if `keep`, the inputs of the product.
     "aggregate_linear": (
-        f"({_FEATURES}, {_SUM}, Tensor weight, Tensor bias, bool has_root, float? dropout, "
-        "bool keep) -> (Tensor, Tensor)"
+        "(LazyFeatures features, Sum total, Tensor weight, Tensor bias, bool has_root, "
+        "float? dropout, bool keep) -> (Tensor, Tensor)"
     ),
     # Gradients of the inputs (nothing if not asked for), of weight and bias (in `dtype`).
     "aggregate_linear_backward": (
@@ -61,23 +57,49 @@ SCHEMAS = {
     # leaky_relu(score[u] + target[v], slope), else `score` is by edge.
     "edge_softmax": (
         "(Tensor score, Tensor? target, Tensor loop_score, float slope, int dst_offset, "
-        f"{_EDGES}) -> (Tensor, Tensor)"
+        "Edges edges) -> (Tensor, Tensor)"
     ),
     # Gradients by edge, of score[u] + target[v] where there is a target, and by loop.
     "edge_softmax_backward": (
         "(Tensor grad, Tensor loop_grad, Tensor alpha, Tensor loop_alpha, Tensor? score, "
-        f"Tensor? target, float slope, {_EDGES}) -> (Tensor, Tensor)"
+        "Tensor? target, float slope, Edges edges) -> (Tensor, Tensor)"
     ),
     # att · leaky_relu(left[u] + right[v], slope) for every edge and head.
-    "pair_scores": f"(Tensor left, Tensor right, Tensor att, float slope, {_EDGES}) -> Tensor",
+    "pair_scores": "(Tensor left, Tensor right, Tensor att, float slope, Edges edges) -> Tensor",
     "pair_scores_backward": (
-        f"(Tensor grad, Tensor left, Tensor right, Tensor att, float slope, {_EDGES}, "
+        "(Tensor grad, Tensor left, Tensor right, Tensor att, float slope, Edges edges, "
         "Tensor out_indptr, Tensor out_indices, Tensor out_edge_ids) -> (Tensor, Tensor, Tensor)"
     ),
     # Set numbers to 0 with probability p, scale the others up; and what says which.
     "dropout": "(Tensor x, float p) -> (Tensor, Tensor)",
     "dropout_backward": "(Tensor grad, Tensor state, float p) -> Tensor",
 }
+
+FLOAT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+# Which types of its first tensor an operator takes, whatever registration computes it. A softmax is
+# computed in float32 or finer: `models.attention` converts.
+TYPES = dict.fromkeys(SCHEMAS, FLOAT_TYPES) | {
+    "transpose": frozenset({torch.int32, torch.int64}),
+    "edge_softmax": frozenset({torch.float32, torch.float64}),
+    "edge_softmax_backward": frozenset({torch.float32, torch.float64}),
+}
+
+
+class Edges(NamedTuple):
+    """The in-edges of each destination.
+
+    Attributes:
+        indptr, indices: See `Sum`.
+        max_in_edges: The most edges of a destination, if known.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    max_in_edges: int | None = None
+
+    @property
+    def num_dst(self) -> int:
+        return len(self.indptr) - 1
 
 
 class Sum(NamedTuple):
@@ -127,9 +149,26 @@ class Sum(NamedTuple):
         return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
 
 
+# What a function takes as one argument, and torch's dispatcher field by field.
+_GROUPS: dict[str, tuple[Callable[..., Any], str]] = {
+    "LazyFeatures features": (
+        LazyFeatures,
+        "Tensor rows, Tensor? nodes, Tensor? slots, Tensor? parts, int part_rows, Tensor[] held",
+    ),
+    "Edges edges": (Edges, "Tensor indptr, Tensor indices, int? max_in_edges"),
+    "Sum total": (
+        Sum,
+        "Tensor indptr, Tensor? indices, Tensor? edge_ids, Tensor? edge_weight, "
+        "Tensor? source_scale, Tensor? source_indptr, Tensor? scale, Tensor? loop, "
+        "int first_loop, int dst_offset, int? max_in_edges, bool is_mean, bool skip_own",
+    ),
+}
+
 LIBRARY: Any = torch.library.Library("gnntrain", "DEF")  # type: ignore[no-untyped-call]
 _DRAWS = {"aggregate_linear", "dropout"}  # random numbers: compiled code must not repeat them
 for _name, _schema in SCHEMAS.items():
+    for _group, (_, _fields) in _GROUPS.items():
+        _schema = _schema.replace(_group, _fields)
     _tags = (torch.Tag.nondeterministic_seeded,) if _name in _DRAWS else ()
     LIBRARY.define(_name + _schema, tags=_tags)
 
@@ -138,13 +177,40 @@ def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
     """Take the module's functions as the operators of their names, for a dispatch key."""
     for name in SCHEMAS:
         if hasattr(module, name):
-            library.impl(name, getattr(module, name), key, allow_override=library is not LIBRARY)
+            function = called_flat(name, getattr(module, name))
+            library.impl(name, function, key, allow_override=library is not LIBRARY)
 
 
 def register_shapes(module: ModuleType) -> None:
     """Take the module's functions as what `torch.compile` is told of results."""
     for name in SCHEMAS:
-        torch.library.register_fake(f"gnntrain::{name}", getattr(module, name), lib=LIBRARY)
+        function = called_flat(name, getattr(module, name))
+        torch.library.register_fake(f"gnntrain::{name}", function, lib=LIBRARY)
+
+
+def called_flat(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator's function as the dispatcher calls it: each field of a group is an argument.
+
+    What is returned raises `TypeError` where the first tensor is of a type not in `TYPES`.
+    """
+    parts, stop = [], 0
+    for parameter in SCHEMAS[name].partition(")")[0].strip("(").split(", "):
+        group, fields = _GROUPS.get(parameter, (None, parameter))
+        start, stop = stop, stop + len(fields.split(", "))
+        parts.append((group, start, stop))
+    types = TYPES[name]
+
+    def call(*given: Any) -> Any:
+        if given[0].dtype not in types:
+            raise TypeError(f"gnntrain::{name} does not take {given[0].dtype}")
+        return function(
+            *[
+                given[start] if group is None else group(*given[start:stop])
+                for group, start, stop in parts
+            ]
+        )
+
+    return call
 
 
 def _operator(name: str) -> Any:

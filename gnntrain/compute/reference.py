@@ -16,17 +16,16 @@ from torch import Tensor
 
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.ops import Edges, Sum
 
 # Numbers that a chunk of edges × features may hold (16 MiB of float32): small against the
 # activations, large enough to keep the vector units busy.
 MAX_CHUNK_ELEMENTS = 2**22
 
 
-def gather(*arguments: Any) -> Tensor:
-    """See `ops.SCHEMAS`, as for all functions here."""
-    *features, start, stop, dtype = arguments
-    return rows_of(LazyFeatures(*features), start, stop).to(dtype)
+def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+    """See `ops.SCHEMAS`, as for all functions that are named as operators."""
+    return rows_of(features, start, stop).to(dtype)
 
 
 def rows_of(features: LazyFeatures, start: int, stop: int) -> Tensor:
@@ -61,10 +60,8 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
     return starts, destinations, edge_ids
 
 
-def aggregate(*arguments: Any) -> Tensor:
-    """`Sum`, by chunks of edges."""
-    features, total = LazyFeatures(*arguments[:6]), Sum(*arguments[6:-2])
-    root, dtype = arguments[-2:]
+def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
+    """By chunks of edges."""
     rows = rows_of(features, 0, len(features)).to(_exact(features.rows.dtype, dtype))
     width = rows.shape[1] // 2 if root == "added" else rows.shape[1]
     dst, src = edges_of(total.indptr, total.indices)
@@ -90,9 +87,8 @@ def aggregate(*arguments: Any) -> Tensor:
     return out.to(dtype)
 
 
-def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
+def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     """⟨rows[src], grad[dst]⟩ by head, times all factors but the weight itself."""
-    total = Sum(*arguments)
     assert total.edge_weight is not None
     out = torch.zeros_like(total.edge_weight)
     dst, src = edges_of(total.indptr, total.indices)
@@ -107,13 +103,14 @@ def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:
     return out
 
 
-def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
+def aggregate_max(
+    features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
+) -> tuple[Tensor, Tensor]:
     """Not a number is the largest."""
-    features = LazyFeatures(*arguments[:6])
-    indptr, indices, _, dtype, count = arguments[6:]
+    indptr, indices, _ = edges
     rows = rows_of(features, 0, len(features)).to(_exact(features.rows.dtype, dtype))
     dst, src = edges_of(indptr, indices)
-    out = rows.new_full((len(indptr) - 1, rows.shape[1]), -torch.inf)
+    out = rows.new_full((edges.num_dst, rows.shape[1]), -torch.inf)
     for part in edge_chunks(len(dst), rows.shape[1]):
         index = dst[part].unsqueeze(1).expand(-1, rows.shape[1])
         out.scatter_reduce_(0, index, rows[src[part]], "amax")
@@ -139,11 +136,18 @@ def aggregate_max_backward(
     return total.to(rows.dtype)
 
 
-def aggregate_linear(*arguments: Any) -> tuple[Tensor, Tensor]:
+def aggregate_linear(
+    features: LazyFeatures,
+    total: Sum,
+    weight: Tensor,
+    bias: Tensor,
+    has_root: bool,
+    dropout: float | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
     """One aggregate in the type of the weight, and one product."""
-    weight, bias, has_root, dropout, keep = arguments[-5:]
     root = "beside" if has_root else "none"
-    inputs = ops.aggregate(*arguments[:-5], root, weight.dtype)
+    inputs = ops.aggregate(*features.arguments(), *total, root, weight.dtype)
     out = torch.addmm(bias, inputs, weight.t())
     if dropout is not None:
         out = F.dropout(out.relu_(), dropout)
@@ -178,11 +182,10 @@ def edge_softmax(
     loop_score: Tensor,
     slope: float,
     dst_offset: int,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,  # noqa: ARG001
+    edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     """The maximum is subtracted first, so that huge scores stay finite."""
+    indptr, indices, _ = edges
     dst, src = edges_of(indptr, indices)
     is_own = (src == dst + dst_offset).unsqueeze(1)
     if target is None:
@@ -206,11 +209,10 @@ def edge_softmax_backward(
     score: Tensor | None,
     target: Tensor | None,
     slope: float,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,  # noqa: ARG001
+    edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     """alpha · (grad − the mean of grad, weighted by alpha)."""
+    indptr, indices, _ = edges
     dst, src = edges_of(indptr, indices)
     alpha = alpha[: len(dst)]
     weighted, loop_weighted = alpha * grad[: len(dst)], loop_alpha * loop_grad
@@ -227,17 +229,15 @@ def pair_scores(
     right: Tensor,
     att: Tensor,
     slope: float,
-    indptr: Tensor,
-    indices: Tensor,
-    max_in_edges: int | None,  # noqa: ARG001
+    edges: Edges,
 ) -> Tensor:
     """By chunks of edges, in the type of `att`."""
-    dst, src = edges_of(indptr, indices)
+    dst, src = edges_of(edges.indptr, edges.indices)
     score = att.new_empty(len(dst), att.shape[0])
     for part in edge_chunks(len(dst), left.shape[1]):
         pair = _pairs(left, right, src[part], dst[part], att)
         score[part] = F.leaky_relu_(pair, slope).mul_(att).sum(-1)
-    return _padded(score, indices)
+    return _padded(score, edges.indices)
 
 
 def pair_scores_backward(
@@ -246,12 +246,11 @@ def pair_scores_backward(
     right: Tensor,
     att: Tensor,
     slope: float,
-    indptr: Tensor,
-    indices: Tensor,
-    *_: Any,
+    edges: Edges,
+    *_: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By chunks of edges, whose pairs are computed anew."""
-    dst, src = edges_of(indptr, indices)
+    dst, src = edges_of(edges.indptr, edges.indices)
     # Sums over many edges: kept in the precision of the parameters.
     exact = torch.promote_types(att.dtype, torch.float32)
     grad_left = torch.zeros_like(left, dtype=exact)

@@ -1,5 +1,8 @@
 """What the operators return, without computing it: for `torch.compile`."""
 
+# ruff: noqa: ARG001
+# Most arguments say nothing of a result's shape.
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,57 +11,61 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.ops import Edges, Sum
 
 
-def gather(*arguments: Any) -> Tensor:
+def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """See `ops.SCHEMAS`, as for all functions here."""
-    *given, start, stop, dtype = arguments
-    features = LazyFeatures(*given)
     return features.rows.new_empty(stop - start, features.num_features, dtype=dtype)
 
 
-def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
+def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor, Tensor]:
     return indices.new_empty(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
 
 
-def aggregate(*arguments: Any) -> Tensor:
-    features, total, root = arguments[0], Sum(*arguments[6:-2]), arguments[-2]
-    width = features.shape[1]
+def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
+    width = features.num_features
     across = {"none": width, "beside": 2 * width, "added": width // 2}[root]
-    size, device = (total.num_dst, across), total.indptr.device
-    out: Tensor = features.new_empty(size, dtype=arguments[-1], device=device)
-    return out
+    return torch.empty(total.num_dst, across, dtype=dtype, device=total.indptr.device)
 
 
-def edge_products(rows: Tensor, grad: Tensor, *arguments: Any) -> Tensor:  # noqa: ARG001
-    weight = Sum(*arguments).edge_weight
-    assert weight is not None
-    return torch.empty_like(weight)
+def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
+    assert total.edge_weight is not None
+    return torch.empty_like(total.edge_weight)
 
 
-def aggregate_max(*arguments: Any) -> tuple[Tensor, Tensor]:
-    rows, indptr, dtype, count = arguments[0], arguments[6], arguments[-2], arguments[-1]
-    out = rows.new_empty(len(indptr) - 1, rows.shape[1], dtype=dtype, device=indptr.device)
+def aggregate_max(
+    features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
+) -> tuple[Tensor, Tensor]:
+    size = edges.num_dst, features.num_features
+    out = torch.empty(size, dtype=dtype, device=edges.indptr.device)
     return out, out.new_empty(out.shape if count else (0, 0), dtype=torch.int32)
 
 
-def aggregate_max_backward(grad: Tensor, rows: Tensor, *_: Any) -> Tensor:  # noqa: ARG001
+def aggregate_max_backward(grad: Tensor, rows: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(rows)
 
 
-def aggregate_linear(*arguments: Any) -> tuple[Tensor, Tensor]:
-    weight, keep, num_dst = arguments[-5], arguments[-1], Sum(*arguments[6:-5]).num_dst
+def aggregate_linear(
+    features: LazyFeatures,
+    total: Sum,
+    weight: Tensor,
+    bias: Tensor,
+    has_root: bool,
+    dropout: float | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    num_dst = total.num_dst
     out = weight.new_empty(num_dst, weight.shape[0])
     return out, weight.new_empty(num_dst if keep else 0, weight.shape[1])
 
 
 def aggregate_linear_backward(
-    grad: Tensor,  # noqa: ARG001
+    grad: Tensor,
     weight: Tensor,
     inputs: Tensor,
-    out: Tensor | None,  # noqa: ARG001
-    dropout: float | None,  # noqa: ARG001
+    out: Tensor | None,
+    dropout: float | None,
     dtype: torch.dtype,
     needs_inputs: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,21 +74,40 @@ def aggregate_linear_backward(
     return grad_inputs, grad_weight, weight.new_empty(len(weight), dtype=dtype)
 
 
-def edge_softmax(*arguments: Any) -> tuple[Tensor, Tensor]:
-    loop_score, indices = arguments[2], arguments[6]
-    return loop_score.new_empty(len(indices), loop_score.shape[1]), torch.empty_like(loop_score)
+def edge_softmax(
+    score: Tensor,
+    target: Tensor | None,
+    loop_score: Tensor,
+    slope: float,
+    dst_offset: int,
+    edges: Edges,
+) -> tuple[Tensor, Tensor]:
+    by_edge = loop_score.new_empty(len(edges.indices), loop_score.shape[1])
+    return by_edge, torch.empty_like(loop_score)
 
 
-def edge_softmax_backward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(arguments[2]), torch.empty_like(arguments[3])
+def edge_softmax_backward(
+    grad: Tensor,
+    loop_grad: Tensor,
+    alpha: Tensor,
+    loop_alpha: Tensor,
+    *_: Any,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(alpha), torch.empty_like(loop_alpha)
 
 
-def pair_scores(left: Tensor, right: Tensor, att: Tensor, *arguments: Any) -> Tensor:  # noqa: ARG001
-    return att.new_empty(len(arguments[2]), len(att))
+def pair_scores(
+    left: Tensor,
+    right: Tensor,
+    att: Tensor,
+    slope: float,
+    edges: Edges,
+) -> Tensor:
+    return att.new_empty(len(edges.indices), len(att))
 
 
 def pair_scores_backward(
-    grad: Tensor,  # noqa: ARG001
+    grad: Tensor,
     left: Tensor,
     right: Tensor,
     att: Tensor,
@@ -90,12 +116,11 @@ def pair_scores_backward(
     return torch.empty_like(left), torch.empty_like(right), torch.empty_like(att)
 
 
-def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    draws_key = x.device.type == "cpu" and x.dtype != torch.float16
-    state = x.new_empty((), dtype=torch.int64) if draws_key else torch.empty_like(x).bool()
-    return out, state
+    is_key = x.device.type == "cpu"
+    return out, x.new_empty((), dtype=torch.int64) if is_key else torch.empty_like(x).bool()
 
 
-def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:  # noqa: ARG001
+def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
     return torch.empty_like(grad, memory_format=torch.contiguous_format)

@@ -10,6 +10,7 @@ from gnntrain.errors import UserError
 
 _LONGEST_VALUE = 60
 _WIDEST = 56
+_HEADINGS = ("given", "expected", "")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class ConfigError(UserError):
 
 def _message(problems: Sequence[Problem]) -> str:
     number = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-    rows = [(problem.assignment, *_remarks(problem)) for problem in problems]
+    rows = [_HEADINGS, *((problem.assignment, *_remarks(problem)) for problem in problems)]
     widths = [
         max((len(row[i]) for row in rows if len(row[i]) <= _WIDEST), default=0) for i in (0, 1)
     ]

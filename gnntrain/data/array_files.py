@@ -134,8 +134,15 @@ class ArrayTable(Table):
         self.path = path
         self._columns = list(columns.values())
         self._num_rows = len(self._columns[0] if matrix is None else matrix)
-        self.matrix = matrix
+        self._matrix = matrix
         self.names = (*columns, *map(str, range(0 if matrix is None else matrix.shape[1])))
+
+    def array(self, numbers: Sequence[int]) -> AnyArray | None:
+        first = len(self._columns)
+        if self._matrix is None or not numbers or min(numbers) < first:
+            return None
+        is_whole = list(numbers) == list(range(first, len(self.names)))
+        return self._matrix if is_whole else self._matrix[:, np.asarray(numbers) - first]
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:  # noqa: ARG002
         for start in range(0, self._num_rows, _BATCH_ROWS):
@@ -150,7 +157,7 @@ class ArrayTable(Table):
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
         for row in rows.tolist():
-            numbers = () if self.matrix is None else self.matrix[row]
+            numbers = () if self._matrix is None else self._matrix[row]
             found.append(
                 (row, [str(field) for field in (*(c[row] for c in self._columns), *numbers)])
             )

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as arrow_csv
 
 from gnntrain.data.graph import AnyArray, Float32Array
 
@@ -20,9 +19,17 @@ TEXT = pa.large_string()  # 64-bit offsets: a column may hold more than 2 GiB of
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _DECIMAL = r"^[+-]?[0-9]+$"
 _HEXADECIMAL = r"^0[xX][0-9a-fA-F]{1,15}$"
+_WHOLE_FLOAT = r"^([+-]?[0-9]+)\.0+$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
-_NULL_WORDS = pa.array(arrow_csv.ConvertOptions().null_values, TEXT)
+
+_TRUTH_WORDS = pa.array(["false", "true"], TEXT)
+
+MISSING_MARKS = (
+    *("", "nan", "na", "n/a", "none", "null", "?", "-nan", "<na>", "#n/a"),
+    *("nat", "#na", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+)
+"""Fields that mean "no value", in lower case."""
 
 
 def from_numpy(array: AnyArray) -> pa.Array:
@@ -38,12 +45,12 @@ def from_numpy(array: AnyArray) -> pa.Array:
     return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), from_pandas=True)
 
 
-def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
+def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
     """A column as int64 if its values are whole numbers, else as texts.
 
     Args:
         column: Of any type that Arrow can write as text. Blank texts are missing, and so is NaN.
-        fractions: Whether a column with fractions stays float64.
+        labels: Whether fractions stay float64 and the `MISSING_MARKS` are missing, too.
 
     Raises:
         pa.ArrowException: The type cannot be written as text (lists, for example).
@@ -53,28 +60,44 @@ def to_plain(column: pa.Array, *, fractions: bool = False) -> pa.Array:
         column = pc.if_else(pc.is_nan(column), None, column)
         if _all(_is_whole(column)):
             return column.cast(pa.int64())
-        return column if fractions else column.cast(TEXT)
+        return column if labels else column.cast(TEXT)
     if pa.types.is_integer(column.type):
         try:
             return column.cast(pa.int64())
         except pa.ArrowInvalid:  # beyond 64 bits
             return column.cast(TEXT)
     texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    return pc.if_else(pc.equal(texts, ""), _NULL, texts)
+    return pc.if_else(is_missing_mark(texts) if labels else pc.equal(texts, ""), _NULL, texts)
 
 
-def from_texts(texts: pa.Array, *, fractions: bool = False) -> pa.Array:
-    """As `to_plain`, but texts that are all numbers (or `NA`, `null`, …) become numbers."""
-    trimmed = pc.utf8_trim_whitespace(texts)
-    words = pc.if_else(pc.is_in(trimmed, _NULL_WORDS), _NULL, trimmed)
+def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> pa.Array:
+    """As `to_plain`, but texts that are all numbers (or `MISSING_MARKS`) become numbers."""
+    words = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
+    words = with_decimal_point(words, decimal)
     for kind in (pa.int64(), pa.float64()) if words.null_count < len(words) else ():
         try:
-            numbers = to_plain(words.cast(kind), fractions=fractions)
+            numbers = to_plain(words.cast(kind), labels=labels)
         except pa.ArrowInvalid:
             continue
         if numbers.type != TEXT:
             return numbers
-    return to_plain(texts)
+    return to_plain(texts, labels=labels)
+
+
+def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
+    """Texts of numbers with a point for their decimal mark; one that has points is no number."""
+    if decimal == ".":
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "_"), decimal, ".")
+
+
+def missing_marks(column: pa.Array) -> dict[str, int]:
+    """How often each of `MISSING_MARKS` stands in a column of texts, blanks left out."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return {}
+    texts = pc.utf8_trim_whitespace(column.cast(TEXT))
+    marks = texts.filter(pc.and_(is_missing_mark(texts), pc.not_equal(texts, "")))
+    return {found["values"]: found["counts"] for found in pc.value_counts(marks).to_pylist()}
 
 
 def to_int64(column: pa.Array) -> pa.Array:
@@ -101,6 +124,25 @@ def _all(flags: pa.Array) -> bool:
     return bool(pc.all(flags, min_count=0).as_py())
 
 
+def is_missing_mark(texts: pa.Array) -> pa.Array:
+    """Which texts are null or one of `MISSING_MARKS`, in any case, blanks around them."""
+    folded = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    return pc.or_(pc.is_in(folded, pa.array(MISSING_MARKS, TEXT)), texts.is_null())
+
+
+def to_categories(column: pa.Array) -> pa.DictionaryArray:
+    """A column's values as texts, dictionary-encoded; those that are missing are null.
+
+    A value is written alike whatever file it is from: 1.0 as 1, truth values as True and False.
+    """
+    if pa.types.is_boolean(column.type):
+        texts = pc.if_else(column, pa.scalar("True", TEXT), pa.scalar("False", TEXT))
+    else:
+        texts = pc.utf8_trim_whitespace(column.cast(TEXT))
+    texts = pc.if_else(is_missing_mark(texts), _NULL, texts)
+    return pc.replace_substring_regex(texts, _WHOLE_FLOAT, r"\1").dictionary_encode()
+
+
 def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Texts as floating-point numbers; null where a text is no number."""
     try:
@@ -111,48 +153,73 @@ def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return pc.if_else(is_number, trimmed, _NULL).cast(kind)
 
 
-def to_matrix(columns: Sequence[pa.Array], num_rows: int, width: int | None) -> Float32Array:
-    """Columns of numbers side by side: float32 `[num_rows, num_columns]`, NaN if not a number.
+def to_matrix(
+    columns: Sequence[pa.Array], num_rows: int, widths: Sequence[int | None]
+) -> tuple[Float32Array, list[int]]:
+    """Columns of numbers side by side.
 
     Args:
-        columns: Numbers, or texts, which are read as numbers. A single column of lists holds the
-            matrix's rows.
+        columns: Numbers, texts, which are read as numbers, or lists of numbers of one length.
         num_rows: Length of every column.
-        width: Length of the lists; None: as the first one.
+        widths: Numbers in a row of each column; None: as its first list has.
+
+    Returns:
+        float32 `[num_rows, num_numbers]`, NaN where a number is missing, infinite where a value
+        is too large or no number; and the widths.
     """
-    if len(columns) == 1 and _is_list(columns[0].type):
-        return _matrix_of_lists(columns[0], width)
-    matrix = np.empty((num_rows, len(columns)), np.float32)
-    for place, column in enumerate(columns):
-        matrix[:, place] = _float32(column)
-    return matrix
+    found = [
+        (_length_of_lists(column) if width is None else width) if is_list(column.type) else 1
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    matrix = np.empty((num_rows, sum(found)), np.float32)
+    place = 0
+    for column, width in zip(columns, found, strict=True):
+        if is_list(column.type):
+            _fill_with_lists(matrix[:, place : place + width], column)
+        else:
+            matrix[:, place] = _float32(column)
+        place += width
+    return matrix, found
 
 
 def _float32(column: pa.Array) -> Float32Array:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        column = _parse(column.cast(TEXT), pa.float32())
+        texts = column.cast(TEXT)
+        numbers = pc.coalesce(_parse(texts, pa.float32()), _truth(texts))
+        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
+        column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float32()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
         return values.astype(np.float32, copy=False)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def _truth(texts: pa.Array) -> pa.Array:
+    """Truth values, as pandas writes them, as 1 and 0; null where a text is none."""
+    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), _TRUTH_WORDS)
+    return place.cast(pa.float32())
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column's values are lists."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
 
-def _matrix_of_lists(column: pa.Array, width: int | None) -> Float32Array:
-    """Lists of another length, and nulls, become rows of NaN."""
+def _length_of_lists(column: pa.Array) -> int:
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
-    if width is None:
-        width = int(next(iter(lengths[lengths >= 0]), 0))
-    matrix = np.full((len(lengths), width), np.nan, np.float32)
-    fits = lengths == width
-    matrix[fits] = _float32(pc.list_flatten(column.filter(fits))).reshape(-1, width)
-    return matrix
+    return int(next(iter(lengths[lengths >= 0]), 0))
+
+
+def _fill_with_lists(matrix: Float32Array, column: pa.Array) -> None:
+    """Null becomes a row of NaN; a list of another length becomes infinite."""
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+    matrix[lengths < 0] = np.nan
+    matrix[lengths >= 0] = np.inf
+    fits = lengths == matrix.shape[1]
+    matrix[fits] = _float32(pc.list_flatten(column.filter(fits))).reshape(-1, matrix.shape[1])
 
 
 def is_repeated(column: pa.Array) -> BoolArray:

@@ -13,6 +13,7 @@ from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, Synthetic
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
@@ -132,12 +133,18 @@ def _first_graph(made: Any) -> Any:
     return made if isinstance(made, Data) else made[0]
 
 
-def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuilder:
+def builder_for(
+    config: DatasetConfig,
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
+) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
 
     Args:
         config: The data set.
         labelled: Whether a user's own files must say what is to be learnt.
+        preprocessing: What makes features of a user's own files; None: it is learnt from them.
 
     Raises:
         UserError: There is no such data set, it has no split of that number, or a file is not
@@ -146,7 +153,7 @@ def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuild
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
     if isinstance(config, FilesConfig):
-        return FilesBuilder(config, labelled=labelled)
+        return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
         raise UserError(f"dataset={config.name}: there is no such data set.")
     published = PUBLISHED.get(config.name)

@@ -18,11 +18,14 @@ from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 
 _ROLES = ("data", "edges", "features", "labels", "split")
-# What is kept of the same files; raised when it grows. 2: the classes' names.
-_READING = 2
+# What is kept of the same files; raised when it grows. 2: the classes' names. 3: the features'
+# names and preprocessing.
+_READING = 3
 _MISSING_HINTS = {
     "edges": "Give a file with one edge a row: source and target.",
     "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
@@ -36,11 +39,20 @@ class FilesBuilder:
     Args:
         config: The files and how they are read.
         labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+        preprocessing: What makes the features of the model that predicts; None: it is learnt from
+            the files.
     """
 
-    def __init__(self, config: FilesConfig, *, labelled: bool = True) -> None:
+    def __init__(
+        self,
+        config: FilesConfig,
+        *,
+        labelled: bool = True,
+        preprocessing: Preprocessing | None = None,
+    ) -> None:
         self.config = config
         self._labelled = labelled
+        self._preprocessing = preprocessing
         self._paths = {
             role: Path(given).absolute()
             for role in _ROLES
@@ -78,10 +90,16 @@ class FilesBuilder:
             role: _stamp(role, path) for role, path in self._paths.items() if role in roles
         }
         options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *_ROLES})
-        identity: dict[str, JSON] = {"dataset": "files", "files": files, "options": options}
+        identity: dict[str, JSON] = {
+            "dataset": self.config.name,
+            "files": files,
+            "options": options,
+        }
         identity["reading"] = _READING
         if not self._labelled:
             identity["unread"] = [role for role in ("labels", "split") if role in self._paths]
+        if self._preprocessing is not None:
+            identity["preprocessing"] = digest_of(self._preprocessing.model_dump(mode="json"))
         return identity
 
     def build(self) -> GraphData:
@@ -94,9 +112,14 @@ class FilesBuilder:
         from gnntrain.data.whole_files import read_whole_graph
 
         whole = self._paths.get("data")
-        if whole is None:
-            return read_graph(self.config, self._paths, labelled=self._labelled)
-        return read_whole_graph(whole, self.config, labelled=self._labelled)
+        if whole is not None:
+            return read_whole_graph(whole, self.config, labelled=self._labelled)
+        return read_graph(
+            self.config,
+            self._paths,
+            labelled=self._labelled,
+            preprocessing=self._preprocessing,
+        )
 
 
 def _stamp(role: str, path: Path) -> dict[str, JSON]:

@@ -20,11 +20,12 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, BoolArray, to_matrix, to_plain
+from gnntrain.data.columns import TEXT, BoolArray, missing_marks, to_matrix, to_plain
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import UserError
 
-Role = Literal["id", "label", "split", "source", "target"]
+Role = Literal["id", "source", "target", "label", "split", "train", "val", "test"]
+_LABEL_ROLES: tuple[Role, ...] = ("label", "split", "train", "val", "test")
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_COLUMNS = 100_000
@@ -38,18 +39,21 @@ class Columns:
 
     Attributes:
         table: The table.
-        places: The columns of ids, labels and split names: their places in the table by role.
+        places: The columns of ids, labels, split names and masks: their places in the table by
+            role.
         numbers: Places of the columns of numbers.
+        others: Places of columns that are kept as they are written.
     """
 
     table: Table
     places: Mapping[Role, int]
     numbers: Sequence[int]
+    others: Sequence[int] = ()
 
     @property
     def names_of_numbers(self) -> dict[int, str]:
         """Names of the columns of numbers by their places."""
-        return {place: self.table.names[place] for place in self.numbers}
+        return {place: self.table.shown(place) for place in self.numbers}
 
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
         """Read the columns in batches of `num_rows` rows or more, but for the last one.
@@ -67,21 +71,23 @@ class Columns:
             yield _concatenate(group)
 
     def read(self) -> Rows:
-        """Read the columns as a whole, ids, labels and split names as `to_plain` makes them.
+        """Read the columns as a whole, those with a role as `to_plain` makes them.
 
         Raises:
             UserError: The file cannot be read.
         """
         table = self.table
-        to_read = self if table.matrix is None else replace(self, numbers=())
+        array = table.array(self.numbers)
+        to_read = self if array is None else replace(self, numbers=())
         whole = _concatenate(list(table.batches(to_read)))
         with readable(table.path):
             plain = {
-                role: table.to_plain(column, fractions=role == "label")
+                role: table.to_plain(column, labels=role in _LABEL_ROLES)
                 for role, column in whole.columns.items()
             }
-        matrix = whole.matrix if table.matrix is None else table.matrix
-        return replace(whole, source=self, columns=plain, matrix=matrix)
+            marks = missing_marks(whole.columns["label"]) if "label" in plain else {}
+        matrix = whole.matrix if array is None else array
+        return replace(whole, source=self, columns=plain, matrix=matrix, missing_marks=marks)
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,16 @@ class Rows:
 
     Attributes:
         source: What was read.
-        columns: Ids, labels and split names by role; null if missing.
-        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing or not a number.
-            (Arrays have their own type.)
+        columns: Columns by role; null if missing.
+        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing, infinite if not a
+            number. (Arrays have their own type.)
         rows: int64 `[num_rows]`: each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
+        others: Other columns by their places.
+        widths: Columns of the matrix for each column of numbers, more than one for lists; empty:
+            one each.
+        missing_marks: Words that stand for a missing label, and how many times.
     """
 
     source: Columns
@@ -104,6 +114,9 @@ class Rows:
     rows: Int64Array
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    others: Mapping[int, pa.Array] = field(default_factory=dict)
+    widths: Sequence[int] = ()
+    missing_marks: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -124,12 +137,17 @@ class Rows:
         if not mask.any():
             return self
         bad.add(self.source.table, self.rows[mask], reason, hint)
+        return self.keep(~mask)
+
+    def keep(self, mask: BoolArray) -> Rows:
+        """The rows inside `mask`."""
         return replace(
             self,
-            columns={role: column.filter(~mask) for role, column in self.columns.items()},
-            matrix=self.matrix[~mask],
-            rows=self.rows[~mask],
-            nodes=self.nodes[~mask] if len(self.nodes) else self.nodes,
+            columns={role: column.filter(mask) for role, column in self.columns.items()},
+            matrix=self.matrix[mask],
+            rows=self.rows[mask],
+            nodes=self.nodes[mask] if len(self.nodes) else self.nodes,
+            others={place: column.filter(mask) for place, column in self.others.items()},
         )
 
     def drop_by_field(
@@ -147,10 +165,13 @@ class Rows:
 def _concatenate(group: Sequence[Rows]) -> Rows:
     if len(group) == 1:
         return group[0]
-    roles = group[0].columns
+    roles, others = group[0].columns, group[0].others
     return replace(
         group[-1],
         columns={role: pa.concat_arrays([some.columns[role] for some in group]) for role in roles},
+        others={
+            place: pa.concat_arrays([some.others[place] for some in group]) for place in others
+        },
         matrix=np.concatenate([some.matrix for some in group]),
         rows=np.concatenate([some.rows for some in group]),
     )
@@ -167,13 +188,17 @@ class Table(ABC):
         path: The file.
         names: Names of the columns.
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
-        matrix: All columns of numbers, if the file has them as one array that need not be read.
+        decimal: Decimal mark of the numbers.
     """
 
     path: Path
     names: tuple[str, ...]
     unit: Literal["line", "row"] = "row"
-    matrix: AnyArray | None = None
+    decimal: str = "."
+
+    def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
+        """Columns of numbers as an array that need not be read, if the file has them so."""
+        return None
 
     def batches(self, columns: Columns) -> Iterator[Rows]:
         """Read some of the columns from front to back, as they are written: one batch at least.
@@ -181,17 +206,19 @@ class Table(ABC):
         Raises:
             UserError: The file cannot be read.
         """
-        width = None
+        widths: Sequence[int] | None = None
         with readable(self.path):
             for found, rows, end in self.read_columns(columns):
-                matrix = to_matrix([found[place] for place in columns.numbers], len(rows), width)
-                width = matrix.shape[1]
+                numbers = [found[place] for place in columns.numbers]
+                matrix, widths = to_matrix(numbers, len(rows), widths or [None] * len(numbers))
                 by_role = {role: found[place] for role, place in columns.places.items()}
-                yield Rows(columns, by_role, matrix, rows, end)
-        if width is None:
+                others = {place: found[place] for place in columns.others}
+                yield Rows(columns, by_role, matrix, rows, end, others=others, widths=widths)
+        if widths is None:
             by_role = dict.fromkeys(columns.places, pa.array([], TEXT))
+            others = dict.fromkeys(columns.others, pa.array([], TEXT))
             matrix = np.empty((0, len(columns.numbers)), np.float32)
-            yield Rows(columns, by_role, matrix, np.arange(0), 0)
+            yield Rows(columns, by_role, matrix, np.arange(0), 0, others=others)
 
     @abstractmethod
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
@@ -201,9 +228,13 @@ class Table(ABC):
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         """Number and all fields of some rows, given in ascending order, for messages; slow."""
 
-    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
-        """A whole column as int64, text or, with `fractions`, float64 (see `columns.to_plain`)."""
-        return to_plain(column, fractions=fractions)
+    def shown(self, place: int) -> str:
+        """A column's name, or its number where the name is empty."""
+        return self.names[place] or str(place)
+
+    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
+        """A whole column as int64, text or, of `labels`, float64 (see `columns.to_plain`)."""
+        return to_plain(column, labels=labels)
 
 
 class ParquetTable(Table):
@@ -225,7 +256,7 @@ class ParquetTable(Table):
         self._num_rows = metadata.num_rows
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers)))
+        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers, *columns.others)))
         # Equal values are written once: a small file may hold any number of rows.
         refuse_beyond_memory(self.path, 4 * self._num_rows * len(places))
         start = 0

@@ -9,12 +9,19 @@ then the first line holds column names if
 3. the second line has a number where the first has none.
 
 So a list of text ids without a known name at its top has no header; `header=true` says otherwise.
+
+**In which encoding is it?** With `encoding="auto"`, a byte order mark or the zero bytes of ASCII
+tell UTF-16 and UTF-32; else it is UTF-8 or, where it has bytes that are not UTF-8 and no character
+beyond ASCII that is, Latin-1 in Windows' variant, with a warning.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import logging
+import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
@@ -26,10 +33,12 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, from_texts
+from gnntrain.data.columns import MISSING_MARKS, TEXT, from_texts, with_decimal_point
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.tables import MAX_COLUMNS, ColumnBatch, Columns, Table, readable
 from gnntrain.errors import UserError
+
+_logger = logging.getLogger("gnntrain")
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
@@ -37,6 +46,16 @@ _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 _BLOCK_BYTES = 1 << 24
 _MAX_LINE_BYTES = 1 << 23
 _BYTE_ORDER_MARK = "\ufeff"
+_CODECS_OF_MARKS = (  # UTF-32's mark begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+# Arrow compares case; what is written in another case is read as text first, and slower.
+_NULL_VALUES = [
+    word for mark in MISSING_MARKS for word in (mark, mark.upper(), mark.capitalize())
+] + ["NaN"]
 
 
 def table_suffix(path: Path) -> str:
@@ -53,9 +72,11 @@ class TextTable(Table):
         header: Whether it starts with column names.
         known_names: Names that mark a first line as a header, in lower case.
         bad: Takes the rows that have a wrong number of fields.
+        decimal: Decimal mark of the numbers.
+        encoding: A codec of Python's, or "auto".
 
     Raises:
-        UserError: It cannot be read or is empty.
+        UserError: It cannot be read or is empty, or there is no such encoding.
     """
 
     unit = "line"
@@ -66,18 +87,26 @@ class TextTable(Table):
         header: Literal["auto"] | bool,
         known_names: Collection[str],
         bad: BadRows,
+        *,
+        decimal: str = ".",
+        encoding: str = "auto",
     ) -> None:
         self.path = path
+        self.decimal = decimal
         self._bad = bad
         self._block_ends: list[int] = []
+        self._num_inspected = 0
+        self._has_utf8, self._not_utf8 = False, None
+        self._may_be_latin = encoding == "auto"
         # A field within quotation marks that never close is long; Arrow has no limit either.
         csv.field_size_limit(sys.maxsize)
         with readable(path):
+            self._codec = _seen_codec(path) if encoding == "auto" else _checked_codec(encoding)
             self._inspect(header, known_names)
 
     def _inspect(self, header: Literal["auto"] | bool, known_names: Collection[str]) -> None:
         """Find the delimiter, the names of the columns and where the rows begin."""
-        with _open_text(self.path) as file:
+        with io.TextIOWrapper(self._open(), "utf-8", "surrogateescape", newline="") as file:
             line = file.readline(_MAX_LINE_BYTES)
             mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
             line = line.removeprefix(mark)
@@ -89,13 +118,15 @@ class TextTable(Table):
         if not line:
             raise ValueError("it is empty")
         self._first_line = 1 + len(comments)
-        self._decoded(_to_bytes(line), self._first_line)
-        self._delimiter = _delimiter(self.path, line)
-        names, second_row = (self._split(text) for text in (line, second))
+        self._delimiter = _delimiter(self.path, line, self.decimal)
+        names = self._split(self._decoded(_to_bytes(line), self._first_line))
+        second_row = self._split(second)
         if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
             raise ValueError(f"its first line has more than {MAX_COLUMNS:,} columns or is endless")
         names = [name.strip() for name in names]
-        has_header = _is_header(names, second_row, known_names) if header == "auto" else header
+        has_header = header
+        if header == "auto":
+            has_header = _is_header(names, second_row, known_names, self.decimal)
         self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
         self._first_line += has_header
         skipped = [mark, *comments, line if has_header else ""]
@@ -104,25 +135,46 @@ class TextTable(Table):
     def _split(self, line: str) -> list[str]:
         return next(csv.reader([line], delimiter=self._delimiter), [])
 
+    def _open(self) -> io.BufferedReader:
+        """The file, unpacked and turned into UTF-8 on the way; Latin-1 is seen later."""
+        stream = pa.input_stream(str(self.path), compression="detect")
+        if self._codec is not None:
+            stream = pa.transcoding_input_stream(stream, self._codec, "utf-8")
+        return io.BufferedReader(stream)
+
     def _decoded(self, raw: bytes, first_line: int) -> str:
         """Text of some lines.
 
         Raises:
-            UserError: They are not UTF-8.
+            UserError: They are not UTF-8, nor can the file be Latin-1.
         """
         try:
-            return raw.decode()
+            text = raw.decode()
+            self._has_utf8 |= not text.isascii()
         except UnicodeDecodeError as error:
-            *lines, start = raw[: error.start].split(b"\n")
-            raise UserError(
-                f"{self.path} line {first_line + len(lines)} is not UTF-8: "
-                f"byte 0x{raw[error.start]:02x} at position {len(start)}.",
-                "Save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`.",
-            ) from error
+            text = raw.decode("cp1252", "replace")
+            self._has_utf8 |= not raw.decode(errors="ignore").isascii() or "\ufffd" in text
+            self._note_latin(raw, error, first_line)
+        if self._not_utf8 is not None and (self._has_utf8 or not self._may_be_latin):
+            raise self._not_utf8
+        return text
+
+    def _note_latin(self, raw: bytes, error: UnicodeDecodeError, first_line: int) -> None:
+        if self._not_utf8 is not None:
+            return
+        *lines, start = raw[: error.start].split(b"\n")
+        found = (
+            f"{self.path} line {first_line + len(lines)} is not UTF-8: "
+            f"byte 0x{raw[error.start]:02x} at position {len(start)}."
+        )
+        hint = "Save the file as UTF-8, or name its encoding, for example dataset.encoding=latin1."
+        self._not_utf8 = UserError(found, hint)
+        if self._may_be_latin and not self._has_utf8:
+            _logger.warning("%s It is read as Latin-1; dataset.encoding names another.", found)
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """The file behind the header, in blocks of whole rows, with each block's first line."""
-        with _open(self.path) as file:
+        with self._open() as file:
             file.read(self._num_bytes_skipped)
             number, left = self._first_line, b""
             while read := file.read(_BLOCK_BYTES - len(left)):
@@ -144,19 +196,25 @@ class TextTable(Table):
         start = 0
         for line, block in self._blocks():
             text = self._decoded(block, line)
-            table, wrong = self._parse(block, columns)
+            is_latin = self._not_utf8 is not None
+            table, wrong = self._parse(text.encode() if is_latin else block, columns)
             end = start + table.num_rows + len(wrong)
             if text.count('"') % 2 and end - 1 - start not in wrong and self._is_open(text):
                 table, wrong = table[:-1], np.append(wrong, end - 1 - start)
             self._block_ends.append(end)
-            self._bad.add(self, start + wrong, self._wrong_fields)
+            if end > self._num_inspected:  # else it was told when the file was read before
+                self._bad.add(self, start + wrong, self._wrong_fields)
+                self._num_inspected = end
             found = {int(name): table[name].combine_chunks() for name in table.column_names}
+            for place in columns.numbers:
+                if found[place].type == TEXT:
+                    found[place] = with_decimal_point(found[place], self.decimal)
             yield found, np.delete(np.arange(start, end), wrong), end
             start = end
 
     def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
         """The columns and, left out of them, the rows of a wrong number of fields."""
-        texts = dict.fromkeys(columns.places.values(), TEXT)
+        texts = dict.fromkeys((*columns.places.values(), *columns.others), TEXT)
         try:
             return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float32()) | texts)
         except pa.ArrowInvalid:  # some number is none: find out later which one
@@ -183,6 +241,8 @@ class TextTable(Table):
             arrow_csv.ConvertOptions(
                 include_columns=[str(place) for place in types],
                 column_types={str(place): kind for place, kind in types.items()},
+                null_values=_NULL_VALUES,
+                decimal_point=self.decimal,
                 check_utf8=False,
             ),
         )
@@ -207,8 +267,8 @@ class TextTable(Table):
         why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
         return f"{found} instead of {len(self.names)}{why}"
 
-    def to_plain(self, column: pa.Array, *, fractions: bool) -> pa.Array:
-        return from_texts(column, fractions=fractions)
+    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
+        return from_texts(column, labels=labels, decimal=self.decimal)
 
     def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
@@ -236,13 +296,34 @@ class TextTable(Table):
             line = first_line + reader.line_num
 
 
-def _open(path: Path) -> io.BufferedReader:
-    """The file, unpacked on the way."""
-    return io.BufferedReader(pa.input_stream(str(path), compression="detect"))
+def _seen_codec(path: Path) -> str | None:
+    """The codec that a file's first bytes tell; None: UTF-8, or what contains ASCII as it does."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        start = stream.read(4096)
+    for mark, codec in _CODECS_OF_MARKS:
+        if start.startswith(mark):
+            return codec
+    zeros = np.flatnonzero(np.frombuffer(start, np.uint8) == 0)
+    if 4 * len(zeros) < len(start) or len(set(zeros % 2)) != 1:
+        return None
+    return "utf-16-le" if zeros[0] % 2 else "utf-16-be"
 
 
-def _open_text(path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(_open(path), "utf-8", errors="surrogateescape", newline="")
+def _checked_codec(encoding: str) -> str | None:
+    """The codec of a name; None: UTF-8.
+
+    Raises:
+        UserError: There is none of texts.
+    """
+    try:
+        "".encode(encoding)
+        codecs.getincrementaldecoder(encoding)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"dataset.encoding={encoding}: Python knows no such encoding.",
+            "Set it to utf-8, utf-16, latin1, …, or leave dataset.encoding=auto.",
+        ) from error
+    return None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
 
 
 def _to_bytes(text: str) -> bytes:
@@ -268,25 +349,30 @@ def _num_lines(block: bytes) -> int:
     return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
 
 
-def _delimiter(path: Path, line: str) -> str:
+def _delimiter(path: Path, line: str, decimal: str) -> str:
     if table_suffix(path) == ".tsv":
         return "\t"
-    choices = (",", "\t", ";") if table_suffix(path) == ".csv" else (",", "\t", ";", " ")
-    return next((choice for choice in choices if choice in line), ",")
+    choices = [",", "\t", ";", "|"] + ([] if table_suffix(path) == ".csv" else [" "])
+    if decimal == ",":
+        choices.append(choices.pop(0))
+    unquoted = re.sub('"[^"]*"', "", line)
+    return next((choice for choice in choices if choice in unquoted), choices[0])
 
 
-def _is_header(first: Sequence[str], second: Record, known_names: Collection[str]) -> bool:
+def _is_header(
+    first: Sequence[str], second: Record, known_names: Collection[str], decimal: str
+) -> bool:
     if first[0] == "" or any(field.lower() in known_names for field in first):
         return True
-    if any(is_number(field) for field in first):
+    if any(is_number(field, decimal) for field in first):
         return False
-    return any(is_number(field) for field in second)
+    return any(is_number(field, decimal) for field in second)
 
 
-def is_number(field: str) -> bool:
+def is_number(field: str, decimal: str = ".") -> bool:
     """Whether a field reads as a number, `nan` and `inf` included."""
     try:
-        float(field)
+        float(field.replace(decimal, "."))
     except ValueError:
         return False
     return True

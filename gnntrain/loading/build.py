@@ -78,17 +78,14 @@ class LoaderBuilder:
             prefetch=config.prefetch,
         )
 
-    def training_loader(self, *, own_features: bool = False) -> Loader:
+    def training_loader(self) -> Loader:
         """Mini-batches of the training seeds, or the full graph.
-
-        Args:
-            own_features: See `FullGraphLoader`.
 
         Raises:
             UserError: Steps are to be recorded, but edges or features are out of the GPU's reach.
         """
         if self._config.sampler.name == "full":
-            return self._full_graph_loader(own_features)
+            return self._full_graph_loader()
         loader = self.loader(self._plan, self._config.sampler.fan_outs)
         records = self._config.trainer.cuda_graph
         if records and (not self.samples_on_gpu or self.features.waits):
@@ -99,7 +96,7 @@ class LoaderBuilder:
             )
         return loader
 
-    def _full_graph_loader(self, own_features: bool) -> Loader:
+    def _full_graph_loader(self) -> Loader:
         store, device = self._store, self._context.device
         features: FeatureSource = InPlaceFeatures.of(store)
         if device.type == "cuda":
@@ -111,7 +108,6 @@ class LoaderBuilder:
             num_layers=self._config.model.num_layers,
             needs=self._needs,
             device=device,
-            own_features=own_features,
             targets=self._targets,
         )
 

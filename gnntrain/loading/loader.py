@@ -272,10 +272,9 @@ class FullGraphLoader(Loader):
         features: Where feature rows come from.
         plan: Which seeds the rank counts.
         num_layers: Layers of the model.
-        needs: What the model asks for.
+        needs: What the model asks for. One that might write to the features, which are the store's
+            own pages, gets a copy of them in every epoch.
         device: Where the model computes.
-        own_features: Give every epoch a copy of the features, for a model that might write to them:
-            they are the store's own pages.
         targets: By node, see `Task.targets`; None: the store's labels.
     """
 
@@ -288,12 +287,11 @@ class FullGraphLoader(Loader):
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
         device: torch.device | str = "cpu",
-        own_features: bool = False,
         targets: Tensor | None = None,
     ) -> None:
         super().__init__(plan, Phases())
         targets = as_tensor(store.labels) if targets is None else targets
-        self._own_features = own_features
+        self._copies_features = needs.edge_index
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
         rows = features.select()
@@ -318,7 +316,7 @@ class FullGraphLoader(Loader):
         if self._step == 0:
             self._step = 1
             batch = self._batch
-            if self._own_features:
+            if self._copies_features:
                 batch = copy.copy(batch)
                 batch.x = batch.x.clone()
             yield batch

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
 from gnntrain.plugins import MODELS, find_plugin, load_plugin
+from gnntrain.sampling.block import BlockNeeds
 
 
 class PlainModel(nn.Module):
@@ -18,7 +19,13 @@ class PlainModel(nn.Module):
 
     Args:
         module: The model.
+
+    Attributes:
+        needs, uses_graph: As of a `GNN`.
     """
+
+    needs = BlockNeeds(edge_index=True)
+    uses_graph = True
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -28,6 +35,17 @@ class PlainModel(nn.Module):
         """Outputs of all nodes, float `[num_nodes, out_channels]`."""
         rows: Tensor = self.module(x, edge_index)
         return rows
+
+    @property
+    def output_layer(self) -> tuple[str, ...]:
+        """Beginning of the names of the layer that is taken to give the outputs: the last one,
+        such as `convs.1.` or `lin.`."""
+        names = list(self.state_dict())
+        if not names:
+            return ()
+        parts = names[-1].split(".")
+        numbers = [i for i, part in enumerate(parts) if part.isdecimal()]
+        return (".".join(parts[: numbers[-1] + 1 if numbers else 2]) + ".",)
 
 
 def build_plugin(

@@ -34,3 +34,9 @@ class PyGModel:
     imports: list[str] = field(default_factory=list)
     inputs: tuple[str, ...] = ("x", "edge_index")
     residual: bool = False
+
+    @property
+    def own_package(self) -> str | None:
+        """The package that the model is imported from; None where that is PyG."""
+        package = self.module.partition(".")[0]
+        return None if package == "torch_geometric" else package

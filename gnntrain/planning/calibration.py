@@ -18,7 +18,6 @@ from gnntrain.planning.evaluation import PartialEvaluator
 from gnntrain.planning.measured import BatchSize, EvaluationCost, RankMeasure
 from gnntrain.planning.resident import OwnPeak, mapped_from, resident
 from gnntrain.planning.steps import WatchedLoader
-from gnntrain.training.forward import needs_of
 from gnntrain.training.measure import peak_gpu_bytes
 from gnntrain.training.trainer import Trainer
 
@@ -74,7 +73,7 @@ def measure_rank(context: DistributedContext, job: CalibrationJob) -> None:
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
         loaders = build_loaders(config, task, model, graph, context)
-        loader = loaders.training_loader(own_features=isinstance(model, PlainModel))
+        loader = loaders.training_loader()
         watched = WatchedLoader(loader, context)
         whole = build_evaluator(config, task, model, loaders, graph, context, Path(folder))
         evaluator = PartialEvaluator(whole, task, graph, context, peak)
@@ -109,7 +108,7 @@ def measure_rank(context: DistributedContext, job: CalibrationJob) -> None:
 
 def _bytes_read(graph: StoredGraph, model: GNN | PlainModel) -> int:
     """Bytes of the store's arrays that training and evaluation read."""
-    needs = needs_of(model)
+    needs = model.needs
     unread = {"node_ids"}
     unread |= set() if needs.weight else {"edge_weight"}
     unread |= set() if needs.norm else {"gcn_norm"}

@@ -51,7 +51,7 @@ def known_runs(run: str | Path, root: Path) -> str:
     names = sorted(path.name for path in _runs(root))
     if not names:
         return f"There are no runs under {root.absolute()}; give the path of a run directory."
-    near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.7)
     if near:
         return f"Did you mean {' or '.join(near)}?"
     return f"Runs under {root}: {', '.join(names[-5:])}; or give the path of a run directory."

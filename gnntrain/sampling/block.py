@@ -97,12 +97,15 @@ class BlockNeeds:
     Attributes:
         norm, weight, degree: In its blocks beside the edges, see `Block`.
         rows: The features named only (`loading.batch.MiniBatch.rows`): it reads them itself.
+        edge_index: The edges as PyG has them rather than blocks: a plain PyG model, which might
+            also write to the features.
     """
 
     norm: bool = False
     weight: bool = False
     degree: bool = False
     rows: bool = False
+    edge_index: bool = False
 
 
 NO_NEEDS = BlockNeeds()

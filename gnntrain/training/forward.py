@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.models import GNN, PlainModel
-from gnntrain.sampling.block import BlockNeeds
 
 
 class OnBatch(nn.Module):
@@ -27,8 +26,3 @@ class OnBatch(nn.Module):
             rows = batch.rows
             out = self.model(batch.x if rows is None else rows, batch.blocks)
         return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]
-
-
-def needs_of(model: GNN | PlainModel) -> BlockNeeds:
-    """What the model wants of its mini-batches."""
-    return model.needs if isinstance(model, GNN) else BlockNeeds()

@@ -60,8 +60,7 @@ def opened(func: Any, module: ModuleType) -> Callable[..., Any] | None:
     name = func.name().removeprefix("gnntrain::")
     if name == func.name():
         return None
-    found: Callable[..., Any] = getattr(module, name, None) or getattr(reference, name)
-    return found
+    return ops.called_flat(name, getattr(module, name, None) or getattr(reference, name))
 
 
 @contextmanager

@@ -32,15 +32,20 @@ def test_every_16_bit_float_widens_to_the_same_number(kind: int, dtype: torch.dt
     np.testing.assert_array_equal(out, expected)  # not a number equals itself here
 
 
-def test_floats_round_to_bfloat16_as_torch_rounds_them() -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(kernels.FLOAT16, torch.float16), (kernels.BFLOAT16, torch.bfloat16)]
+)
+def test_floats_round_to_16_bits_as_torch_rounds_them(kind: int, dtype: torch.dtype) -> None:
     rng = np.random.default_rng(0)
-    with np.errstate(invalid="ignore"):
-        ties = as_floats(ALL_16_BITS, torch.bfloat16).numpy() * np.float32(1 + 2.0**-8)
-    random = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    table = np.stack([ties, random])
-    out = gathered(table, kernels.PLAIN, np.empty(table.shape, np.uint16), kernels.BFLOAT16)
-    expected = torch.from_numpy(table).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(as_floats(out, torch.bfloat16).numpy(), expected)
+    numbers = as_floats(ALL_16_BITS, dtype).numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        ties = numbers[:-1] / 2 + numbers[1:] / 2
+        near = [np.nextafter(ties, np.float32(end)) for end in (-np.inf, np.inf)]
+    random = rng.integers(0, 1 << 32, len(ties), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    table = np.stack([numbers[:-1], ties, *near, random])
+    out = gathered(table, kernels.PLAIN, np.empty(table.shape, np.uint16), kind)
+    expected = torch.from_numpy(table).to(dtype).float().numpy()
+    np.testing.assert_array_equal(as_floats(out, dtype).numpy(), expected)
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 7])
@@ -112,10 +117,16 @@ def test_what_is_dropped_does_not_depend_on_how_rows_are_cut() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0, 1 << 15])
-def test_bfloat16_rows_are_activated_as_float32_ones_are(threshold: int) -> None:
-    rows = torch.randn(20, 10).bfloat16()
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(kernels.FLOAT16, torch.float16), (kernels.BFLOAT16, torch.bfloat16)]
+)
+def test_16_bit_rows_are_activated_as_float32_ones_are(
+    kind: int, dtype: torch.dtype, threshold: int
+) -> None:
+    rows = torch.randn(20, 10).to(dtype)
+    rows[0, :4] = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf])
     bits = rows.view(torch.uint16).numpy().copy()
     args = True, threshold, 2.0 if threshold else 1.0, np.uint64(5), 0, 20
-    kernels.activate_rows(bits, kernels.BFLOAT16, *args)
+    kernels.activate_rows(bits, kind, *args)
     expected = activated(rows.float().numpy(), relu=True, threshold=threshold)
-    np.testing.assert_array_equal(as_floats(bits, torch.bfloat16).numpy(), expected)
+    np.testing.assert_array_equal(as_floats(bits, dtype).numpy(), expected)

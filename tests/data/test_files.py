@@ -193,6 +193,10 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
     message = message_of(**write(tmp_path), weight_column="wieght")
     assert "dataset.weight_column=wieght" in message
     assert "source, target" in message
+    assert "Did you mean" not in message
+    message = message_of(**write(tmp_path), label_column="lable")
+    assert "dataset.label_column=lable" in message
+    assert "Did you mean label?" in message
 
 
 def test_labels_and_splits_may_be_columns_of_the_features_file(tmp_path: Path) -> None:
@@ -614,10 +618,11 @@ def test_ids_beyond_64_bits_are_texts_and_not_taken_for_others(tmp_path: Path, k
 def test_a_line_that_is_not_utf_8_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for content in (b"id,label\n10,a\n20,\xe9,b\n30,a\n", b"id,label\n10,a\n20,\xe9b\n30,a\n"):
+    for field in (b"\xe9,b", b"\xe9b"):
+        content = b"id,label\n10,\xc3\xa9\n20," + field + b"\n30,a\n"
         message = message_of(**write(tmp_path, labels=content))
         assert "labels.csv line 3 is not UTF-8: byte 0xe9" in message
-        assert "iconv" in message
+        assert "dataset.encoding" in message
     assert capfd.readouterr().err == ""  # Arrow prints a traceback where a handler cannot be called
 
 

@@ -19,12 +19,12 @@ Row = tuple[int, str, str]
 """First line, id and number of a row."""
 
 
-def rows_of(path: Path, block_bytes: int) -> tuple[list[Row], str]:
+def rows_of(path: Path, block_bytes: int, encoding: str = "auto") -> tuple[list[Row], str]:
     """The rows of two fields, and what is told of the others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_table, "_BLOCK_BYTES", block_bytes)
         bad = BadRows("error")
-        table = TextTable(path, True, (), bad)
+        table = TextTable(path, True, (), bad, encoding=encoding)
         rows = Columns(table, {"id": 0}, (1,)).read()
         fields = table.records(rows.rows) if len(rows) else []
         numbers = [str(number) for number in rows.matrix[:, 0]]
@@ -76,8 +76,8 @@ def test_rows_and_their_lines_do_not_depend_on_where_blocks_end(
         if len(row) == 1:
             wrong.append(line)
         elif len(row) == 2 and line > 1:
-            number = row[1] if row[1].lstrip("-").isdigit() else "nan"
-            expected.append((line, row[0], number if number == "nan" else str(np.float32(number))))
+            number = row[1] if row[1].lstrip("-").isdigit() else "inf"
+            expected.append((line, row[0], str(np.float32(number))))
     path = tmp_path_factory.mktemp("text") / "rows.csv"
     path.write_bytes(file.getvalue().encode())
     found, told = rows_of(path, block_bytes)
@@ -141,7 +141,93 @@ def test_bytes_that_are_not_utf_8_are_found_in_the_header_and_in_columns_not_rea
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "rows.csv"
-    for content, line in ((b"id,n\xe9\na,1\n", 1), (b"id,number,note\na,1,\nb,2,\xe9\n", 3)):
+    for content, line in (
+        (b"id,n\xe9\xc3\xa9\na,1\n", 1),
+        (b"id,number,note\na,1,\xc3\xa9\nb,2,\xe9\n", 3),
+        (b"id,number,note\na,1,\nb,2,\x81\n", 3),  # no character of Windows' Latin-1
+    ):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=f"line {line} is not UTF-8: byte 0xe9"):
+        with pytest.raises(UserError, match=f"line {line} is not UTF-8: byte 0x"):
             rows_of(path, 1 << 24)
+
+
+@pytest.mark.parametrize("block_bytes", [150, 1 << 24])
+def test_latin_1_is_seen_where_nothing_is_utf_8_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, block_bytes: int
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(("id,größe\n" + "a,1\n" * 100 + "é€,2\n" * 100).encode("cp1252"))
+    found, told = rows_of(path, block_bytes)
+    assert [row[1] for row in found] == ["a"] * 100 + ["é€"] * 100
+    assert told == ""
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "line 1 is not UTF-8: byte 0xf6" in caplog.text
+    path.write_bytes(b"id,number\n" + b"a\xe9,1\n" * 100 + "é,2\n".encode())
+    with pytest.raises(UserError, match="line 2 is not UTF-8"):
+        rows_of(path, block_bytes)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("utf-16", "auto"),
+        ("utf-16-le", "auto"),
+        ("utf-16-be", "auto"),
+        ("utf-32", "auto"),
+        ("utf-8-sig", "auto"),
+        ("utf-8-sig", "utf-8"),
+        ("cp1250", "cp1250"),
+        ("utf-16-le", "utf-16-le"),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [150, 1 << 24])
+def test_other_encodings_are_seen_or_said(
+    tmp_path: Path, written: str, said: str, block_bytes: int
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(("id,number\r\n" + "é,1\r\n" * 100).encode(written))
+    found, told = rows_of(path, block_bytes, encoding=said)
+    assert found == [(line, "é", "1.0") for line in range(2, 102)]
+    assert told == ""
+
+
+@pytest.mark.parametrize("encoding", ["nope", "rot13", "a\0b"])
+def test_an_unknown_encoding_is_refused(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"id,number\na,1\n")
+    with pytest.raises(UserError, match=r"dataset\.encoding="):
+        rows_of(path, 1 << 24, encoding=encoding)
+
+
+def test_bytes_that_do_not_fit_the_encoding_that_is_said_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"id,number\na\xe9,1\n")
+    for encoding in ("utf-8", "ascii"):
+        with pytest.raises(UserError, match=r"rows\.csv"):
+            rows_of(path, 1 << 24, encoding=encoding)
+
+
+@pytest.mark.parametrize("header", ["id;number\n", ""])
+def test_numbers_may_have_a_decimal_comma(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "rows.csv"
+    lines = ["0,5;1,25", "0,75;-2", "1,5;x", "2,5;1.5"]
+    path.write_text(header + "\n".join(lines))
+    table = TextTable(path, "auto", ("id",), BadRows("error"), decimal=",")
+    assert table.names == (("id", "number") if header else ("0", "1"))
+    matrix = Columns(table, {}, (0, 1)).read().matrix
+    np.testing.assert_array_equal(
+        matrix, np.array([[0.5, 1.25], [0.75, -2], [1.5, np.inf], [2.5, np.inf]], np.float32)
+    )
+    labels = Columns(table, {"label": 0}, ()).read().columns["label"]
+    assert labels.to_pylist() == [0.5, 0.75, 1.5, 2.5]
+
+
+def test_rows_that_are_read_twice_are_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,number\na\nb,2\n")
+    bad = BadRows("error")
+    columns = Columns(TextTable(path, True, (), bad), {"id": 0}, (1,))
+    assert columns.read().columns["id"].to_pylist() == ["b"]
+    assert columns.read().columns["id"].to_pylist() == ["b"]
+    with pytest.raises(UserError, match="1 bad row "):
+        bad.report()

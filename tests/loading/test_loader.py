@@ -208,6 +208,21 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Sto
     np.testing.assert_array_equal(batches[0].y, store.labels[batches[0].seed_rows])
 
 
+def test_a_model_that_might_write_to_the_features_gets_its_own(store: StoredGraph) -> None:
+    full = FullGraphLoader(
+        store,
+        InPlaceFeatures.of(store),
+        SeedPlan(store.split("train"), 1, 0, 1),
+        num_layers=2,
+        needs=BlockNeeds(edge_index=True),
+    )
+    for epoch in (1, 2):
+        full.set_epoch(epoch)
+        (batch,) = full
+        np.testing.assert_array_equal(batch.x, store.features)
+        batch.x.zero_()
+
+
 class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Notes the operators that compute, other than views and numbers read by the host."""
 

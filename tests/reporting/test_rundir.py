@@ -64,6 +64,14 @@ def test_a_run_without_a_name_is_called_after_dataset_model_and_time(tmp_path: P
     assert path.name.startswith("cora-sage-20")
 
 
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", "-x", "n\nl", "x" * 300])
+def test_a_name_of_a_data_set_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    run = create(default_name=f"{name}-sage")
+    assert run.path.parent == tmp_path / "runs"
+    assert run.name[0] not in ".-"
+    assert len(run.name) < 130
+
+
 def test_runs_that_start_at_once_get_a_directory_each() -> None:
     paths: list[Path] = []
     threads = [threading.Thread(target=lambda: paths.append(create().path)) for _ in range(8)]
@@ -209,6 +217,15 @@ def test_an_unknown_run_is_answered_with_the_nearest_names() -> None:
     with pytest.raises(UserError, match="no run 'cora-sgae-1'") as caught:
         RunDirectory.open("cora-sgae-1")
     assert caught.value.hint == "Did you mean cora-sage-1?"
+
+
+def test_a_run_of_another_name_altogether_is_no_guess() -> None:
+    create(name="income")
+    with pytest.raises(UserError, match="no run 'nope'") as caught:
+        RunDirectory.open("nope")
+    assert caught.value.hint is not None
+    assert "Did you mean" not in caught.value.hint
+    assert "income" in caught.value.hint
 
 
 def test_a_directory_without_a_config_is_not_a_run(tmp_path: Path) -> None:

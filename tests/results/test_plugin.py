@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -54,6 +55,10 @@ def test_it_predicts_and_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     done = export(tmp_path / "run")
     assert done.made_with == "their_package.make"
+    for name in ("model.py", "README.md"):
+        text = (done.path / name).read_text()
+        assert "their_package" in text
+        assert not re.search("PyG alone|torch_geometric only", text)
     monkeypatch.syspath_prepend(done.path)
     monkeypatch.delitem(sys.modules, "model", raising=False)
     exported = __import__("model").load()

@@ -16,7 +16,6 @@ from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, SAGE
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.compiling import compiled
-from gnntrain.training.forward import needs_of
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -36,7 +35,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
     for is_compiled in (False, True):
         torch.manual_seed(0)
         model = kind(store.num_features, store.num_outputs, hidden_channels=8, dropout=0.2)
-        needs = needs_of(model)
+        needs = model.needs
         assert needs.rows == (kind is not GAT)
         loader = cpu_loader(store, SeedPlan(store.split("train"), 8), needs=needs, threads=1)
         trainer = Trainer(

@@ -18,7 +18,6 @@ from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.step import ReplayedStep
 from gnntrain.training.trainer import Trainer
@@ -50,7 +49,7 @@ def trainer(
     torch.manual_seed(0)
     place, listener = torch.device(device), Recorder()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
-    needs = needs_of(model)
+    needs = model.needs
     graph = GraphTensors.of(store, needs, place)
     sampler = GPUSampler(graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None)
     features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(place)), place)

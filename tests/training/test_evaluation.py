@@ -30,7 +30,6 @@ from gnntrain.training.evaluation import (
     balanced_range,
     chunks,
 )
-from gnntrain.training.forward import needs_of
 from tests.disks import full_disk
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -81,7 +80,7 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
-        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=needs_of(model)
+        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=model.needs
     )
     (batch,) = loader
     with torch.no_grad():
@@ -120,7 +119,7 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
     rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
     assert rows is not None
     assert rows.shape == (store.num_nodes, model.embedding_channels)
-    block = whole_graph_block(store, needs_of(model))
+    block = whole_graph_block(store, model.needs)
     with torch.no_grad():
         if model.jk == "none":
             expected = model.layer(num_layers - 1, rows, block)
@@ -138,7 +137,7 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
     fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
     plan = SeedPlan(np.arange(store.num_nodes), 9)
     expected = full_forward(store, model)
-    batches = cpu_loader(store, plan, fan_outs, needs=needs_of(model), threads=0)
+    batches = cpu_loader(store, plan, fan_outs, needs=model.needs, threads=0)
     for batch in batches:
         with torch.no_grad():
             found = model(batch.x, batch.blocks)
@@ -233,7 +232,7 @@ def sampled(
                 redraw=False,
             ),
             fan_outs,
-            needs=needs_of(model),
+            needs=model.needs,
             threads=0,
         )
         for split in ("train", "val", "test")

@@ -23,7 +23,6 @@ from gnntrain.loading.features import (
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import LayerwiseEvaluator
-from gnntrain.training.forward import needs_of
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
 from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, make_model
@@ -118,7 +117,7 @@ def test_edges_on_the_device_are_the_stores(
     model = make_model(store, VARIANTS[3])  # takes weights and norms
     expected = layerwise(store, tmp_path).infer(model).logits
     place = torch.device(device)
-    graph = GraphTensors.of(store, needs_of(model), place)
+    graph = GraphTensors.of(store, model.needs, place)
     model.to(device)
     found = evaluator(store, tmp_path, device, room=room, graph=graph).infer(model).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

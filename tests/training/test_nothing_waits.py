@@ -24,7 +24,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import BlockLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.forward import needs_of
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import INTERPRETS
@@ -76,7 +75,7 @@ class Mixed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
 def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer, Any]:
     """A trainer and its loader, all of whose tensors have no memory."""
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options).to(META)
-    needs = needs_of(model)
+    needs = model.needs
     graph = GraphTensors.of(store, needs)
     has_weight = graph.weight is not None
     # 70 is drawn by another kernel than 2.

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gnntrain.data.columns import (
+    MISSING_MARKS,
+    TEXT,
+    from_texts,
+    missing_marks,
+    to_matrix,
+    to_plain,
+)
+
+
+@pytest.mark.parametrize("word", MISSING_MARKS)
+@pytest.mark.parametrize("spelling", [str, str.upper, str.title, " {} ".format])
+def test_words_for_missing_are_missing_in_labels_and_in_numbers(word: str, spelling: type) -> None:
+    written = spelling(word)
+    assert to_plain(pa.array(["a", written], TEXT), labels=True).to_pylist() == ["a", None]
+    assert from_texts(pa.array(["7", written], TEXT)).to_pylist() == [7, None]
+    numbers = to_matrix([pa.array(["1.5", written], TEXT)], 2, [None])[0]
+    assert numbers[0, 0] == 1.5
+    assert math.isnan(numbers[1, 0])
+
+
+def test_an_id_may_be_called_as_a_missing_value() -> None:
+    ids = pa.array(["NA", "DE", " "], TEXT)
+    assert from_texts(ids).to_pylist() == ["NA", "DE", None]
+
+
+def test_what_is_no_number_is_infinite_not_missing() -> None:
+    columns = [pa.array(["1", "x", None], TEXT), pa.array([1, None, 2])]
+    matrix = to_matrix(columns, 3, [None, None])[0]
+    np.testing.assert_array_equal(matrix, np.array([[1, 1], [np.inf, np.nan], [np.nan, 2]]))
+    lists = to_matrix([pa.array([[1.0, 2.0], None, [3.0]])], 3, [None])[0]
+    np.testing.assert_array_equal(lists, np.array([[1, 2], [np.nan] * 2, [np.inf] * 2]))
+
+
+def test_words_for_missing_are_counted_as_they_are_written() -> None:
+    column = pa.array(["a", "None", "none ", "", None, "None"], TEXT)
+    assert missing_marks(column) == {"None": 2, "none": 1}
+    assert missing_marks(pa.array([1.5, None])) == {}
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [(["1,5", "-2"], [1.5, -2]), (["1.5", "2"], ["1.5", "2"]), (["1.234,5"], ["1.234,5"])],
+)
+def test_numbers_have_the_decimal_mark_that_is_said(
+    texts: list[str], numbers: list[object]
+) -> None:
+    column = from_texts(pa.array(texts, TEXT), labels=True, decimal=",")
+    assert column.to_pylist() == numbers
