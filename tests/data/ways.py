@@ -632,14 +632,16 @@ def ways_of_one_file(draw: st.DrawFn) -> Way:
 @st.composite
 def ways_of_files(draw: st.DrawFn) -> Way:
     style = draw(texts())
-    nodes = draw(st.one_of(st.just(style), st.just(style), st.sampled_from([*TABLES, *ARRAYS])))
+    # Columns are named by their places in all files, or in none.
+    others = [*TABLES, *ARRAYS] if style.header else ARRAYS
+    nodes = draw(st.one_of(st.just(style), st.just(style), st.sampled_from(others)))
     ids = draw(st.sampled_from([None, *IDS]))
     if nodes == ".npy" or (nodes == ".pt" and ids in TEXT_IDS):
         ids = None
     label = draw(st.sampled_from(list(LABELS)))
     labels: Text | str | None = None
     if not is_table(nodes) or draw(st.booleans()):
-        labels = draw(containers(style, [*TABLES, *ARRAYS]))
+        labels = draw(containers(style, others))
         lacks_text = labels == ".pt" and (label == "text" or ids in TEXT_IDS)
         if lacks_text or (labels == ".npy" and ids is not None):
             labels = ".npz"
@@ -663,7 +665,7 @@ def ways_of_files(draw: st.DrawFn) -> Way:
         id_name=draw(st.sampled_from(["id", "id", "node_id", "Node", "user"])),
         label=label,
         label_name=draw(st.sampled_from(["label", "labels", "class", "y"])),
-        missing=draw(st.sampled_from(MISSING[label == "text" :])),
+        missing=draw(st.sampled_from(MISSING[label in ("text", "bools") :])),
         missing_split=draw(st.sampled_from(["", "", "nan", "NA", "None"])),
         ends=ends,
         swapped=(ends in ENDS or keys) and draw(st.sampled_from([False, False, True])),
