@@ -356,7 +356,8 @@ def name_columns(
 
 def written_label(way: Way, node: int) -> Any:
     label = label_of(way, node)
-    missing = -1 if way.missing == "-1" else way.missing
+    number = -1.0 if way.label == "floats" else -1
+    missing = number if way.missing == "-1" else way.missing
     return missing if label is None else label
 
 
@@ -648,7 +649,8 @@ def ways_of_files(draw: st.DrawFn) -> Way:
     home = nodes if labels is None else labels
     splits = ["none", "file table", "file masks", "file ids"]
     if is_table(home):
-        splits += ["column", "column", "column", "masks", "masks 0/1"]
+        # Without a header nothing says what masks are.
+        splits += ["column"] * 3 + ["masks", "masks 0/1"] * style.header
     elif home != ".npy":
         splits += ["masks", "masks 0/1"]
     edges = draw(containers(style, [*TABLES, *ARRAYS, "columns.npz", "scipy"]))
@@ -680,10 +682,16 @@ def ways_of_files(draw: st.DrawFn) -> Way:
 ways = st.one_of(*[ways_of_files()] * 9, ways_of_one_file())
 
 
+def has_strays(way: Way) -> bool:
+    """Whether the nodes' table can have columns that its header tells are no features."""
+    has_names = is_table(way.nodes) and getattr(way.nodes, "header", True)
+    return has_names and way.labels is not None
+
+
 @st.composite
 def ways_with_strays(draw: st.DrawFn) -> Way:
     """Ways whose labels and splits have files of their own; the nodes' table has them, too."""
-    way = draw(ways_of_files().filter(lambda way: is_table(way.nodes) and way.labels is not None))
+    way = draw(ways_of_files().filter(has_strays))
     stray = draw(st.lists(st.sampled_from(list(STRAYS)), min_size=1, max_size=3, unique=True))
     split = draw(st.sampled_from(["file table", "file masks", "file ids"]))
     return replace(way, split=split, stray=tuple(stray))
