@@ -20,11 +20,13 @@ import torch
 from gnntrain import models
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
+from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GNN, PlainModel
-from gnntrain.tasks import NodeClassification, Task
+from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
@@ -33,15 +35,30 @@ from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, 
 _EVALUATION_STREAM = 0x45564131
 
 
-def build_task(config: Config, graph: Graph, labels: Labels | None = None) -> Task:
+def build_task(
+    config: Config, graph: Graph, labels: Labels | None = None, scale: TargetScale | None = None
+) -> Task:
     """What is learnt from the graph.
 
     Args:
         config: The whole configuration.
         graph: Nodes, splits and labels.
         labels: The labels of a trained model; None: those of the graph.
+        scale: The scale of a trained regression's targets; None: that of the graph's.
+
+    Raises:
+        UserError: `task.type` does not fit the labels.
     """
-    return NodeClassification(graph, labels, label_smoothing=config.trainer.label_smoothing)
+    refuse_other_labels(config, graph.dataset, (labels or graph).task)
+    if config.task.type == "node_regression":
+        loss, delta = config.task.loss, config.task.huber_delta
+        return NodeRegression(graph, labels, scale, loss=loss, huber_delta=delta)
+    return NodeClassification(
+        graph,
+        labels,
+        label_smoothing=config.trainer.label_smoothing,
+        balanced=config.trainer.class_weights == "balanced",
+    )
 
 
 def build_model(

@@ -24,7 +24,13 @@ from gnntrain.errors import UserError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GNN
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.run_store import ModelSignature, model_signature, open_run_store, prepare_store
+from gnntrain.run_store import (
+    ModelSignature,
+    model_signature,
+    open_run_store,
+    prepare_store,
+    prepared_alike,
+)
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.evaluation import Inferred, SplitMetrics, infer_by_batch
 
@@ -63,7 +69,7 @@ class BestModel:
         use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
         context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
-        self.task = build_task(config, graph, signature)
+        self.task = build_task(config, graph, signature, signature.target_scale)
         self.model = build_model(config, self.task, graph, context)
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
@@ -106,6 +112,7 @@ def infer(
     run_dir: str | Path,
     config: Config | None = None,
     *,
+    data: object = None,
     embed: bool = False,
     scratch_dir: Path | None = None,
 ) -> Inferred:
@@ -118,6 +125,7 @@ def infer(
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
         config: The run's configuration with other keys: another data set makes it compute on that
             graph, which may be without labels. None: as the run was.
+        data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
         embed: Keep the rows that enter the last layer, too.
         scratch_dir: Where activations go that are too large for memory; None: the run directory.
 
@@ -128,11 +136,14 @@ def infer(
     Raises:
         UserError: The graph is not there, or the model cannot take it.
     """
-    return load_best(run_dir, config, scratch_dir).infer(embed=embed)
+    return load_best(run_dir, config, scratch_dir, data).infer(embed=embed)
 
 
 def load_best(
-    run_dir: str | Path, config: Config | None = None, scratch_dir: Path | None = None
+    run_dir: str | Path,
+    config: Config | None = None,
+    scratch_dir: Path | None = None,
+    data: object = None,
 ) -> BestModel:
     """Load a run's best model over its graph, or over another one; see `infer`."""
     run = RunDirectory.open(run_dir)
@@ -140,12 +151,16 @@ def load_best(
     config = config or saved
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    if config.dataset == saved.dataset:
+    if data is not None:
+        config = config.model_copy(update={"dataset": prepared_alike(config.dataset)})
+    if data is None and config.dataset == saved.dataset:
         graph = open_run_store(run, saved.dataset).store
         signature = ModelSignature.of(graph)
     else:
         signature = model_signature(run, saved.dataset)
-        graph = prepare_store(config.dataset, labelled=False).store
+        made_by = signature.preprocessing
+        opened = prepare_store(config.dataset, labelled=False, preprocessing=made_by, data=data)
+        graph = opened.store
         _refuse_other_features(graph, signature)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)

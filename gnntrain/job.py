@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
+from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
 from gnntrain.training.records import FitResult, Status, Summary
 
@@ -50,6 +52,7 @@ def summarize(
     world_size: int = 0,
     peak_rss: int = 0,
     peak_gpu: int = 0,
+    initial_weights: Mapping[str, Any] | None = None,
 ) -> Summary:
     """How a run ended, as `summary.json` holds it."""
     records = result.records
@@ -75,6 +78,8 @@ def summarize(
         peak_rss_bytes=peak_rss,
         peak_gpu_bytes=peak_gpu,
         error=error_text(error),
+        data=plain_summary(graph),
+        extra={} if initial_weights is None else {"initial_weights": initial_weights},
     )
 
 

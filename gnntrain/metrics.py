@@ -44,7 +44,8 @@ RANKING_METRICS = ("roc_auc", "average_precision")
 Compute = Callable[["Tensor", "Tensor"], float]
 """`(outputs, targets) -> value`: float32 `[n, num_outputs]` as the model gives them (of classes:
 logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device.
-Of quantities, both are `[n, num_targets]` in the targets' units, NaN where a target is missing.
+Of quantities, both are float64 `[n, num_targets]` in the targets' units, NaN where a target is
+missing.
 `n` is at least 1. NaN says that the metric is not defined for these targets."""
 
 
@@ -167,11 +168,9 @@ def f1_macro(outputs: Tensor, targets: Tensor) -> float:
 
 @metric("r2", higher_is_better=True, label_kinds=("continuous",))
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """R², the coefficient of determination; of several targets, their mean. NaN where a target
-    does not vary."""
-    return _mean_over_targets(
-        lambda y, t: 1 - (y - t).square().sum() / (t - t.mean()).square().sum(), outputs, targets
-    )
+    """R², the coefficient of determination; of several targets, their mean over those that vary.
+    NaN where none varies."""
+    return _mean_over_targets(_r2, outputs, targets, is_defined=_varies)
 
 
 @metric("rmse", higher_is_better=False, label_kinds=("continuous",))
@@ -190,18 +189,28 @@ BUILT_IN_METRICS = tuple(_REGISTERED)
 
 
 def _mean_over_targets(
-    compute: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+    compute: Callable[[Tensor, Tensor], Tensor],
+    outputs: Tensor,
+    targets: Tensor,
+    is_defined: Callable[[Tensor], bool] = lambda target: len(target) > 0,
 ) -> float:
-    """A metric of each target `[n]` over the nodes that have it (not NaN), their mean."""
+    """A metric of each target `[n]` over the nodes that have it (not NaN); the mean over the
+    targets for which it is defined. In float64: a mean may be far larger than a deviation."""
     outputs, targets = outputs.double(), targets.double()
-    known = [~targets[:, i].isnan() for i in range(targets.shape[1])]
-    values = [
-        float(compute(outputs[rows, i], targets[rows, i]))
-        for i, rows in enumerate(known)
-        if rows.any()
-    ]
-    found = [value for value in values if math.isfinite(value)]
-    return sum(found) / len(found) if found else math.nan
+    values = []
+    for output, target in zip(outputs.unbind(dim=1), targets.unbind(dim=1), strict=True):
+        is_known = ~target.isnan()
+        if is_defined(target[is_known]):
+            values.append(float(compute(output[is_known], target[is_known])))
+    return sum(values) / len(values) if values else math.nan
+
+
+def _varies(target: Tensor) -> bool:
+    return len(target) > 0 and bool(target.min() < target.max())
+
+
+def _r2(output: Tensor, target: Tensor) -> Tensor:
+    return 1 - (output - target).square().sum() / (target - target.mean()).square().sum()
 
 
 def _scores(outputs: Tensor) -> Tensor:

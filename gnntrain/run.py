@@ -18,6 +18,8 @@ from typing import Any
 from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
+from gnntrain.data.summary import plain_summary
+from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
@@ -26,7 +28,7 @@ from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
-from gnntrain.run_store import open_run_store, prepare_store, record_of
+from gnntrain.run_store import object_dataset, open_run_store, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_drafts
 from gnntrain.training.records import Summary
 
@@ -44,7 +46,11 @@ _log = logging.getLogger("gnntrain")
 
 
 def train(
-    config: Config, overrides: Sequence[str] = (), listener: Connection | None = None
+    config: Config,
+    overrides: Sequence[str] = (),
+    listener: Connection | None = None,
+    *,
+    data: object = None,
 ) -> dict[str, Any]:
     """Train as `config` says and return the summary, as `summary.json` holds it.
 
@@ -52,14 +58,29 @@ def train(
         config: The whole configuration.
         overrides: The overrides as they were typed, for the record.
         listener: A process that is told of the run (see `Channel`) instead of the console.
+        data: The graph: a PyG `Data`, a mapping of arrays by PyG's names (`x`, `y`, `edge_index`,
+            `train_mask`, …), or a `GraphData`. `FilesConfig` then has its name, split, task and
+            metric. None: `config.dataset` says where the graph is.
+
+    Returns:
+        The summary, and the run directory as `run`.
 
     Raises:
+        UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
     started = time.time()
-    opened = prepare_store(config.dataset)
+    if data is not None:
+        # As a whole, so that task.type reaches the data set's keys.
+        dataset = object_dataset(config.dataset)
+        config = Config.model_validate({**dict(config), "dataset": dataset})
+    opened = prepare_store(config.dataset, data=data)
     plan = LaunchPlan.of(config)
     refuse_untrainable(config, opened.store, plan.world_size)
+    if config.trainer.init_from is not None:
+        from gnntrain.init_from import resolved_source  # imports all models
+
+        config = resolved_source(config, opened.store)
     run = _create(config, overrides)
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
@@ -77,7 +98,7 @@ def resume(
     overrides: Sequence[str] = (),
     listener: Connection | None = None,
 ) -> dict[str, Any]:
-    """Go on with a run from its last checkpoint and return the summary.
+    """Go on with a run from its last checkpoint and return the summary, as `train` does.
 
     Args:
         run_dir: The run.
@@ -154,7 +175,7 @@ def _train(run: RunDirectory, job: Job, graph: StoredGraph, plan: LaunchPlan) ->
             remove_stale_drafts(run.checkpoints)
             close(error)
             raise
-    return run.summary() or {}
+    return {"run": run.shown, **(run.summary() or {})}
 
 
 def _launch(run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
@@ -217,6 +238,7 @@ def _reached(
         error=error,
         num_parameters=state.get("num_parameters", 0),
         world_size=world_size,
+        initial_weights=state.get("initial_weights"),
     )
 
 
@@ -285,15 +307,19 @@ def prepare(config: Config) -> dict[str, Any]:
         "num_features": store.num_features,
         "num_classes": store.num_classes,
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
+        "data": plain_summary(store),
     }
 
 
 def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
-    """Refuse a graph or a batch size that leaves nothing to train on.
+    """Refuse labels that the task cannot learn, and a graph or a batch size that leaves nothing to
+    train on.
 
     Raises:
-        UserError: There is no training node, or no whole batch of them.
+        UserError: The labels do not fit `task.type`; there is no training node, or no whole batch
+            of them.
     """
+    refuse_other_labels(config, graph.dataset, graph.task)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(

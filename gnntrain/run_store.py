@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gnntrain.config import DatasetConfig
+from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
-from gnntrain.data.datasets import builder_for
+from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
 from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError, digest_of
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
+
+OBJECT = "data"
+"""Name of a graph that was given as an object, where it has no other."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +36,11 @@ class ModelSignature:
         task: Kind of labels.
         metric: Name of the deciding metric.
         num_features: Features a node.
-        num_classes: Number of classes.
-        class_names: The classes as the user's labels call them; None: 0, 1, ….
+        num_classes: Number of classes; of targets.
+        class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
+        preprocessing: What made the features of a user's columns, if something did.
+        target_scale: How the outputs of a regression become quantities; None: of classes.
     """
 
     dataset: str
@@ -43,6 +50,8 @@ class ModelSignature:
     num_classes: Annotated[int, Field(ge=1)]
     class_names: list[str] | list[int] | None = None
     has_edge_weight: bool = False
+    preprocessing: Preprocessing | None = None
+    target_scale: TargetScale | None = None
 
     @classmethod
     def of(cls, store: StoredGraph) -> ModelSignature:
@@ -55,7 +64,14 @@ class ModelSignature:
             store.num_classes,
             store.class_names,
             store.edge_weight is not None,
+            store.meta.preprocessing,
+            TargetScale.of(store) if store.task == "continuous" else None,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes as plain data."""
+        plain: dict[str, Any] = TypeAdapter(ModelSignature).dump_python(self, mode="json")
+        return plain
 
     @property
     def num_outputs(self) -> int:
@@ -86,16 +102,57 @@ def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature
     return signature
 
 
-def prepare_store(dataset: DatasetConfig, *, labelled: bool = True) -> OpenedStore:
+def prepare_store(
+    dataset: DatasetConfig,
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
+    data: object = None,
+) -> OpenedStore:
     """Open the data set's graph store, building it first where that is needed.
 
     Args:
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
+        preprocessing: What makes features of a user's own files; None: it is learnt from them.
+        data: The graph itself, see `gnntrain.run.train`; None: `dataset` says where it is.
     """
-    builder = builder_for(dataset, labelled=labelled)
+    builder: DatasetBuilder
+    if data is None:
+        builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
+    else:
+        builder = ObjectBuilder(data, object_dataset(dataset), labelled=labelled)
     options = _options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
+
+
+def object_dataset(dataset: DatasetConfig) -> FilesConfig:
+    """The configuration of a graph that is given as an object beside `dataset`.
+
+    Raises:
+        UserError: `dataset` is another graph: one of files, or a published one.
+    """
+    if isinstance(dataset, FilesConfig):
+        given = [key for key in ("data", "edges", "features", "labels") if getattr(dataset, key)]
+        if given:
+            raise UserError(
+                f"data is given, and so is dataset.{given[0]}: these are two graphs.",
+                "Leave one of them out.",
+            )
+        is_named = dataset.name != FilesConfig().name
+        return dataset if is_named else dataset.model_copy(update={"name": OBJECT})
+    if dataset != SyntheticConfig():
+        raise UserError(
+            f"data is given, and so is the data set {dataset.name}: these are two graphs.",
+            "Leave one of them out; keys for data go into FilesConfig(…).",
+        )
+    return FilesConfig(name=OBJECT)
+
+
+def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
+    """The configuration of another graph, given as an object, that is prepared as `dataset` is."""
+    keys = set(DatasetConfig.model_fields) - {"name", "root"}
+    return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
 
 
 def _options(dataset: DatasetConfig) -> PrepareOptions:
@@ -129,7 +186,7 @@ def record_of(store: StoredGraph) -> StoreRecord:
         "metric": meta.metric,
         "num_classes": meta.num_classes,
     }
-    return StoreRecord(str(store.path), digest_of(content), asdict(ModelSignature.of(store)))
+    return StoreRecord(str(store.path), digest_of(content), ModelSignature.of(store).to_dict())
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
@@ -149,6 +206,11 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     gone = f"the graph of the run {run.shown} is no longer at {record.path}"
+    if _is_object(dataset):
+        raise UserError(
+            f"{gone}, and it was given as an object in Python.",
+            "train(config, data=data) stores the same object at the same place again.",
+        )
     try:
         opened = prepare_store(dataset)
     except UserError as error:
@@ -157,11 +219,16 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
         ) from error
     if record_of(opened.store).digest != record.digest:
         raise UserError(
-            f"{gone}, and dataset={dataset.name} gives another graph today "
+            f"{gone}, and the data set {dataset.name} gives another graph today "
             f"({opened.store.path} holds other bytes)",
             "Bring the raw files back as they were, or train a new run on the new graph.",
         )
     return opened
+
+
+def _is_object(dataset: DatasetConfig) -> bool:
+    files = ("data", "edges", "features")
+    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, key) for key in files)
 
 
 def _opened(record: StoreRecord) -> StoredGraph | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RunError
+from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.reporting.channel import Channel
@@ -53,6 +55,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         graph = StoredGraph.open(job.store, check=False)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
+        state = None if job.checkpoint is None else load_checkpoint(job.checkpoint)
+        initial = take_weights(config, model) if state is None else InitialWeights.saved_in(state)
         loaders = build_loaders(config, task, model, graph, context)
         trainer = Trainer(
             model,
@@ -64,18 +68,24 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             listeners=listeners,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
-            identity={"config": plain},
+            identity={"config": plain, "initial_weights": _plain(initial)},
         )
-        if job.checkpoint is not None:
-            trainer.load_state(load_checkpoint(job.checkpoint), job.checkpoint)
+        if state is not None:
+            trainer.load_state(state, job.checkpoint or "")
+        del state  # as large as the model and its optimiser
         if context.is_main:
             restore_tables(run, trainer.result.records)
-            info = _info(job, run, graph, loaders, trainer)
+            info = _info(job, run, graph, loaders, trainer, initial)
+            _log.info("initial weights: %s", info.initial_weights or "random")
             for listener in listeners:
                 listener.on_start(info)
             for text in (*dataset_warnings(graph), *task.warnings()):
                 _log.warning("%s", text)
-        _fit(job, run, graph, trainer, listeners)
+        _fit(job, run, graph, trainer, listeners, initial)
+
+
+def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:
+    return None if initial is None else initial.to_dict()
 
 
 def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
@@ -84,7 +94,12 @@ def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
 
 
 def _fit(
-    job: Job, run: RunDirectory, graph: Graph, trainer: Trainer, listeners: Sequence[Listener]
+    job: Job,
+    run: RunDirectory,
+    graph: Graph,
+    trainer: Trainer,
+    listeners: Sequence[Listener],
+    initial: InitialWeights | None,
 ) -> None:
     """Train; rank 0 writes and tells the summary, however training ends."""
     context = trainer.context
@@ -107,6 +122,7 @@ def _fit(
                 world_size=context.world_size,
                 peak_rss=peak or peak_resident_bytes(),
                 peak_gpu=peak_gpu_bytes(context.device),
+                initial_weights=_plain(initial),
             )
             unwritten = _write(summary, run)
             for listener in listeners:
@@ -138,7 +154,12 @@ def _write(summary: Summary, run: RunDirectory) -> RunError | None:
 
 
 def _info(
-    job: Job, run: RunDirectory, graph: Graph, loaders: LoaderBuilder, trainer: Trainer
+    job: Job,
+    run: RunDirectory,
+    graph: Graph,
+    loaders: LoaderBuilder,
+    trainer: Trainer,
+    initial: InitialWeights | None,
 ) -> RunInfo:
     config, plan = job.config, trainer.loader.plan
     return RunInfo(
@@ -163,6 +184,9 @@ def _info(
         run_dir=run.shown,
         first_epoch=len(trainer.result.records) + 1,
         placement=loaders.why_placed,
+        label_kind=graph.task,
+        data=graph.summary,
+        initial_weights="" if initial is None else str(initial),
     )
 
 

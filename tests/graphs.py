@@ -10,6 +10,9 @@ import numpy as np
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
+from gnntrain.metrics import DEFAULT_METRICS
+
+_METRICS = {str(kind): name for kind, name in DEFAULT_METRICS.items()}
 
 
 def random_graph(
@@ -27,8 +30,10 @@ def random_graph(
     src = rng.integers(0, num_nodes - 3, num_edges)
     dst = rng.integers(0, num_nodes - 3, num_edges)
     dst[: num_edges // 5] = 0  # a hub
-    shape = (num_nodes, num_classes) if task == "multilabel" else (num_nodes,)
+    shape = (num_nodes, num_classes) if task in ("multilabel", "continuous") else (num_nodes,)
     labels = rng.integers(0, 2 if task == "multilabel" else num_classes, shape)
+    if task == "continuous":
+        labels = rng.normal(50, 20, shape).astype(np.float32)
     train, val, test = np.split(rng.permutation(num_nodes), [num_nodes // 2, 3 * num_nodes // 4])
     values: dict[str, Any] = {
         "dataset": "random",
@@ -40,7 +45,7 @@ def random_graph(
         "num_classes": num_classes,
         "task": task,
         "splits": {"train": train, "val": val, "test": test},
-        "metric": {"multiclass": "accuracy", "binary": "roc_auc", "multilabel": "f1_micro"}[task],
+        "metric": _METRICS[task],
     }
     return GraphData(**(values | changes))
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gnntrain.config import (
     BuiltinConfig,
@@ -322,6 +323,27 @@ def test_edges_and_features_must_be_given() -> None:
     assert sorted(found) == ["dataset.edges", "dataset.features"]
 
 
+@pytest.mark.parametrize("name", ["county", "a/b c", "größe", 2020])
+def test_a_users_own_files_have_any_name(name: object) -> None:
+    dataset = from_dict({"dataset": {"name": name, "edges": "gone"}}, saved=True).dataset
+    assert isinstance(dataset, FilesConfig)
+    assert (dataset.name, dataset.option) == (str(name), "files")
+    assert not dataset.to_undirected
+
+
+@pytest.mark.parametrize("name", ["ogbn-arxiv", "synthetic", "two\nlines", ""])
+def test_a_users_own_files_take_no_name_of_another_data_set(name: str) -> None:
+    with pytest.raises(ValidationError):
+        FilesConfig(name=name)
+    assert problems_of({"dataset": {"name": name, "edges": "a", "features": "b"}})
+
+
+def test_a_name_alone_makes_no_files() -> None:
+    hint = only_problem({"dataset": {"name": "county"}}).hint
+    assert hint is not None
+    assert "dataset=files" in hint
+
+
 def test_a_saved_configuration_needs_neither_files_nor_plug_ins(tmp_path: Path) -> None:
     raw = {
         "dataset": {"name": "files", "edges": str(tmp_path / "gone"), "features": "gone"},
@@ -357,6 +379,17 @@ def test_gpus_and_cpu_ranks_contradict_each_other() -> None:
     problem = only_problem({"trainer": {"gpus": 2}, "distributed": {"num_processes": 4}})
     assert problem.key == "distributed.num_processes"
     from_dict({"trainer": {"gpus": 0}, "distributed": {"num_processes": 4}})
+
+
+@pytest.mark.parametrize("raw", [{"task": {"type": "node_regression"}}, {}])
+def test_class_weights_want_classes(raw: dict[str, Any], tmp_path: Path) -> None:
+    weighted = {"trainer": {"class_weights": "balanced"}}
+    from_dict(weighted)
+    (tmp_path / "x.csv").touch()
+    files = {"name": "files", "edges": str(tmp_path / "x.csv"), "features": str(tmp_path / "x.csv")}
+    kind = "auto" if raw else "regression"
+    problem = only_problem(raw | weighted | {"dataset": files | {"task": kind}})
+    assert problem.key == "trainer.class_weights"
 
 
 def test_warm_up_may_not_outlast_the_training() -> None:

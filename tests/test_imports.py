@@ -28,6 +28,7 @@ FLOORS = [
     ["training"],
     ["reporting"],
     ["build", "job", "run_store"],
+    ["init_from"],
     ["worker", "failures", "inference"],
     ["run", "results", "report"],
     ["doctor", "planning", "listing"],

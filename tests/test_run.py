@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
@@ -306,3 +307,32 @@ def test_prepare_builds_then_verifies_and_rebuilds_what_was_tampered_with(
     output = gnntrain(*keys)
     assert "rebuilt" in output
     assert "indices" in output
+
+
+def test_a_users_own_name_goes_with_a_run_from_its_folder_to_its_report(
+    gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("x.npy", rng.normal(size=(60, 3)).astype(np.float32))
+    np.save("e.npy", rng.integers(0, 60, (240, 2)))
+    np.save("y.npy", rng.integers(0, 3, 60))
+    graph = ["dataset.features=x.npy", "dataset.edges=e.npy"]
+    own = ["dataset=files", "dataset.name=my/county", *graph, "dataset.labels=y.npy"]
+    shown = gnntrain(*own, "trainer.epochs=1", "dataset.store_dir=stores")
+    assert "my/county" in shown
+    run = Path("runs/latest").resolve()
+    assert run.name.startswith("my_county-sage-")
+    (store,) = [path for path in Path("stores").iterdir() if path.is_dir()]
+    assert store.name.startswith("my_county-")
+    gnntrain("resume", str(run), "trainer.epochs=2")
+    gnntrain("evaluate", str(run))
+    gnntrain("predict", str(run), "--out", "own.csv")
+    gnntrain("predict", str(run), "--out", "other.csv", *graph)
+    assert Path("own.csv").read_text() == Path("other.csv").read_text()
+    gnntrain("report", str(run), "--format", "md", "--out", "r.md")
+    assert "on my/county" in Path("r.md").read_text()
+    gnntrain("export", str(run), "--out", "model")
+    assert json.loads(Path("model/model.json").read_text())["dataset"] == "my/county"
+    listed = gnntrain("ls", "datasets", "stores")
+    assert "1 store" in next(line for line in listed.splitlines() if line.startswith("  files"))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, figure, say
+from gnntrain.commands.base import Arguments, Command, say
 
 
 def _evaluate(arguments: Arguments) -> int:
+    from gnntrain.reporting.text import format_metric
     from gnntrain.run import evaluate
 
     result = evaluate(arguments.words[0])
     say(f"{result['run']}, best epoch {result['epoch']}, chosen by val {result['metric']}")
     for split, metrics in result["metrics"].items():
-        figures = "  ".join(f"{name} {figure(value)}" for name, value in metrics.items())
+        figures = "  ".join(f"{name} {format_metric(value)}" for name, value in metrics.items())
         say(f"  {split:5}  {figures or 'no labelled node'}")
     return 0
 

@@ -46,7 +46,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
         ConfigError: With every mistake.
     """
     from gnntrain.app import compose_config, recompose_config
-    from gnntrain.config import from_dict
+    from gnntrain.config import FilesConfig, from_dict
 
     about_graph = [o for o in overrides if o.lstrip("+~").startswith(("dataset=", "dataset."))]
     others = [o for o in overrides if o not in about_graph]
@@ -54,13 +54,13 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     if not about_graph:
         return config
     begun = config.dataset
-    choice = next((o for o in about_graph if o.startswith("dataset=")), f"dataset={begun.name}")
-    is_same_kind = choice == f"dataset={begun.name}"
-    kept = set(type(begun).model_fields) - {"name", *_UNREAD} if is_same_kind else _PREPARATION
+    choice = next((o for o in about_graph if o.startswith("dataset=")), f"dataset={begun.option}")
+    is_same_kind = choice == f"dataset={begun.option}"
+    kept = set(type(begun).model_fields) - {*_UNREAD} if is_same_kind else _PREPARATION
     own = [f"dataset.{key}={_written(getattr(begun, key))}" for key in sorted(kept)]
     rest = [o for o in about_graph if not o.startswith("dataset=")]
     dataset = compose_config([choice, *own, *rest]).config.dataset
-    if is_same_kind and begun.name == "files":
+    if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
         dataset = dataset.model_copy(update={key: getattr(begun, key) for key in _UNREAD})
     return config.model_copy(update={"dataset": dataset})
@@ -75,9 +75,9 @@ COMMAND = Command(
     "RUN --out FILE [--what WHAT] [--nodes NODES] [group.key=value] ...",
     "what a run's best model predicts, node by node, in a file",
     "RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: "
-    "csv, parquet, npz or npy; the nodes have the ids, the classes the names that your files gave "
-    "them. It is computed over all neighbours, and written piece by piece: it need not fit in "
-    "memory. With dataset=... or dataset.key=..., for another graph with the same features, "
+    "csv, parquet, npz or npy; the nodes have the ids, classes and quantities the names that your "
+    "files gave them. It is computed over all neighbours, and written piece by piece: it need not "
+    "fit in memory. With dataset=... or dataset.key=..., for another graph with the same features, "
     "prepared as the run's was unless keys say otherwise; of dataset=files, labels are not needed.",
     [
         "gnntrain predict latest --out predictions.csv",
@@ -89,7 +89,8 @@ COMMAND = Command(
     changes_keys=True,
     options={
         "--out": "FILE    where to: .csv, .parquet, .npz or .npy, which must not be there yet",
-        "--what": "WHAT   class (the default), probabilities, logits or embeddings",
+        "--what": "WHAT   class (the default), probabilities or logits; of a regression value (the "
+        "default); embeddings",
         "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
     },
 )

@@ -9,12 +9,15 @@ def _prepare(arguments: Arguments) -> int:
     from gnntrain.app import compose_config
 
     config = compose_config(arguments.overrides, arguments.config_dirs).config
+    from gnntrain.data.summary import from_plain
     from gnntrain.run import prepare
 
     result = prepare(config)
+    read = from_plain(result.pop("data"))
+    lines = [(key, figure(value)) for key, value in result.items()]
     width = max(map(len, result))
-    for key, value in result.items():
-        say(f"{key:{width}}  {figure(value)}")
+    for key, text in [*lines, *(read.lines() if read is not None else [])]:
+        say(f"{key:{width}}  {text}")
     return 0
 
 

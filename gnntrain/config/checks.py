@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gnntrain.config.models import PluginConfig
+from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, nearest, shown
 from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig
 from gnntrain.config.types import Divides
@@ -31,6 +32,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _training(config)
     yield from _topology(config)
     yield from _cuda_graph(config)
+    yield from _class_weights(config)
+    yield from _task(config)
 
 
 def _fan_outs(config: Config) -> Iterator[Contradiction]:
@@ -176,6 +179,17 @@ def _training(config: Config) -> Iterator[Contradiction]:
         yield keys, _two_kinds_of_ranks(config)
 
 
+def _class_weights(config: Config) -> Iterator[Contradiction]:
+    """Quantities have no classes that could weigh."""
+    data, keys = config.dataset, ("trainer.class_weights", "task.type")
+    is_regression = isinstance(data, FilesConfig) and data.task == "regression"
+    if config.trainer.class_weights == "balanced" and (
+        is_regression or config.task.type == "node_regression"
+    ):
+        expects = "none for a regression, which has no classes"
+        yield keys, Problem(keys[0], "balanced", expects, "leave it out")
+
+
 def _fp16() -> Problem:
     return Problem(
         "trainer.precision",
@@ -194,6 +208,29 @@ def _two_kinds_of_ranks(config: Config) -> Problem:
     )
 
 
+def _task(config: Config) -> Iterator[Contradiction]:
+    """Keys of a classification beside those of a regression."""
+    data, task, trainer = config.dataset, config.task, config.trainer
+    is_regression = task.type == "node_regression"
+    hint = "leave it out" if is_regression else "write task.type=node_regression"
+    if isinstance(data, FilesConfig):
+        if data.task != "auto" and is_regression != (data.task == "regression"):
+            expects = f"{'regression' if is_regression else 'classes'} with task.type={task.type}"
+            yield ("dataset.task", "task.type"), Problem("dataset.task", data.task, expects, hint)
+    elif is_regression and data.name in DATASET_NAMES:
+        expects = f"node_classification: the labels of {data.name} are classes"
+        yield ("task.type", "dataset.name"), Problem("task.type", task.type, expects, hint)
+    if not is_regression and task.loss != "mse":
+        expects = f"mse, which has no effect, with task.type={task.type}"
+        yield ("task.loss", "task.type"), Problem("task.loss", task.loss, expects, hint)
+    for key, default in (("label_smoothing", 0.0), ("class_weights", "none")):
+        value = getattr(trainer, key)
+        if is_regression and value != default:
+            keys = (f"trainer.{key}", "task.type")
+            expects = f"{shown(default)}: a regression has no classes"
+            yield keys, Problem(keys[0], shown(value), expects, hint)
+
+
 def missing_files(config: Config) -> Iterator[Problem]:
     """Files in place of folders, and the files of `dataset=files` that are not there."""
     data = config.dataset
@@ -203,14 +240,28 @@ def missing_files(config: Config) -> Iterator[Problem]:
             yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
     if not isinstance(data, FilesConfig):
         return
+    yield from _files_of_no_use(data) if data.data else _missing_roles(data)
+    for key in ("data", "edges", "features", "labels", "split"):
+        path = getattr(data, key)
+        if isinstance(path, str) and not is_file(path):
+            expects, near = _why_missing(Path(path))
+            elsewhere = "set dataset.root to the files' folder" if data.root is None else None
+            yield Problem(f"dataset.{key}", path, expects, near or elsewhere)
+
+
+def _missing_roles(data: FilesConfig) -> Iterator[Problem]:
     for key in ("edges", "features"):
         if getattr(data, key) is None:
-            hint = f"write dataset.{key}=FILE"
+            hint = f"write dataset.{key}=FILE, or dataset.data=FILE for a whole graph"
             yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
+
+
+def _files_of_no_use(data: FilesConfig) -> Iterator[Problem]:
     for key in ("edges", "features", "labels", "split"):
         path = getattr(data, key)
-        if path is not None and not is_file(path):
-            yield Problem(f"dataset.{key}", path, *_why_missing(Path(path)))
+        if isinstance(path, str):
+            expects = "no file: dataset.data is a whole graph"
+            yield Problem(f"dataset.{key}", path, expects, "leave one of the two out")
 
 
 def _why_missing(path: Path) -> tuple[str, str | None]:

@@ -21,6 +21,7 @@ from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest
 from gnntrain.config.schema import (
     BuiltinConfig,
     Config,
+    DatasetConfig,
     FilesConfig,
     SyntheticConfig,
 )
@@ -39,6 +40,8 @@ _CLASSES: Mapping[str, Mapping[str, type[Section]]] = {
     },
     "sweep": SWEEP_CLASSES,
 }
+# A data set with one of these keys is a user's own, which may have any name that is not taken.
+_FILES_KEYS = frozenset({"data", "edges", "features"})
 _DEFAULT_NAMES = {"dataset": "synthetic", "model": DEFAULT, "sweep": "basic"}
 
 
@@ -164,10 +167,9 @@ def _chosen_class(path: str, raw: Mapping[str, Any], default: type[Section]) -> 
     name = str(raw.get("name", _DEFAULT_NAMES[path]))
     if path == "model":
         return model_section(name)
-    if path == "dataset" and "features" in raw:  # a user's files may have any name
-        return FilesConfig
-    # A name that is not listed is an installed package's data set.
-    return _CLASSES[path].get(name, BuiltinConfig)
+    # A name that is not listed is a user's own, or an installed package's data set.
+    unlisted = FilesConfig if _FILES_KEYS & raw.keys() else BuiltinConfig
+    return _CLASSES[path].get(name, unlisted)
 
 
 def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem | None:
@@ -176,7 +178,7 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
         return None
     names = _names(path)
     name = raw["name"]
-    if path == "dataset" and "features" in raw and isinstance(name, str):
+    if path == "dataset" and _FILES_KEYS & raw.keys() and isinstance(name, str | int | float):
         return None
     may_have_gone = saved and path in ("dataset", "model") and isinstance(name, str)
     if name in names or may_have_gone:
@@ -187,7 +189,10 @@ def _unknown_name(path: str, raw: Mapping[str, Any], *, saved: bool) -> Problem 
             ", ".join(plugin_names(MODELS)) or f"no package offers one (entry points {MODELS})"
         )
         return Problem("model.name", shown(name), expects, "model=plugin model.name=NAME")
-    return Problem(f"{path}.name", shown(name), expects, did_you_mean(str(name), names))
+    hint = did_you_mean(str(name), names)
+    if hint is None and path == "dataset":
+        hint = f"did you mean dataset=files dataset.name={shown(name)}?"
+    return Problem(f"{path}.name", shown(name), expects, hint)
 
 
 def _names(path: str) -> Sequence[str]:
@@ -235,7 +240,8 @@ def _nearest_key(path: str, config: Config, values: Mapping[str, object]) -> str
     classes = model_sections() if section == "model" else _CLASSES.get(section, {})
     owners = [name for name, kind in classes.items() if key in kind.model_fields]
     if owners and key not in siblings:
-        chosen = getattr(config, section).name
+        own = getattr(config, section)
+        chosen = own.option if isinstance(own, DatasetConfig) else own.name
         return f"a key of {section}={'|'.join(_few(owners))}, not of {section}={chosen}"
     known_as = synonym(key)
     if known_as is not None and known_as in values:

@@ -6,17 +6,24 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from gnntrain.config.features import FeaturesConfig
 from gnntrain.config.loggers import JSONLConfig, LoggerConfig
 from gnntrain.config.models import ModelConfig
-from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, SAMPLER_NAMES
+from gnntrain.config.names import (
+    BUILTIN_NAMES,
+    DATASET_DEFAULTS,
+    SAMPLER_NAMES,
+    SYNTHETIC_NAMES,
+)
 from gnntrain.config.sweeps import AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
+    Expected,
     FanOuts,
     FolderName,
     Names,
@@ -55,6 +62,11 @@ class DatasetConfig(Section):
     """Scale every node's features to a sum of 1."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
+
+    @property
+    def option(self) -> str:
+        """The option of the group `dataset` whose keys these are: `dataset=OPTION`."""
+        return self.name
 
     @model_validator(mode="before")
     @classmethod
@@ -107,10 +119,21 @@ class BuiltinConfig(DatasetConfig):
     """Which of the data set's train/val/test splits, where it has several."""
 
 
+def _own_name(name: str) -> str:
+    """A user's own data set may not be taken for another one, nor break a line."""
+    if name in (*SYNTHETIC_NAMES, *BUILTIN_NAMES) or not name.isprintable():
+        raise ValueError(name)
+    return name
+
+
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
-    name: Text = "files"
+    name: Annotated[
+        Text,
+        AfterValidator(_own_name),
+        Expected("a name in one line that no data set of gnntrain has"),
+    ] = "files"
     """Name of the data set, as consoles, folders and reports show it."""
     data: PathText | None = None
     """One file of a whole graph, such as a saved PyG Data; in place of edges and features."""
@@ -164,6 +187,24 @@ class FilesConfig(DatasetConfig):
     """What the best epoch is chosen by; auto: what suits the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do with a row that cannot be read: stop and list them, or leave them out."""
+
+    @property
+    def option(self) -> str:
+        """`files`, whatever the data set is called."""
+        return "files"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _below_root(cls, raw: Any) -> Any:
+        """The files lie below `root`, where that is given and their paths are not absolute."""
+        if not isinstance(raw, Mapping) or not isinstance(root := raw.get("root"), str):
+            return raw
+        files = {
+            key: str(Path(root) / given)
+            for key in ("data", "edges", "features", "labels", "split")
+            if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
+        }
+        return {**raw, **files}
 
 
 class TaskConfig(Section):

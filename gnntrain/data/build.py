@@ -281,7 +281,8 @@ def _write_meta(
             for (name, array), checksum in zip(arrays.items(), found, strict=True)
         },
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
-        summary=data.summary or summary_of(data),
+        summary=summary_of(data, options),
+        preprocessing=data.preprocessing,
         digest="",
     )
     content = meta.model_dump(mode="json")

@@ -23,6 +23,8 @@ _WHOLE_FLOAT = r"^([+-]?[0-9]+)\.0+$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
 
+_TRUTH_WORDS = pa.array(["false", "true"], TEXT)
+
 MISSING_MARKS = (
     *("", "nan", "na", "n/a", "none", "null", "?", "-nan", "<na>", "#n/a"),
     *("nat", "#na", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
@@ -185,12 +187,18 @@ def _float32(column: pa.Array) -> Float32Array:
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
-        numbers = _parse(texts, pa.float32())
+        numbers = pc.coalesce(_parse(texts, pa.float32()), _truth(texts))
         is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
         column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float32()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
         return values.astype(np.float32, copy=False)
+
+
+def _truth(texts: pa.Array) -> pa.Array:
+    """Truth values, as pandas writes them, as 1 and 0; null where a text is none."""
+    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), _TRUTH_WORDS)
+    return place.cast(pa.float32())
 
 
 def is_list(kind: pa.DataType) -> bool:

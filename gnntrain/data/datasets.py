@@ -13,6 +13,7 @@ from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, Synthetic
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
@@ -52,6 +53,33 @@ class SyntheticBuilder:
         return synthetic_graph(self._config)
 
 
+class ObjectBuilder:
+    """Stores a graph that was given as an object in Python.
+
+    Args:
+        given: See `gnntrain.data.objects.graph_of_object`.
+        config: Name, task, metric, split.
+        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+
+    Raises:
+        UserError: It is no graph, or has a mistake.
+    """
+
+    def __init__(self, given: object, config: FilesConfig, *, labelled: bool = True) -> None:
+        from gnntrain.data.objects import content_digest, graph_of_object
+
+        self._graph = graph_of_object(given, config, labelled=labelled)
+        self._digest = content_digest(self._graph)
+
+    def identity(self) -> dict[str, JSON]:
+        """The graph's name and a digest of its content: the same object finds its store again."""
+        return {"dataset": self._graph.dataset, "content": self._digest}
+
+    def build(self) -> GraphData:
+        """The graph."""
+        return self._graph
+
+
 class PackageBuilder:
     """Builds a data set that an installed package offers by entry point.
 
@@ -85,7 +113,7 @@ class PackageBuilder:
             made: Any = load_plugin(DATASETS, name)(str(root))
             graph = made if isinstance(made, GraphData) else _first_graph(made)
             if not isinstance(graph, GraphData):
-                from gnntrain.data.pyg_graph import from_pyg
+                from gnntrain.data.objects import from_pyg
 
                 graph = from_pyg(graph, name, split=self._config.split)
         except UserError:
@@ -105,12 +133,18 @@ def _first_graph(made: Any) -> Any:
     return made if isinstance(made, Data) else made[0]
 
 
-def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuilder:
+def builder_for(
+    config: DatasetConfig,
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
+) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
 
     Args:
         config: The data set.
         labelled: Whether a user's own files must say what is to be learnt.
+        preprocessing: What makes features of a user's own files; None: it is learnt from them.
 
     Raises:
         UserError: There is no such data set, it has no split of that number, or a file is not
@@ -119,7 +153,7 @@ def builder_for(config: DatasetConfig, *, labelled: bool = True) -> DatasetBuild
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
     if isinstance(config, FilesConfig):
-        return FilesBuilder(config, labelled=labelled)
+        return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
         raise UserError(f"dataset={config.name}: there is no such data set.")
     published = PUBLISHED.get(config.name)

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.bad_rows import BadRows, Record, first_other
-from gnntrain.data.columns import is_finite
-from gnntrain.data.file_columns import edge_columns, feature_columns
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.file_columns import (
+    edge_columns,
+    feature_columns,
+    is_array_file,
+    is_pandas_index,
+    label_columns,
+    split_columns,
+)
+from gnntrain.data.file_feature_columns import FeatureChoice, choose_features, has_names
+from gnntrain.data.file_features import (
+    describe_features,
+    drop_bad_values,
+    make_features,
+    refuse_text_columns,
+    resolve_indices,
+)
 from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
 from gnntrain.data.graph import AnyArray, GraphData, index_dtype
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import DataSummary
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
@@ -22,26 +39,38 @@ if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
 _MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
-_LARGEST = float(np.finfo(np.float32).max)
 _NO_ID_HINT = (
     "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
     "then the nodes 0, 1, 2, …."
 )
 
 
-def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool) -> GraphData:
+def read_graph(
+    config: FilesConfig,
+    paths: Mapping[str, Path],
+    *,
+    labelled: bool,
+    preprocessing: Preprocessing | None = None,
+) -> GraphData:
     """Read a user's files.
 
     Args:
         config: How they are read.
         paths: The files by role: "edges", "features" and perhaps "labels" and "split".
         labelled: False: labels and splits are neither needed nor read.
+        preprocessing: What makes the features of a model that was trained on another graph;
+            None: it is learnt from these files.
 
     Raises:
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
-    nodes = _read_nodes(feature_columns(paths["features"], config, bad, labelled=labelled), bad)
+    columns = feature_columns(
+        paths["features"], config, bad, labelled=labelled, preprocessing=preprocessing
+    )
+    elsewhere = _columns_of_other_files(paths, config, bad) if labelled else {}
+    choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
+    choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
     if labelled:
         targets = read_targets(paths.get("labels"), nodes, index, config, bad)
@@ -49,10 +78,13 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
         metric = _metric(config.metric, targets.task)
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
+        if preprocessing is None:
+            _refuse_statistics(config)
     src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
     bad.report()
-    return GraphData(
-        dataset="files",
+    features, fitted = make_features(nodes, choice, splits["train"], config, preprocessing)
+    data = GraphData(
+        dataset=config.name,
         num_nodes=index.num_nodes,
         src=src,
         dst=dst,
@@ -60,13 +92,66 @@ def read_graph(config: FilesConfig, paths: Mapping[str, Path], *, labelled: bool
         num_classes=targets.num_classes,
         task=targets.task,
         splits=splits,
-        features=nodes.matrix,
+        features=features,
         edge_weight=weight,
         node_ids=index.node_ids(),
         class_names=targets.class_names,
         labelled=labelled,
         metric=metric,
+        feature_names=fitted.feature_names if fitted is not None and fitted.has_names else None,
+        preprocessing=fitted,
     )
+    phrases = {
+        "ids": _describe_ids(nodes),
+        "features": describe_features(nodes, fitted, config.missing, fitted=labelled),
+        "left_out": choice.left_out,
+    }
+    return replace(data, summary=DataSummary.model_validate(phrases))
+
+
+def _columns_of_other_files(
+    paths: Mapping[str, Path], config: FilesConfig, bad: BadRows
+) -> dict[str, str]:
+    """Names of columns of labels and splits in files of their own, with what they hold."""
+    found: dict[str, str] = {}
+    if "labels" in paths and not is_array_file(paths["labels"]):
+        columns = label_columns(paths["labels"], config, bad)
+        taken = [place for role, place in columns.places.items() if role != "id"]
+        found |= _names_of(columns, [*columns.numbers, *taken], paths["labels"], "labels")
+    if "split" in paths and not is_array_file(paths["split"]):
+        columns = split_columns(paths["split"], config, bad)
+        found |= _names_of(columns, [columns.places["split"]], paths["split"], "splits")
+    return found
+
+
+def _names_of(columns: Columns, places: Sequence[int], path: Path, what: str) -> dict[str, str]:
+    if not has_names(columns.table):
+        return {}
+    return {columns.table.names[place]: f"{path.name} has {what} of this name" for place in places}
+
+
+def _refuse_statistics(config: FilesConfig) -> None:
+    """Raise a UserError where features need what a model's run does not say."""
+    for key in ("standardize", "categorical"):
+        if getattr(config, key):
+            raise UserError(
+                f"dataset.{key}: the model was trained without it.",
+                "Prepare the features as those that the model was trained on.",
+            )
+    if config.missing not in ("refuse", "zero"):
+        raise UserError(
+            f"dataset.missing={config.missing}: the model was trained without it.",
+            "Use dataset.missing=zero, or fill in the missing values.",
+        )
+
+
+def _describe_ids(nodes: Rows) -> str:
+    place = nodes.source.places.get("id")
+    if place is None:
+        return f"row numbers of {nodes.path.name}"
+    table = nodes.source.table
+    kind = ", a pandas index" if is_pandas_index(table.names[place]) else ""
+    return f"column {table.shown(place)} of {nodes.path.name}{kind}"
 
 
 def _metric(asked: str, task: LabelKind) -> str:
@@ -80,28 +165,25 @@ def _metric(asked: str, task: LabelKind) -> str:
     return asked
 
 
-def _read_nodes(columns: Columns, bad: BadRows) -> Rows:
-    """The rows of the features file that define a node: an id of its own and finite numbers.
+def _read_nodes(
+    choice: FeatureChoice, config: FilesConfig, bad: BadRows
+) -> tuple[FeatureChoice, Rows]:
+    """The rows of the features file that define a node: an id of its own and usable values.
 
     Raises:
-        UserError: There are no numbers or no rows; or rows are bad, and are to be errors or,
+        UserError: There are no features or no rows; or rows are bad, and are to be errors or,
             without ids, cannot be left out.
     """
-    path = columns.table.path
-    if not columns.numbers:
-        raise UserError(
-            f"{path} has no numbers beside the id.",
-            "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
-            "ones or of the nodes' degrees will do.",
-        )
-    nodes = columns.read()
+    nodes = choice.columns.read()
+    path = nodes.path
     if "id" in nodes.columns:
         nodes = nodes.drop_missing("id", bad, "the node id is missing", _NO_ID_HINT)
         nodes = drop_repeated(nodes, nodes.columns["id"], bad, _NO_ID_HINT)
+    choice, nodes = resolve_indices(choice, nodes)
+    refuse_text_columns(nodes)
     # Without ids a row's place is its node: none can be left out.
     strict = bad if "id" in nodes.columns else BadRows("error")
-    names = columns.names_of_numbers
-    nodes = nodes.drop(~is_finite(nodes.matrix), strict, lambda row: _not_finite(row, names))
+    nodes = drop_bad_values(nodes, choice, config, strict)
     strict.report()
     bad.report()
     if "id" not in nodes.columns and len(nodes) < nodes.end:
@@ -111,15 +193,7 @@ def _read_nodes(columns: Columns, bad: BadRows) -> Rows:
         )
     if not len(nodes):
         raise UserError(f"{path} has no rows.", "Give it a row of numbers a node.")
-    return nodes
-
-
-def _not_finite(record: Record, numbers: Mapping[int, str]) -> str:
-    """Says which number of a row is none; a row of lists has just the wrong length."""
-    wrong = first_other(record, numbers, lambda number: abs(number) <= _LARGEST)
-    if wrong is not None:
-        return f"column {wrong[0]} is {wrong[1]!r} instead of a finite number"
-    return "the list of numbers is missing, not finite, or of another length than the first"
+    return choice, nodes
 
 
 def _read_edges(

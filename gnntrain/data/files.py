@@ -4,7 +4,8 @@
 source and target first unless `source_column` and `target_column` say otherwise; `dataset.labels`
 and `dataset.split` speak of nodes by the ids of the features file, or row by row without ids.
 Tables are CSV, TSV, other delimited text (packed with gzip, bzip2 or zstandard, too) or Parquet;
-arrays are npy, npz or pt. `gnntrain.data.text_table` says when a table has a header,
+arrays are npy, npz or pt. `dataset.data` is one file of a whole graph instead
+(`gnntrain.data.whole_files`). `gnntrain.data.text_table` says when a table has a header,
 `gnntrain.data.file_columns` which column is the id.
 
 A row that cannot be used (too few fields, text for a number, an unknown node, …) is reported with
@@ -17,11 +18,14 @@ from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 
-_ROLES = ("edges", "features", "labels", "split")
-# What is kept of the same files; raised when it grows. 2: the classes' names.
-_READING = 2
+_ROLES = ("data", "edges", "features", "labels", "split")
+# What is kept of the same files; raised when it grows. 2: the classes' names. 3: the features'
+# names and preprocessing.
+_READING = 3
 _MISSING_HINTS = {
     "edges": "Give a file with one edge a row: source and target.",
     "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
@@ -35,19 +39,45 @@ class FilesBuilder:
     Args:
         config: The files and how they are read.
         labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+        preprocessing: What makes the features of the model that predicts; None: it is learnt from
+            the files.
     """
 
-    def __init__(self, config: FilesConfig, *, labelled: bool = True) -> None:
+    def __init__(
+        self,
+        config: FilesConfig,
+        *,
+        labelled: bool = True,
+        preprocessing: Preprocessing | None = None,
+    ) -> None:
         self.config = config
         self._labelled = labelled
+        self._preprocessing = preprocessing
         self._paths = {
             role: Path(given).absolute()
             for role in _ROLES
             if isinstance(given := getattr(config, role), str)
         }
+        if "data" in self._paths:
+            self._refuse_other_files()
+            return
+        if not self._paths:
+            raise UserError(
+                "no file of a graph is given.",
+                "Set dataset.data, or dataset.edges and dataset.features; in Python, "
+                "train(config, data=data) takes an object.",
+            )
         for role, hint in _MISSING_HINTS.items():
             if role not in self._paths:
                 raise UserError(f"dataset.{role} is not given.", hint)
+
+    def _refuse_other_files(self) -> None:
+        others = [role for role in _ROLES[1:] if role in self._paths]
+        if others:
+            raise UserError(
+                f"dataset.data is a whole graph, and dataset.{others[0]} is given, too.",
+                "Leave one of the two out.",
+            )
 
     def identity(self) -> dict[str, JSON]:
         """Paths, sizes and times of the files, and how they are read.
@@ -55,15 +85,21 @@ class FilesBuilder:
         Raises:
             UserError: A file is not there.
         """
-        roles = _ROLES if self._labelled else ("edges", "features")
+        roles = _ROLES if self._labelled else ("data", "edges", "features")
         files: dict[str, JSON] = {
             role: _stamp(role, path) for role, path in self._paths.items() if role in roles
         }
         options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *_ROLES})
-        identity: dict[str, JSON] = {"dataset": "files", "files": files, "options": options}
+        identity: dict[str, JSON] = {
+            "dataset": self.config.name,
+            "files": files,
+            "options": options,
+        }
         identity["reading"] = _READING
         if not self._labelled:
             identity["unread"] = [role for role in ("labels", "split") if role in self._paths]
+        if self._preprocessing is not None:
+            identity["preprocessing"] = digest_of(self._preprocessing.model_dump(mode="json"))
         return identity
 
     def build(self) -> GraphData:
@@ -73,8 +109,17 @@ class FilesBuilder:
             UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
         """
         from gnntrain.data.file_graph import read_graph
+        from gnntrain.data.whole_files import read_whole_graph
 
-        return read_graph(self.config, self._paths, labelled=self._labelled)
+        whole = self._paths.get("data")
+        if whole is not None:
+            return read_whole_graph(whole, self.config, labelled=self._labelled)
+        return read_graph(
+            self.config,
+            self._paths,
+            labelled=self._labelled,
+            preprocessing=self._preprocessing,
+        )
 
 
 def _stamp(role: str, path: Path) -> dict[str, JSON]:

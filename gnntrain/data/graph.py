@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from pydantic import JsonValue
 
 from gnntrain.data.summary import DataSummary
 from gnntrain.metrics import LabelKind
+
+if TYPE_CHECKING:
+    from gnntrain.data.preprocessing import Preprocessing
 
 JSON = JsonValue
 AnyArray = npt.NDArray[Any]
@@ -257,6 +260,7 @@ class GraphData:
         ogb_name: Name of the OGB evaluator to use, if any.
         feature_names: Names of the features, where they have some.
         summary: What was read; None: the little that the arrays themselves say.
+        preprocessing: What made the features of a user's columns, if something did.
     """
 
     dataset: str
@@ -277,6 +281,7 @@ class GraphData:
     ogb_name: str | None = None
     feature_names: Sequence[str] | None = None
     summary: DataSummary | None = None
+    preprocessing: Preprocessing | None = None
 
     @property
     def num_features(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gnntrain.data.graph import GraphData
 from gnntrain.data.large_raw import LARGE_READERS
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
+from gnntrain.data.summary import DataSummary, split_sizes
 
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
@@ -41,9 +43,13 @@ class PyGBuilder(PublishedBuilder):
         read_large = LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)
-        from gnntrain.data.pyg_graph import from_pyg
+        from gnntrain.data.objects import from_pyg
 
-        return from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
+        graph = from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
+        if self.published.num_splits:
+            return graph
+        drawn = f"{split_sizes(graph.splits)}, drawn at random (dataset.split={self.split})"
+        return replace(graph, summary=DataSummary(split=drawn))
 
 
 def layout_of(dataset: str) -> RawLayout:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch_geometric.typing
 from torch import Tensor
-from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from gnntrain.data.csc import in_edges
@@ -27,17 +27,11 @@ from gnntrain.data.graph import (
     EdgeType,
     FeatureDtype,
     Graph,
-    GraphData,
-    Int64Array,
     Nodes,
     NodeType,
 )
 from gnntrain.data.targets import (
-    check_split_number,
     infer_label_kind,
-    labelled_graph,
-    random_split,
-    smallest_int,
 )
 from gnntrain.metrics import DEFAULT_METRICS
 
@@ -240,38 +234,6 @@ def _edges_by_type(store: GraphStore, nodes: Mapping[NodeType, Nodes]) -> dict[E
     }
 
 
-def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
-    """A PyG `Data` object as `GraphData`.
-
-    Labels are taken from `y`: one column of integers (−1: unlabelled) is a binary task for two
-    classes and multi-class for more; several columns of 0 and 1 are multi-label. Splits come
-    from `train_mask`, `val_mask`, `test_mask`: boolean `[num_nodes]`, or `[num_nodes,
-    num_splits]` of which `split` picks one. A graph without any mask is split at random, 60 %
-    train, 20 % val, 20 % test over its labelled nodes, in the way numbered by `split`.
-
-    Args:
-        data: A homogeneous graph with `edge_index` and `y`; `x` and a one-dimensional
-            `edge_weight` are optional.
-        dataset: Name of the data set.
-        split: Which split.
-
-    Raises:
-        UserError: There is no split of this number.
-    """
-    labels = _labels_of(data.y)
-    src, dst = (smallest_int(_array(ends), len(labels)) for ends in data.edge_index)
-    weight = data.edge_weight if "edge_weight" in data else None
-    return labelled_graph(
-        dataset,
-        src,
-        dst,
-        labels,
-        _splits_of(data, labels, dataset, split),
-        None if data.x is None else _array(data.x.to_dense()),
-        None if weight is None or weight.dim() != 1 else _array(weight.float()),
-    )
-
-
 def _array(tensor: Tensor) -> AnyArray:
     array: AnyArray = tensor.detach().cpu().numpy()
     return array
@@ -281,17 +243,3 @@ def _labels_of(y: Tensor) -> AnyArray:
     """Class numbers, int64 `[num_nodes]`, or labels as they are, `[num_nodes, num_classes]`."""
     labels = _array(y[:, 0] if y.shape[1:] == (1,) else y)
     return labels.astype(np.int64) if labels.ndim == 1 else labels
-
-
-def _splits_of(data: Data, labels: AnyArray, dataset: str, split: int) -> dict[str, Int64Array]:
-    masks = {
-        name: _array(data[mask]).reshape(len(labels), -1)
-        for mask, name in _MASKS.items()
-        if mask in data
-    }
-    if not masks:
-        labelled = np.ones(len(labels), bool) if labels.ndim == 2 else labels >= 0
-        return random_split(np.flatnonzero(labelled), split)
-    check_split_number(dataset, split, min(mask.shape[1] for mask in masks.values()))
-    none = np.zeros((0, split + 1), bool)
-    return {name: np.flatnonzero(masks.get(name, none)[:, split]) for name in SPLITS}

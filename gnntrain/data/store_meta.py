@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gnntrain.data.graph import JSON, SPLITS
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import DataSummary
 from gnntrain.errors import RunError
 from gnntrain.metrics import LabelKind
@@ -91,6 +92,7 @@ class StoreMeta(_Meta):
     arrays: dict[str, ArrayMeta]
     feature_names: tuple[str, ...] | None = None
     summary: DataSummary | None = None
+    preprocessing: Preprocessing | None = None
     digest: str = Field(exclude=True)
 
 

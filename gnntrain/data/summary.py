@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 if TYPE_CHECKING:
-    from gnntrain.data.graph import GraphData
+    from gnntrain.data.graph import AnyArray, Graph, GraphData, PrepareOptions
+
+_SHOWN_NAMES = 10
+_LABELS = ("ids", "labels", "features", "edges", "split")
 
 
 class DataSummary(BaseModel):
     """What of a user's files became what; each value is a short phrase without a full stop.
 
     Attributes:
-        ids: Where the nodes' ids come from: "column fips of nodes.csv", "row numbers".
+        ids: Where the nodes' ids come from: "column fips of nodes.csv", "row numbers". Empty for
+            a data set that is not a user's own.
         labels: The column or columns, what they are (classes, their number and names; or the range
             of a quantity), how many nodes have none.
         features: Their number, their names, and what was done to them.
@@ -34,13 +39,99 @@ class DataSummary(BaseModel):
     split: str = ""
     left_out: Mapping[str, str] = {}
 
+    def lines(self) -> list[tuple[str, str]]:
+        """A label and a phrase each, as they are shown; nothing of what is not known."""
+        lines = [(label, getattr(self, label)) for label in _LABELS]
+        left_out = first_names([f"{name} ({reason})" for name, reason in self.left_out.items()])
+        return [(label, text) for label, text in (*lines, ("left out", left_out)) if text]
 
-def summary_of(data: GraphData) -> DataSummary:
-    """What the arrays of a graph say by themselves, where its builder says nothing."""
-    sizes = ", ".join(f"{len(ids):,} {name}" for name, ids in data.splits.items())
-    return DataSummary(
-        labels=f"{data.num_classes:,} classes" if data.task != "continuous" else "quantities",
-        features=f"{data.num_features:,} numbers",
-        edges=f"{len(data.src):,} given",
-        split=sizes,
-    )
+
+def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
+    """What the builder of a graph says of it, completed by what the arrays and `options` say."""
+    given = data.summary or DataSummary()
+    found = {"features": _features(data), "edges": _edges(data)}
+    if data.labelled:
+        found |= {"labels": _labels(data), "split": split_sizes(data.splits)}
+    texts = {key: getattr(given, key) or text for key, text in found.items()}
+    done = {"features": _done_to_features(options), "edges": _done_to_edges(options)}
+    texts |= {key: ", ".join([texts[key], *words]) for key, words in done.items()}
+    return given.model_copy(update=texts)
+
+
+def plain_summary(graph: Graph) -> dict[str, Any]:
+    """The summary of a graph and the sizes of its splits, as JSON has them."""
+    phrases = {} if graph.summary is None else graph.summary.model_dump(mode="json")
+    return phrases | {"split_sizes": {k: len(ids) for k, ids in graph.only_nodes.splits.items()}}
+
+
+def from_plain(plain: object) -> DataSummary | None:
+    """The summary in what `plain_summary` gave; None where there is none."""
+    if not isinstance(plain, Mapping):
+        return None
+    phrases = {key: plain[key] for key in DataSummary.model_fields if key in plain}
+    try:
+        return DataSummary.model_validate(phrases) if phrases else None
+    except ValidationError:  # of a file that was changed
+        return None
+
+
+def split_sizes(splits: Mapping[str, Sequence[int] | AnyArray]) -> str:
+    """The sizes of splits: "140 train, 500 val, 1,000 test"."""
+    return ", ".join(f"{len(ids):,} {name}" for name, ids in splits.items())
+
+
+def first_names(names: Sequence[object]) -> str:
+    """The first ten names, and whether there are more."""
+    return ", ".join(map(str, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
+
+
+def _labels(data: GraphData) -> str:
+    """Kind, number, names or ranges of the labels, and how many nodes have none."""
+    names = _class_names(data)
+    if data.task == "continuous":
+        words = _quantities(data.labels, names or range(data.num_classes))
+        num_missing = int(np.isnan(data.labels).any(axis=1).sum())
+    else:
+        kind = "labels, each 0 or 1" if data.task == "multilabel" else "classes"
+        words = f"{data.num_classes:,} {kind}" + (f": {first_names(names)}" if names else "")
+        num_missing = 0 if data.task == "multilabel" else int((~(data.labels >= 0)).sum())
+    return words + (f"; {num_missing:,} of {data.num_nodes:,} nodes have none" * bool(num_missing))
+
+
+def _class_names(data: GraphData) -> list[object]:
+    if data.class_names is None:
+        return []
+    names = data.class_names.tolist()
+    return [name.decode() if isinstance(name, bytes) else name for name in names]
+
+
+def _quantities(values: AnyArray, names: Sequence[object]) -> str:
+    """Names and ranges of the columns of float `[num_nodes, num_targets]`."""
+    ranges = []
+    for name, column in zip(names[:_SHOWN_NAMES], values.T, strict=False):
+        known = column[~np.isnan(column)]
+        between = f" from {known.min():g} to {known.max():g}" if len(known) else ""
+        ranges.append(f"{name}{between}")
+    number = "a quantity" if len(names) == 1 else f"{len(names):,} quantities"
+    return f"{number}: {', '.join(ranges)}" + ", …" * (len(names) > _SHOWN_NAMES)
+
+
+def _features(data: GraphData) -> str:
+    names = f": {first_names(data.feature_names)}" if data.feature_names else ""
+    return f"{data.num_features:,} a node{names}"
+
+
+def _edges(data: GraphData) -> str:
+    both = ", each stored in both directions" if data.symmetric else ""
+    return f"{len(data.src):,} given{both}" + ", weighted" * (data.edge_weight is not None)
+
+
+def _done_to_features(options: PrepareOptions) -> list[str]:
+    words = ["scaled to a sum of 1 a node"] if options.normalize_features else []
+    kept = options.feature_dtype
+    return words if kept == "float32" else [*words, f"stored as {kept}"]
+
+
+def _done_to_edges(options: PrepareOptions) -> list[str]:
+    words = ["reverse edges added"] if options.to_undirected else []
+    return [*words, "self-loops added"] if options.add_self_loops else words

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gnntrain.config import Config
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
@@ -75,6 +76,23 @@ def random_split(nodes: Int64Array, number: int) -> dict[str, Int64Array]:
     second = first + round(VAL_SHARE * len(nodes))
     parts = np.split(order, [first, min(second, len(nodes))])
     return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+
+
+def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:
+    """Refuse labels that `task.type` cannot learn.
+
+    Raises:
+        UserError: They are quantities and classes are to be learnt, or the other way round.
+    """
+    is_regression = config.task.type == "node_regression"
+    if is_regression == (kind == "continuous"):
+        return
+    fitting = "node_classification" if is_regression else "node_regression"
+    found = "classes" if is_regression else "quantities"
+    raise UserError(
+        f"task.type={config.task.type}: the labels of {dataset} are {found}.",
+        f"Set task.type={fitting}.",
+    )
 
 
 def check_split_number(dataset: str, number: int, num_splits: int) -> None:

@@ -21,9 +21,10 @@ def datasets(stores: Path) -> list[Listing]:
     """All data sets, and below them the stores in the folder `stores`."""
     prepared, broken = _prepared(stores)
     by_name = defaultdict(list)
-    for meta in prepared.values():
-        by_name[meta.dataset].append(meta)
     names = (*DATASET_NAMES, *plugin_names(DATASETS))
+    for meta in prepared.values():
+        # A user's own files may have any other name.
+        by_name[meta.dataset if meta.dataset in names else "files"].append(meta)
     rows = [_row(name, by_name[name]) for name in names]
     header = ["data set", "nodes", "edges", "features", "classes", "prepared"]
     listing = Listing("data sets", header, rows, notes=[_SOURCES])

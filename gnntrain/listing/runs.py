@@ -10,7 +10,7 @@ from typing import Any
 
 from gnntrain.listing.kinds import Listing
 from gnntrain.reporting.run_lookup import LATEST
-from gnntrain.reporting.text import format_fraction, format_seconds, shown_metric, shown_path
+from gnntrain.reporting.text import format_metric, format_seconds, shown_metric, shown_path
 
 _DEEPEST = 3  # runs/multirun/<sweep>/<job>
 
@@ -74,7 +74,7 @@ def _row(folder: Path, root: Path) -> list[str]:
 
 def _figure(summary: Mapping[str, Any], split: str, metric: object) -> str:
     metrics = summary.get(split)
-    return format_fraction(_float(metrics.get(metric)) if isinstance(metrics, dict) else None)
+    return format_metric(_float(metrics.get(metric)) if isinstance(metrics, dict) else None)
 
 
 def _so_far(folder: Path) -> list[str]:

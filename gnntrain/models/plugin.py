@@ -36,6 +36,17 @@ class PlainModel(nn.Module):
         rows: Tensor = self.module(x, edge_index)
         return rows
 
+    @property
+    def output_layer(self) -> tuple[str, ...]:
+        """Beginning of the names of the layer that is taken to give the outputs: the last one,
+        such as `convs.1.` or `lin.`."""
+        names = list(self.state_dict())
+        if not names:
+            return ()
+        parts = names[-1].split(".")
+        numbers = [i for i, part in enumerate(parts) if part.isdecimal()]
+        return (".".join(parts[: numbers[-1] + 1 if numbers else 2]) + ".",)
+
 
 def build_plugin(
     name: str, in_channels: int, out_channels: int, options: Mapping[str, Any]

@@ -11,6 +11,7 @@ from typing import Any
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.metrics import LabelKind
 from gnntrain.planning.calibration import calibrate
 from gnntrain.planning.fitting import judge
 from gnntrain.planning.measured import BatchSize, RankMeasure
@@ -78,6 +79,7 @@ class Plan:
         store: The graph store's directory.
         store_reason: How it was opened.
         num_nodes, num_edges, num_features, num_classes: The graph's sizes.
+        label_kind: Kind of its labels.
         num_parameters: Trainable parameters.
         world_size, use_gpus, threads: The ranks.
         placement: Where a GPU would read the edges and the features, and why; empty on a CPU.
@@ -98,6 +100,7 @@ class Plan:
     num_edges: int
     num_features: int
     num_classes: int
+    label_kind: LabelKind
     num_parameters: int
     world_size: int
     use_gpus: bool
@@ -151,6 +154,7 @@ def make_plan(config: Config) -> Plan:
         num_edges=store.num_edges,
         num_features=store.num_features,
         num_classes=store.num_classes,
+        label_kind=store.task,
         num_parameters=first.num_parameters,
         world_size=launch_plan.world_size,
         use_gpus=launch_plan.use_gpus,

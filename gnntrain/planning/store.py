@@ -33,11 +33,11 @@ def open_small_or_built(dataset: DatasetConfig) -> OpenedStore:
         parent = parent.parent
     free = free_bytes(parent)
     place = f"it will take about {format_bytes(needed)}, and {format_bytes(free)} are free there"
-    hint = f"Run `gnntrain prepare dataset={dataset.name} ...` with the same dataset keys first."
+    hint = f"Run `gnntrain prepare dataset={dataset.option} ...` with the same dataset keys first."
     if free < needed:
         hint = "Set dataset.store_dir to a folder on a larger disk, then run `gnntrain prepare`."
     raise UserError(
-        f"the graph store of dataset={dataset.name} is not built yet, and a plan draws from it; "
+        f"the graph store of {dataset.name} is not built yet, and a plan draws from it; "
         f"{place} ({folder.parent})",
         hint,
     )

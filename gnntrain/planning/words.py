@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from gnntrain.planning.plan import Plan
-from gnntrain.reporting.text import counted, format_bytes, format_seconds, shown_path
+from gnntrain.reporting.text import (
+    counted,
+    counted_outputs,
+    format_bytes,
+    format_seconds,
+    shown_path,
+)
 
 Pairs = list[tuple[str, str]]
 
@@ -23,9 +29,13 @@ def sections(plan: Plan) -> list[tuple[str, Pairs]]:
 
 def _run(plan: Plan) -> Pairs:
     kind = "GPU" if plan.use_gpus else "CPU"
+    outputs = counted_outputs(plan.num_classes, plan.label_kind)
     return [
         ("graph", f"{plan.dataset}: {plan.num_nodes:,} nodes, {plan.num_edges:,} edges"),
-        ("", f"{plan.num_features:,} features, {plan.num_classes:,} classes"),
+        (
+            "",
+            f"{plan.num_features:,} features, {outputs}",
+        ),
         ("store", f"{plan.store_reason}: {shown_path(plan.store)}"),
         ("model", f"{plan.model}, {plan.num_parameters:,} parameters"),
         (

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
+from gnntrain.data.summary import DataSummary
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
 from gnntrain.metrics import LabelKind
@@ -35,6 +36,7 @@ class GraphSummary:
         class_names: What the classes (or labels) are called.
         split_sizes: Nodes of train, val and test.
         degrees: Its in-degrees.
+        data: What was read to make it; None where its store does not say.
     """
 
     num_nodes: int
@@ -44,6 +46,7 @@ class GraphSummary:
     class_names: Sequence[str]
     split_sizes: Mapping[str, int]
     degrees: Degrees
+    data: DataSummary | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ def graph_of(store: Graph) -> GraphSummary:
         class_names=[str(name) for name in names or range(store.num_classes)],
         split_sizes={name: len(store.split(name)) for name in SPLITS},
         degrees=degrees_of(store.indptr),
+        data=store.summary,
     )
 
 

@@ -19,7 +19,7 @@ from gnntrain.report.runs import ReportedRun
 from gnntrain.report.style import ACCENT, class_color
 from gnntrain.report.style import PHASES as PHASE_COLORS
 from gnntrain.report.style import SPLITS as SPLIT_COLORS
-from gnntrain.reporting.text import format_fraction, shown_metric
+from gnntrain.reporting.text import format_metric, shown_metric
 
 _QUIET = "#5d6880"
 _MANY_GROUPS = 8
@@ -49,7 +49,7 @@ def _title(run: ReportedRun) -> str:
     if not run.best:
         return title
     metric = shown_metric(run.metric or "")
-    scores = ", ".join(f"{split} {format_fraction(run.score(split))}" for split in run.best)
+    scores = ", ".join(f"{split} {format_metric(run.score(split))}" for split in run.best)
     return f"{title}: {metric} {scores} in epoch {run.result.best_epoch}"
 
 

@@ -19,7 +19,7 @@ from gnntrain.report.outcome import Outcome
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.single import configuration_sections, detail_sections
 from gnntrain.report.style import class_color
-from gnntrain.reporting.text import format_bytes, format_fraction, format_seconds, shown_metric
+from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trials import REPEATED
 
 _MANY_GROUPS = 10
@@ -94,7 +94,7 @@ def _keys(runs: Sequence[ReportedRun], groups: Sequence[Group], best: ReportedRu
         default=own,
     )
     yield Key(f"{split} {metric}", _spread(leader.spread(split)), f"best setting: {leader.label}")
-    yield Key("best run", format_fraction(best.score(split)), best.name)
+    yield Key("best run", format_metric(best.score(split)), best.name)
     completed = sum(run.status == "completed" for run in runs)
     yield Key("runs", str(len(runs)), f"{completed} completed")
     yield Key("settings", str(len(groups)), "that differ in more than seed or split")
@@ -106,8 +106,8 @@ def _keys(runs: Sequence[ReportedRun], groups: Sequence[Group], best: ReportedRu
 
 def _spread(spread: Spread) -> str:
     if spread.std is None:
-        return format_fraction(spread.mean)
-    return f"{format_fraction(spread.mean)} ± {format_fraction(spread.std)}"
+        return format_metric(spread.mean)
+    return f"{format_metric(spread.mean)} ± {format_metric(spread.std, spread.mean)}"
 
 
 def _comparison_section(groups: Sequence[Group]) -> Section:
@@ -177,8 +177,8 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun | None = None) -> 
             *(shown_value(run.config[key]) if key in run.config else "-" for key in keys),
             run.status,
             str(run.result.best_epoch or "-"),
-            format_fraction(run.score("val")),
-            format_fraction(run.score("test")),
+            format_metric(run.score("val")),
+            format_metric(run.score("test")),
             format_seconds(run.summary.get("seconds_per_epoch")),
             format_seconds(run.summary.get("seconds_total")),
             format_bytes(run.summary.get("peak_rss_bytes")),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gnntrain.data.summary import DataSummary, from_plain
 from gnntrain.report import figures
 from gnntrain.report.comparison import shown_value
 from gnntrain.report.content import (
@@ -26,8 +27,8 @@ from gnntrain.report.scores import SplitScores, top_mistakes
 from gnntrain.report.style import PHASES as PHASE_COLORS
 from gnntrain.reporting.text import (
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_rate,
     format_seconds,
     shown_metric,
@@ -57,8 +58,13 @@ def report_of(run: ReportedRun, outcome: Outcome, notes: Sequence[str] = ()) -> 
 
 
 def detail_sections(run: ReportedRun, outcome: Outcome) -> list[Section]:
-    """What takes the graph and the best model: classes, embeddings, degrees."""
+    """What was read, and what takes the graph and the best model: classes, embeddings, degrees."""
     sections = []
+    read = from_plain(run.summary.get("data"))
+    if read is None and outcome.graph is not None:
+        read = outcome.graph.data
+    if read is not None:
+        sections.append(_data_section(read))
     if outcome.graph is not None and outcome.scores:
         sections.append(_class_section(run, outcome.graph, outcome.scores))
     if outcome.graph is not None and outcome.projection is not None:
@@ -133,8 +139,8 @@ def _keys(run: ReportedRun, graph: GraphSummary | None) -> Iterator[Key]:
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)
         others = [name for name in ("val", "train") if name in run.best and name != split]
-        more = " · ".join(f"{name} {format_fraction(run.score(name))}" for name in others)
-        yield Key(f"{split} {metric}", format_fraction(run.score(split)), more)
+        more = " · ".join(f"{name} {format_metric(run.score(name))}" for name in others)
+        yield Key(f"{split} {metric}", format_metric(run.score(split)), more)
         yield Key(
             "best epoch",
             str(run.result.best_epoch),
@@ -181,7 +187,7 @@ def _training_sections(run: ReportedRun) -> Iterator[Section]:
 def _metrics_table(run: ReportedRun) -> Table:
     names = list(dict.fromkeys(name for metrics in run.best.values() for name in metrics))
     rows = [
-        [split, *(format_fraction(metrics.get(name)) for name in names)]
+        [split, *(format_metric(metrics.get(name)) for name in names)]
         for split, metrics in run.best.items()
     ]
     heads = ["split", *map(shown_metric, names)]
@@ -277,7 +283,7 @@ def _score_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Tab
         for scored in scores.values():
             numbers = (scored.precision[i], scored.recall[i], scored.f1[i])
             row += [
-                *(format_fraction(float(number)) for number in numbers),
+                *(format_metric(float(number)) for number in numbers),
                 f"{scored.support[i]:,}",
             ]
         rows.append(row)
@@ -299,6 +305,13 @@ def _projection_section(projection: Projection, names: Sequence[str]) -> Section
     spec = figures.projection_figure(projection, names)
     figure = Figure("Nodes as the model sees them", caption, spec, wide=True, height="tall")
     return Section("Embeddings", [figure])
+
+
+def _data_section(read: DataSummary) -> Section:
+    rows = [[label, text] for label, text in read.lines()]
+    caption = "As it was when the graph's store was built."
+    table = Table("What was read", caption, ["", ""], rows, frozenset({0, 1}), wide=True)
+    return Section("Data", [table])
 
 
 def _graph_section(graph: GraphSummary) -> Section:

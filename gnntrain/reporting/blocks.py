@@ -10,9 +10,10 @@ from gnntrain.reporting.progress import format_speed
 from gnntrain.reporting.text import (
     Symbols,
     counted,
+    counted_outputs,
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_seconds,
     shown_metric,
     shown_path,
@@ -32,7 +33,7 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
         f"{info.num_nodes:,} nodes",
         f"{info.num_edges:,} edges",
         f"{info.num_features:,} features",
-        f"{info.num_classes:,} classes",
+        counted_outputs(info.num_classes, info.label_kind),
     ]
     training = [
         counted(info.epochs, "epoch"),
@@ -43,15 +44,24 @@ def start_block(info: RunInfo, symbols: Symbols) -> Pairs:
     return [
         ("dataset", info.dataset),
         ("graph", dot.join(sizes)),
+        *_read_lines(info),
         ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
         ("", shown_path(info.store_path)),
         ("model", f"{info.model}{dot}{info.num_parameters:,} parameters"),
+        *([("weights", info.initial_weights)] if info.initial_weights else []),
         ("sampler", info.sampler),
         *[("", line) for line in info.placement],
         ("training", dot.join(training)),
         ("device", info.device),
         ("run", shown_path(info.run_dir)),
     ]
+
+
+def _read_lines(info: RunInfo) -> Pairs:
+    """What was read: a line each for a user's own graph, the split alone for all others."""
+    if info.data is None:
+        return []
+    return [line for line in info.data.lines() if info.data.ids or line[0] == "split"]
 
 
 def end_sentence(summary: Summary, info: RunInfo | None) -> str:
@@ -90,7 +100,7 @@ def end_block(
     if summary.peak_gpu_bytes:
         memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
     return [
-        (shown_metric(summary.metric), _course(values, format_fraction, width, symbols)),
+        (shown_metric(summary.metric), _course(values, format_metric, width, symbols)),
         ("loss", _course(summary.train_loss, format_loss, width, symbols)),
         ("speed", dot.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),
         ("time", dot.join(times)),

@@ -10,8 +10,8 @@ from gnntrain.metrics import get_metric
 from gnntrain.reporting.text import (
     Symbols,
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_rate,
     format_seconds,
     shown_metric,
@@ -116,7 +116,7 @@ class Progress:
         parts = [f"loss {format_loss(self._loss)}"]
         if known:
             metric = shown_metric(self._info.metric)
-            parts.append(f"val {metric} {format_fraction(known[-1])}")
+            parts.append(f"val {metric} {format_metric(known[-1])}")
         if self._step is not None:
             parts += format_speed(self._step.seeds_per_s, self._step.edges_per_s)
             parts.append(format_bytes(self._step.memory_bytes))
@@ -129,7 +129,7 @@ class Progress:
         known = [value for value in self.values if value is not None]
         if len(known) < 2 or self.best is None:
             return ""
-        end = f"best {format_fraction(self.best.value)} in epoch {self.best.epoch}"
+        end = f"best {format_metric(self.best.value)} in epoch {self.best.epoch}"
         room = min(_BAR, width - len(end) - 3)
         line = sparkline(known, room, symbols) if room >= _SHORTEST_BAR else ""
         return f"{line}  {end}" if line else end[: width - 1]

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run, known_runs
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
+_LONGEST_NAME = 100
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -81,7 +83,8 @@ class RunDirectory:
         Args:
             directory: The run directory itself (``run.dir``); existing only if empty.
             name: Name of the run (``run.name``).
-            default_name: What to begin a made-up name with, ``<dataset>-<model>``.
+            default_name: What to begin a made-up name with, ``<dataset>-<model>``; what a folder
+                name should not hold becomes ``_``.
             config: The resolved configuration, plain values.
             overrides: What was typed after the command, a line each in ``overrides.txt``.
             seed: Seed of the run, for ``env.json``.
@@ -317,7 +320,8 @@ def _make_empty(path: Path) -> Path:
 
 def _make_unique(root: Path, default_name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    stem = f"{default_name}-{datetime.now():%Y%m%d-%H%M%S}"
+    plain = re.sub(r"[^\w.+=,-]+", "_", default_name).strip("._-")[:_LONGEST_NAME]
+    stem = f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"
     number = 1
     while True:
         path = root / (stem if number == 1 else f"{stem}-{number}")

@@ -16,7 +16,7 @@ from gnntrain import __version__
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.progress import Progress, format_eta
 from gnntrain.reporting.terminal import INDENT, Terminal
-from gnntrain.reporting.text import counted, format_fraction, format_seconds, shown_metric
+from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     GAP,
     STATUS,
@@ -268,7 +268,7 @@ class SweepConsole:
         if progress is None or not progress.values:
             return cut(f"{begin}{GAP}{left}", width, self._symbols)
         known = [value for value in progress.values if value is not None]
-        end = f"{left}{GAP}val {format_fraction(known[-1])}" if known else left
+        end = f"{left}{GAP}val {format_metric(known[-1])}" if known else left
         room = min(_BAR, width - len(begin) - len(end) - 2 * len(GAP))
         if room >= 6:
             full = round(room * progress.run_share())
@@ -285,7 +285,7 @@ class SweepConsole:
         words = [f"{self._num_ended}/{num_trials} trials", f"ETA {self._eta()}"]
         if self._best is not None:
             value, number = self._best
-            words.append(f"best {format_fraction(value)} in trial {number + 1}")
+            words.append(f"best {format_metric(value)} in trial {number + 1}")
         return GAP.join(words)
 
     def _share(self) -> float:
@@ -347,7 +347,7 @@ class SweepConsole:
         if best is None:
             return [("time", dot.join(times)), ("folder", folder)]
         name = shown_metric(standings.metric)
-        reached = [f"val {name} {format_fraction(best.val)}", f"test {format_fraction(best.test)}"]
+        reached = [f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"]
         return [
             ("best", f"trial {best.number + 1}{dot}{dot.join(reached)}"),
             ("", shown_overrides(best.varied)),

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 from gnntrain.reporting.text import (
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_rate,
     format_seconds,
     shown_metric,
@@ -94,8 +94,8 @@ def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochR
         title = f"{split} {shown_metric(metric)}"
         return Column(
             title,
-            lambda record: format_fraction(record.metric(split, metric)),
-            max(len(title), 8),
+            lambda record: format_metric(record.metric(split, metric)),
+            max(len(title), 10 if split == "val" else 8),  # of val with the best one's mark
             weight,
             is_decisive=split == "val",
         )
@@ -118,7 +118,7 @@ def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochR
     if first.gpu_memory_bytes is not None:
         columns.append(Column("GPU", lambda r: format_bytes(r.gpu_memory_bytes), 8, 9))
     if first.cache_hit_rate is not None:
-        columns.append(Column("cache", lambda r: format_fraction(r.cache_hit_rate), 8, 5))
+        columns.append(Column("cache", lambda r: format_metric(r.cache_hit_rate), 8, 5))
     return columns
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnntrain.metrics import LabelKind
 from gnntrain.training.records import Metrics
 
 _SHOWN_METRICS = {
@@ -16,6 +17,9 @@ _SHOWN_METRICS = {
     "average_precision": "AP",
     "f1_micro": "F1 micro",
     "f1_macro": "F1 macro",
+    "r2": "R2",
+    "rmse": "RMSE",
+    "mae": "MAE",
 }
 
 
@@ -95,9 +99,22 @@ def format_loss(loss: float | None) -> str:
     return f"{loss:.1e}"
 
 
-def format_fraction(value: float | None) -> str:
-    """A metric in four decimals."""
-    return "-" if value is None or math.isnan(value) else f"{value:.4f}"
+def format_metric(value: float | None, beside: float | None = None) -> str:
+    """A metric in at most 9 characters: four decimals, fewer of a number from 1,000 on, and powers
+    of ten where those would show too little.
+
+    Args:
+        value: The metric, or its deviation.
+        beside: The mean beside which a deviation stands, and whose form it takes.
+    """
+    if value is None or math.isnan(value):
+        return "-"
+    size = abs(value if beside is None else beside)
+    if size == 0 or 1e-3 <= size < 1e3:
+        return f"{value:.4f}"
+    if 1e3 <= size < 1e7:
+        return f"{value:.{1 if size < 1e5 else 0}f}"
+    return f"{value:.2e}"
 
 
 def format_metrics(metrics: Metrics) -> str:
@@ -112,8 +129,7 @@ def format_metrics(metrics: Metrics) -> str:
         return "no metrics"
     header = ["", *(shown_metric(name) for name in names)]
     rows = [
-        [split, *(format_fraction(row.get(name)) for name in names)]
-        for split, row in metrics.items()
+        [split, *(format_metric(row.get(name)) for name in names)] for split, row in metrics.items()
     ]
     return "\n".join(align([header, *rows]))
 
@@ -187,3 +203,10 @@ def shown_path(path: str | Path) -> str:
 def counted(number: int, word: str) -> str:
     """A number with its noun, in the plural but for 1: `1 epoch`, `2,000 epochs`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def counted_outputs(number: int, kind: LabelKind) -> str:
+    """What a model predicts of a node, with its number: `7 classes`, `12 labels`, `1 target`."""
+    if kind == "continuous":
+        return counted(number, "target")
+    return counted(number, "label") if kind == "multilabel" else f"{number:,} classes"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gnntrain.reporting.table import Column, fitting
 from gnntrain.reporting.text import (
     Symbols,
-    format_fraction,
+    format_metric,
     format_seconds,
     shown_metric,
     sparkline,
@@ -109,13 +109,12 @@ class TrialTable:
         longest: int,
     ) -> list[Column[Trial]]:
         name, digits = shown_metric(metric), max(5, len(str(num_trials)))
+        width = max(9, len(name) + 5)
         columns = [
             Column[Trial]("trial", lambda trial: str(trial.number + 1), digits, 99),
             *self._value_columns(keys, examples, longest),
-            Column[Trial](
-                f"val {name}", lambda trial: format_fraction(trial.val), len(name) + 4, 98, True
-            ),
-            Column[Trial](f"test {name}", lambda t: format_fraction(t.test), len(name) + 5, 20),
+            Column[Trial](f"val {name}", lambda t: format_metric(t.val), width - 1, 98, True),
+            Column[Trial](f"test {name}", lambda t: format_metric(t.test), width, 20),
             Column[Trial]("epochs", _epochs, 6, 15),
             Column[Trial]("time", lambda trial: format_seconds(trial.seconds), 7, 10),
         ]
@@ -149,8 +148,8 @@ def sentence(trial: Trial, num_trials: int, *, is_best: bool) -> str:
         parts.append(f"failed: {' '.join((trial.error or '').split())}")
     else:
         name = shown_metric(trial.metric or "metric")
-        parts.append(f"val {name} {format_fraction(trial.val)}{' *' if is_best else ''}")
-        parts.append(f"test {name} {format_fraction(trial.test)}")
+        parts.append(f"val {name} {format_metric(trial.val)}{' *' if is_best else ''}")
+        parts.append(f"test {name} {format_metric(trial.test)}")
         parts.append(f"epochs {_epochs(trial)}")
         parts += [] if trial.status == "completed" else [trial.status]
     parts.append(f"time {format_seconds(trial.seconds)}")
@@ -189,9 +188,10 @@ def format_spread(spread: Spread | None, symbols: Symbols) -> str:
     """Mean and deviation: ``0.8270 ± 0.0060``."""
     if spread is None:
         return "-"
+    mean = format_metric(spread.mean)
     if spread.std is None:
-        return f"{spread.mean:.4f}"
-    return f"{spread.mean:.4f} {symbols.plus_minus} {spread.std:.4f}"
+        return mean
+    return f"{mean} {symbols.plus_minus} {format_metric(spread.std, spread.mean)}"
 
 
 def cut(text: str, width: int, symbols: Symbols) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import from_plain
+from gnntrain.reporting.text import format_metric
 
 _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
@@ -43,7 +48,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             "",
             "```python",
             "import torch",
-            "from model import load",
+            f"from model import load{', prepare' * _prepares(about)}",
             "",
             *_use(about),
             "```",
@@ -52,6 +57,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
+            *_balance(about),
             "",
             "`model.py`, whole:",
             "",
@@ -59,6 +65,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             source.rstrip(),
             "```",
             "",
+            *_data(about),
             "## How it was trained",
             "",
             "```yaml",
@@ -76,8 +83,18 @@ def _metrics(about: Mapping[str, Any]) -> Iterator[str]:
     yield "| | " + " | ".join(names) + " |"
     yield "|-" * (len(names) + 1) + "|"
     for split, found in about["metrics"].items():
-        figures = [f"{found[name]:.4f}" if name in found else "" for name in names]
+        figures = [format_metric(found[name]) if name in found else "" for name in names]
         yield f"| {split} | " + " | ".join(figures) + " |"
+    yield ""
+
+
+def _data(about: Mapping[str, Any]) -> Iterator[str]:
+    """What was read to make the graph."""
+    read = from_plain(about["data"])
+    if read is None:
+        return
+    yield from ("## What it was trained on", "")
+    yield from (f"- {label}: {text}" for label, text in read.lines())
     yield ""
 
 
@@ -101,6 +118,8 @@ def _use(about: Mapping[str, Any]) -> Iterator[str]:
         yield "from torch_geometric.utils import add_remaining_self_loops"
         yield ""
         yield "edge_index, _ = add_remaining_self_loops(edge_index)"
+    if _prepares(about):
+        yield "x = prepare(columns)"
     yield "model = load()"
     yield "with torch.no_grad():"
     yield f"    logits = model({about['takes']})"
@@ -111,17 +130,67 @@ def _input(about: Mapping[str, Any]) -> Iterator[str]:
     preparation = about["preparation"]
     scaled = ", scaled as by PyG's `NormalizeFeatures`" * preparation["normalize_features"]
     both = ", and each edge is there in both directions (PyG's `to_undirected`)"
+    if _prepares(about):
+        yield from _columns(about["preprocessing"])
     yield (
         f"`x` is float32 `[num_nodes, {about['num_features']}]`, with the features in the order "
-        f"they had in training{scaled}. `edge_index` is int64 `[2, num_edges]`: sources, then "
+        f"they had in training{_order(about)}{scaled}. `edge_index` is int64 `[2, num_edges]`: sources, then "
         f"targets; a node sees the sources of its edges{both * preparation['to_undirected']}."
     )
     yield ""
 
 
+def _prepares(about: Mapping[str, Any]) -> bool:
+    """Whether `model.py` has `prepare`."""
+    found = about["preprocessing"]
+    return (
+        found is not None and not Preprocessing.model_validate_json(json.dumps(found)).is_identity
+    )
+
+
+def _order(about: Mapping[str, Any]) -> str:
+    found = about["preprocessing"]
+    if found is None or not found["has_names"] or _prepares(about):
+        return ""
+    return f" ({_shown([column['name'] for column in found['columns']])})"
+
+
+def _columns(preprocessing: Mapping[str, Any]) -> Iterator[str]:
+    """What `prepare` takes and does."""
+    columns = preprocessing["columns"]
+    numbers = [column["name"] for column in columns if column["categories"] is None]
+    categories = [column["name"] for column in columns if column["categories"] is not None]
+    if preprocessing["has_names"]:
+        kinds = [f"numbers: {_shown(numbers)}"] * bool(numbers)
+        kinds += [f"categories: {_shown(categories)}"] * bool(categories)
+        yield f"`columns` maps the names of columns to lists or arrays ({'; '.join(kinds)})."
+    else:
+        yield f"`columns` is a matrix `[num_nodes, {len(columns)}]`."
+    if categories:
+        yield "Each category of training is a feature of 0 and 1; any other is 0 in all of them."
+    if preprocessing["fills"] is not None:
+        yield 'Missing numbers (None, NaN, "") are filled with the values in `model.json`.'
+    if preprocessing["means"] is not None:
+        yield "Numbers are standardised by the mean and standard deviation of the training split."
+    yield ""
+
+
+def _shown(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
+
+
 def _names(about: Mapping[str, Any]) -> Iterator[str]:
     names = about["class_names"]
     if names is not None:
-        shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + (", …" * (len(names) > _SHOWN_NAMES))
         yield ""
-        yield f"The classes, in order: {shown}."
+        yield f"The classes, in order: {_shown(names)}."
+
+
+def _balance(about: Mapping[str, Any]) -> Iterator[str]:
+    """What a weighted loss does to the probabilities."""
+    if about["config"]["trainer"].get("class_weights") == "balanced":
+        yield ""
+        yield (
+            "Classes were weighted by their rarity in training (`trainer.class_weights=balanced`): "
+            "probabilities are those of classes of equal size."
+        )

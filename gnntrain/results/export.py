@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     epoch = epoch_of(state, checkpoint)
     about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters)
     title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
-    source = model_source(made, title[0].upper() + title[1:])
+    source = model_source(made, title[0].upper() + title[1:], signature.preprocessing)
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
@@ -126,7 +126,7 @@ def _about(
         "own_package": made.own_package,
         "takes": _takes(made, signature),
         "num_parameters": num_parameters,
-        **asdict(signature),
+        **signature.to_dict(),
         "num_outputs": signature.num_outputs,
         "preparation": {
             key: plain["dataset"][key]
@@ -134,6 +134,7 @@ def _about(
         },
         "run": run.name,
         "best_epoch": epoch,
+        "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
         "versions": {
             "gnntrain": __version__,
@@ -153,13 +154,16 @@ def _takes(made: PyGModel, signature: ModelSignature) -> str:
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration for others to read: no path of this machine, of files their names."""
     places = ("root", "store_dir")
-    files = ("edges", "features", "labels", "split") if config["dataset"]["name"] == "files" else ()
+    files = ("data", "edges", "features", "labels", "split")
     dataset = {
-        key: Path(value).name if key in files and value else value
+        key: Path(value).name if key in files and isinstance(value, str) else value
         for key, value in config["dataset"].items()
         if key not in places
     }
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
+    begun_from = rest["trainer"]["init_from"]
+    if begun_from is not None:
+        rest["trainer"] = rest["trainer"] | {"init_from": Path(begun_from).name}
     return {"dataset": dataset, **rest}
 
 

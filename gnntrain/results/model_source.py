@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from gnntrain.data.columns import MISSING_MARKS
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80
@@ -37,9 +39,81 @@ class Residual{base}({base}):
         return self.lin(self.jk(rows)) if self.jk_mode else x
 '''
 
+_PREPARE = '''
+
+MISSING = {marks!r}
+
+
+def is_missing(value):
+    """Whether there is no value: None, NaN, or a word for it."""
+    return str(value).strip().lower() in MISSING
+
+
+def numbers_of(values, width):
+    """float32 [num_nodes, width], NaN where a number is missing."""
+    values = values.to_numpy() if hasattr(values, "to_numpy") else values
+    if torch.is_tensor(values) or getattr(values, "dtype", object) != object:
+        return torch.as_tensor(values).float().reshape(-1, width)
+    rows = []
+    for value in values:
+        if is_missing(value):
+            value = [None] * width
+        row = [value] if width == 1 and not hasattr(value, "__len__") else value
+        row = [value] if isinstance(value, str) else row
+        rows.append([float("nan") if is_missing(number) else float(number) for number in row])
+    return torch.tensor(rows)
+
+
+def codes_of(values, categories):
+    """Place of each value in `categories`, len(categories) for others, and which are missing."""
+    places = {{category: place for place, category in enumerate(categories)}}
+    texts = [re.sub(r"^([+-]?[0-9]+)\\.0+$", r"\\1", str(value).strip()) for value in values]
+    codes = torch.tensor([places.get(text, len(categories)) for text in texts])
+    return codes, torch.tensor([is_missing(text) for text in texts])
+
+
+def prepare(columns, path=Path(__file__).with_name("model.json")):
+    """The model's x, float32 [num_nodes, num_features], of the columns of a table.
+
+    columns: {columns}. A missing value is None, NaN or "".
+    """
+    about = json.loads(Path(path).read_text(encoding="utf-8"))
+    done, features, place = about["preprocessing"], [], 0
+{by_name}    for column in done["columns"]:
+        values, width = columns[column["name"]], column["width"]
+        if column["categories"] is not None:
+            codes, missing = codes_of(values, column["categories"])
+            features.append(torch.eye(len(column["categories"]) + 1)[codes, :-1])
+        else:
+            numbers = numbers_of(values, width)
+            missing = numbers.isnan().any(1)
+            mine = slice(place, place + width)
+            place += width
+            numbers = numbers.double()
+            if done["fills"] is not None:
+                fills = torch.tensor(done["fills"][mine], dtype=torch.float64)
+                numbers = torch.where(numbers.isnan(), fills, numbers)
+            if done["means"] is not None:
+                means = torch.tensor(done["means"][mine], dtype=torch.float64)
+                stds = torch.tensor(done["stds"][mine], dtype=torch.float64)
+                numbers = (numbers - means) / stds
+            features.append(numbers.float())
+        if missing.any() and done["fills"] is None:
+            raise ValueError(f"column {{column['name']}} has missing values")
+        if column["indicator"]:
+            features.append(missing.float()[:, None])
+    x = torch.cat(features, 1)
+    if about["preparation"]["normalize_features"]:
+        x = x - x.min()
+        x = x / x.sum(1, keepdim=True).clamp(min=1)
+    return x.to(getattr(torch, about["preparation"]["feature_dtype"])).float()
+'''
+_BY_PLACE = """    columns = dict(zip(map(str, range(len(done["columns"]))), torch.as_tensor(columns).T))
+"""
+
 _SOURCE = '''"""{title} Needs {needs}."""
 
-from pathlib import Path
+{standard}from pathlib import Path
 
 import torch
 {imports}
@@ -50,16 +124,19 @@ def load(path=Path(__file__).with_name("model.pt")):
 {body}
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return model.eval()
-'''
+{prepare}'''
 
 
-def model_source(model: PyGModel, title: str) -> str:
+def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | None) -> str:
     """A Python file whose `load()` returns the model with its weights.
 
     Args:
         model: How it is made.
         title: A sentence for the file's docstring.
+        preprocessing: What makes features of a user's columns. Where it is more than their order,
+            `prepare(columns)` does it.
     """
+    prepares = preprocessing is not None and not preprocessing.is_identity
     own = model.own_package
     names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
@@ -72,7 +149,17 @@ def model_source(model: PyGModel, title: str) -> str:
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
         body=textwrap.indent("\n".join(lines), " " * 4),
+        standard="import json\nimport re\n" if prepares else "",
+        prepare=_prepare(has_names=preprocessing.has_names)
+        if preprocessing is not None and prepares
+        else "",
     )
+
+
+def _prepare(*, has_names: bool) -> str:
+    columns = "list or array by name" if has_names else "a matrix [num_nodes, num_columns]"
+    by_name = "" if has_names else _BY_PLACE
+    return _PREPARE.format(marks=MISSING_MARKS, columns=columns, by_name=by_name)
 
 
 def _filled(arguments: list[str]) -> list[str]:

@@ -49,9 +49,10 @@ def predict(
     run_dir: str | Path,
     out: str | Path,
     *,
-    what: str = "class",
+    what: str | None = None,
     nodes: str | Path = "all",
     config: Config | None = None,
+    data: object = None,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -62,12 +63,14 @@ def predict(
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
         out: The file: npz, npy, Parquet (`.parquet`, `.pq`) or CSV, by its ending. It must not be
             there yet.
-        what: "class" (the most probable one and its probability; where a node has several labels,
-            0 or 1 for each), "probabilities", "logits", or "embeddings": the rows that enter the
-            model's last layer.
+        what: Of a classification "class" (the most probable one and its probability; where a node
+            has several labels, 0 or 1 for each), "probabilities" or "logits"; of a regression
+            "value", in the targets' units; of both "embeddings": the rows that enter the model's
+            last layer. None: "class" or "value".
         nodes: "all", "train", "val", "test", or a file of ids, in whose order they are written.
         config: The run's configuration with other keys: another data set predicts for that graph,
             which may be without labels. None: as the run was.
+        data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -75,11 +78,13 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent)
+    best = load_best(run_dir, config, path.parent, data)
     words = (*best.task.predictions(), EMBEDDINGS)
+    what = words[0] if what is None else what
     if what not in words:
         hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
-        raise UserError(f"--what {what} is not known.", hint[0].upper() + hint[1:])
+        kind = "regression" if best.signature.task == "continuous" else "classification"
+        raise UserError(f"--what {what} is not known of a {kind}.", hint[0].upper() + hint[1:])
     chosen = _chosen(nodes, best.graph)
     fields, notes = _columns(best, best.infer(embed=what == EMBEDDINGS), what)
     result = Result(chosen, _ids(best.graph), fields, notes)

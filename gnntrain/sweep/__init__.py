@@ -3,6 +3,7 @@ the others, and what was interrupted goes on."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from gnntrain.app import compose_config
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem, SweepConfig
 from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
@@ -50,7 +52,18 @@ def run_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Swe
         RunError: After the last trial, with those that failed.
         KeyboardInterrupt: As by `TrialRunner.run`.
     """
-    return _conduct(_Plan(overrides, config_dirs))
+    return _conduct(_Plan([_without_latest(text) for text in overrides], config_dirs))
+
+
+def _without_latest(override: str) -> str:
+    """The override, but `latest` in `trainer.init_from` becomes the path of the run that it means
+    now: each trial becomes the latest run."""
+    key, _, value = override.partition("=")
+    if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
+        return override
+    path = json.dumps(str(find_run(LATEST, RUNS).resolve()), ensure_ascii=False)
+    words = [path if word == LATEST else word for word in value.split(",")]
+    return f"{key}={','.join(words)}"
 
 
 def resume_sweep(folder: SweepFolder, overrides: Sequence[str] = ()) -> SweepResults:
@@ -101,6 +114,9 @@ class _Plan:
             asked = expand_sweep(overrides, config_dirs)
         self.composed = compose_all(asked, config_dirs)
         self.config = self.composed[0].config
+        if any(one.config.trainer.init_from == LATEST for one in self.composed):
+            expects = "a run's name or path in a sweep's file: each trial becomes the latest run"
+            raise ConfigError([Problem("trainer.init_from", LATEST, expects)])
         self.num_trials = len(asked)
         if isinstance(sweep, OptunaSweepConfig):
             self.num_trials = sweep.trials

@@ -2,5 +2,6 @@
 
 from gnntrain.tasks.base import Column, Columns, Task
 from gnntrain.tasks.node_classification import NodeClassification
+from gnntrain.tasks.node_regression import NodeRegression
 
-__all__ = ["Column", "Columns", "NodeClassification", "Task"]
+__all__ = ["Column", "Columns", "NodeClassification", "NodeRegression", "Task"]

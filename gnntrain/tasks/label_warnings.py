@@ -24,12 +24,12 @@ def label_warnings(store: Graph, metric: str) -> list[str]:
         store: The graph.
         metric: Name of the deciding metric.
     """
-    counts = {split: _count(store, split) for split in SPLITS}
+    counts = {split: class_counts(store, split) for split in SPLITS}
     return [*_unseen_classes(store, counts), *_undefined_metric(store, metric, counts)]
 
 
-def _count(store: Graph, split: str) -> Int64Array:
-    """int64 `[num_classes]`."""
+def class_counts(store: Graph, split: str) -> Int64Array:
+    """How many nodes of a split have each class or label, int64 `[num_classes]`."""
     counts = np.zeros(store.num_classes, np.int64)
     nodes = store.split(split)
     for start in range(0, len(nodes), _CHUNK_NODES):

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,6 +16,7 @@ from gnntrain.data.ogb import ogb_evaluator
 from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import RANKING_METRICS, LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
+from gnntrain.tasks.class_weights import balanced_weights
 from gnntrain.tasks.label_warnings import label_warnings
 
 # Computed for every split; the deciding metric comes before them.
@@ -53,6 +55,8 @@ class NodeClassification:
         labels: What the model tells apart; None: the labels of `graph`. A trained model may predict
             for a graph that has none.
         label_smoothing: Share of the target spread evenly over the classes (Szegedy et al., 2016).
+        balanced: Whether classes weigh in the loss by their rarity in the training split, see
+            `balanced_weights`.
 
     Attributes:
         kind: The kind of labels: "multiclass", "binary" or "multilabel".
@@ -64,11 +68,18 @@ class NodeClassification:
     """
 
     def __init__(
-        self, graph: Graph, labels: Labels | None = None, *, label_smoothing: float = 0.0
+        self,
+        graph: Graph,
+        labels: Labels | None = None,
+        *,
+        label_smoothing: float = 0.0,
+        balanced: bool = False,
     ) -> None:
         labels = labels or graph
         self._graph = graph
         self._label_smoothing = label_smoothing
+        self._balanced = balanced
+        self._weights: Tensor | None = None
         self._num_classes = labels.num_classes
         self._class_names = labels.class_names
         self.kind: LabelKind = labels.task
@@ -86,15 +97,32 @@ class NodeClassification:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Softmax cross-entropy of one class of many; else the logistic loss, of several labels
-        their mean. In float32 whatever the logits are."""
+        their mean. In float32 whatever the logits are.
+
+        Weights of classes multiply the terms of the sum, which is divided by the number of seeds,
+        not by their weights: so the loss does not depend on which rank has which seeds. Over the
+        whole training split both are the same, since the mean weight is 1.
+        """
         logits, smoothing = outputs.float(), self._label_smoothing
+        weights = self._weights_on(logits.device) if self._balanced else None
         if self.kind == "multiclass":
             return F.cross_entropy(
-                logits, targets.long(), reduction="sum", label_smoothing=smoothing
+                logits, targets.long(), weights, reduction="sum", label_smoothing=smoothing
             )
         flags = targets.float().view_as(logits) * (1 - smoothing) + smoothing / 2
-        losses = F.binary_cross_entropy_with_logits(logits, flags, reduction="none")
+        if weights is None:
+            losses = F.binary_cross_entropy_with_logits(logits, flags, reduction="none")
+        else:
+            without, with_label = weights.unbind(-1)
+            losses = -with_label * flags * F.logsigmoid(logits)
+            losses -= without * (1 - flags) * F.logsigmoid(-logits)
         return losses.mean(dim=1).sum()
+
+    def _weights_on(self, device: torch.device) -> Tensor:
+        """The weights of the classes; computed and copied in the first step, before a recording."""
+        if self._weights is None or self._weights.device != device:
+            self._weights = balanced_weights(self._graph).to(device)
+        return self._weights
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """See `Task.metrics`. A metric that is not defined (ROC AUC of a single class) is NaN.

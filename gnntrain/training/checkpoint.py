@@ -173,9 +173,7 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
     Raises:
         CheckpointError: They are another model's: the first names and shapes that differ are told.
     """
-    weights = state.get("model")
-    if not isinstance(weights, dict):
-        raise CheckpointError(Path(path), "it holds no weights")
+    weights = weights_of(state, path)
     wanted = model.state_dict()
     differing = [
         f"{name} is {_shape(weights.get(name))} there and {_shape(wanted.get(name))} in the model"
@@ -190,6 +188,18 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
             "The run's config.yaml or its checkpoint was exchanged.",
         )
     model.load_state_dict(weights)
+
+
+def weights_of(state: State, path: Path | str) -> dict[str, Tensor]:
+    """The weights of a checkpoint's state, by name.
+
+    Raises:
+        CheckpointError: It holds none.
+    """
+    weights = state.get("model")
+    if not isinstance(weights, dict):
+        raise CheckpointError(Path(path), "it holds no weights")
+    return weights
 
 
 def epoch_of(state: State, path: Path) -> int:

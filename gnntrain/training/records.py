@@ -10,9 +10,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from gnntrain.metrics import get_metric
+from gnntrain.metrics import LabelKind, get_metric
+
+if TYPE_CHECKING:
+    from gnntrain.data.summary import DataSummary
 
 Status = Literal["completed", "pruned", "interrupted", "failed"]
 Metrics = Mapping[str, Mapping[str, float]]
@@ -45,7 +48,7 @@ class RunInfo:
         num_nodes: Nodes of the graph.
         num_edges: Stored edges of the graph.
         num_features: Features a node.
-        num_classes: Classes (or labels, where a node has several).
+        num_classes: Classes; labels, where a node has several; or targets of a regression.
         num_parameters: Trainable parameters of the model.
         world_size: Ranks that train together.
         device: The devices in words, for example ``"2 CPU ranks (gloo)"``.
@@ -61,6 +64,9 @@ class RunInfo:
         run_dir: The run directory.
         first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
         placement: Where the graph lies while a GPU trains, and why, in lines.
+        label_kind: Kind of labels.
+        data: What was read to make the graph; None where its store does not say.
+        initial_weights: What the weights begin with, in words; "" where they are random.
     """
 
     dataset: str
@@ -84,6 +90,9 @@ class RunInfo:
     run_dir: str
     first_epoch: int = 1
     placement: Sequence[str] = ()
+    label_kind: LabelKind = "multiclass"
+    data: DataSummary | None = None
+    initial_weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -280,6 +289,7 @@ class Summary:
         peak_rss_bytes: Peak resident memory of all ranks.
         peak_gpu_bytes: Peak GPU memory of a rank, 0 without a GPU.
         error: The error of a run that failed.
+        data: What was read to make the graph, and the sizes of its splits.
         extra: Further fields, written beside the others.
     """
 
@@ -303,6 +313,7 @@ class Summary:
     peak_gpu_bytes: int = 0
     seeds_per_s: float | None = None
     error: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

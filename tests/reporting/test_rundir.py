@@ -64,6 +64,14 @@ def test_a_run_without_a_name_is_called_after_dataset_model_and_time(tmp_path: P
     assert path.name.startswith("cora-sage-20")
 
 
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", "-x", "n\nl", "x" * 300])
+def test_a_name_of_a_data_set_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    run = create(default_name=f"{name}-sage")
+    assert run.path.parent == tmp_path / "runs"
+    assert run.name[0] not in ".-"
+    assert len(run.name) < 130
+
+
 def test_runs_that_start_at_once_get_a_directory_each() -> None:
     paths: list[Path] = []
     threads = [threading.Thread(target=lambda: paths.append(create().path)) for _ in range(8)]

@@ -12,8 +12,8 @@ from gnntrain.reporting.text import (
     UNICODE,
     counted,
     format_bytes,
-    format_fraction,
     format_loss,
+    format_metric,
     format_metrics,
     format_rate,
     format_seconds,
@@ -95,9 +95,21 @@ def test_a_loss_shows_its_digits_or_its_power(loss: float | None, text: str) -> 
     assert format_loss(loss) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.5, "0.5000"), (math.nan, "-"), (None, "-")])
-def test_a_metric_has_four_decimals(value: float | None, text: str) -> None:
-    assert format_fraction(value) == text
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((0.5, "0.5000"), (0, "0.0000"), (-0.25, "-0.2500"), (999.5, "999.5000")),
+        *((1234.567, "1234.6"), (-12345.67, "-12345.7"), (1234567.8, "1234568")),
+        *((12345678, "1.23e+07"), (0.0004567, "4.57e-04"), (math.nan, "-"), (None, "-")),
+    ],
+)
+def test_a_metric_has_four_decimals_or_as_many_as_it_needs(value: float | None, text: str) -> None:
+    assert format_metric(value) == text
+
+
+def test_a_deviation_has_the_form_of_its_mean() -> None:
+    assert format_metric(0.0004, 0.81) == "0.0004"
+    assert format_metric(3.14159, 5000) == "3.1"
 
 
 def test_metrics_are_an_aligned_table_of_splits() -> None:

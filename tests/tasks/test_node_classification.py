@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sk
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -164,3 +165,71 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
     loss = task_of("multiclass").loss(logits, torch.tensor([0, 1, 0]))
     assert loss.dtype == torch.float32
     assert float(loss) == pytest.approx(3 * math.log(2))
+
+
+def weighted_task(labels: Any, kind: str, label_smoothing: float = 0.0) -> NodeClassification:
+    """A task with balanced classes of which all nodes are training nodes."""
+    graph: Any = SimpleNamespace(
+        task=kind,
+        metric="accuracy",
+        ogb_name=None,
+        num_classes=labels.shape[1] if kind == "multilabel" else 4 if kind == "multiclass" else 2,
+        class_names=None,
+        labels=labels,
+        split=lambda _: np.arange(len(labels)),
+    )
+    return NodeClassification(graph, label_smoothing=label_smoothing, balanced=True)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_balanced_classes_are_torchs_weighted_mean_with_scikit_learns_weights(
+    smoothing: float,
+) -> None:
+    labels = np.array([0] * 30 + [1] * 9 + [3] * 1)  # no node of class 2
+    logits = torch.from_numpy(RNG.normal(size=(40, 4)).astype(np.float32))
+    present = [0, 1, 3]
+    weight = torch.zeros(4)
+    weight[present] = torch.from_numpy(
+        compute_class_weight("balanced", classes=np.array(present), y=labels)
+    ).float()
+    targets = torch.from_numpy(labels)
+    expected = F.cross_entropy(logits, targets, weight, label_smoothing=smoothing)
+    found = weighted_task(labels, "multiclass", smoothing).loss(logits, targets) / 40
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_two_balanced_classes_of_one_logit_are_those_of_two(smoothing: float) -> None:
+    labels = np.array([0] * 17 + [1] * 3)
+    logit = torch.from_numpy(RNG.normal(size=(20, 1)).astype(np.float32))
+    weight = torch.from_numpy(compute_class_weight("balanced", classes=np.array([0, 1]), y=labels))
+    both = torch.cat([torch.zeros_like(logit), logit], dim=1)
+    targets = torch.from_numpy(labels)
+    expected = F.cross_entropy(both, targets, weight.float(), label_smoothing=smoothing)
+    found = weighted_task(labels, "binary", smoothing).loss(logit, targets) / 20
+    torch.testing.assert_close(found, expected)
+
+
+def test_each_of_several_balanced_labels_is_a_choice_between_two() -> None:
+    labels = (RNG.uniform(size=(50, 3)) < [0.1, 0.5, 0.9]).astype(np.uint8)
+    logits = torch.from_numpy(RNG.normal(size=(50, 3)).astype(np.float32))
+    targets = torch.from_numpy(labels)
+    alone = [
+        weighted_task(labels[:, i], "binary").loss(logits[:, i : i + 1], targets[:, i])
+        for i in range(3)
+    ]
+    together = weighted_task(labels, "multilabel").loss(logits, targets)
+    torch.testing.assert_close(together, torch.stack(alone).mean())
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_where_all_training_nodes_agree_nothing_is_weighted(flag: int) -> None:
+    labels = np.full((6, 1), flag, np.uint8)
+    logits, targets = torch.randn(6, 1), torch.from_numpy(labels)
+    plain = F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="sum")
+    torch.testing.assert_close(weighted_task(labels, "multilabel").loss(logits, targets), plain)
+
+
+def test_nodes_of_a_class_that_training_has_not_count_for_nothing() -> None:
+    task = weighted_task(np.array([0, 0, 1]), "multiclass")
+    assert float(task.loss(torch.randn(2, 4), torch.tensor([2, 3]))) == 0

@@ -81,6 +81,7 @@ def make_trainer(
     model: SAGE | None = None,
     checkpoints: Path | None = None,
     listeners: tuple[Recorder, ...] = (),
+    task: NodeClassification | None = None,
     **keys: Any,
 ) -> Trainer:
     context = context or DistributedContext()
@@ -90,7 +91,7 @@ def make_trainer(
         model,
         make_loader(store, context, batch_size, kind),
         Scripted(values),
-        task=NodeClassification(store),
+        task=task or NodeClassification(store),
         config=TrainerConfig(lr=0.05, **keys),
         context=context,
         checkpoints=checkpoints,
@@ -111,6 +112,7 @@ def fit(context: DistributedContext, job: dict[str, Any]) -> tuple[list[float], 
         batch_size=job["global_batch"] // context.world_size,
         model=model,
         kind=job["kind"],
+        task=NodeClassification(store, **job.get("task", {})),
         epochs=3,
         clip_norm=1.0,
     )
@@ -135,6 +137,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jobs = {
         "neighbor": all_of_them | {"kind": "neighbor"},
         "full": all_of_them | {"kind": "full"},
+        "weighted": all_of_them
+        | {"kind": "neighbor", "task": {"balanced": True, "label_smoothing": 0.1}},
         "few": {"store": stored(folder / "few", few).path, "global_batch": 4, "kind": "neighbor"},
     }
     for world_size in (1, 2, 4):
@@ -143,7 +147,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
 
 
-@pytest.mark.parametrize("job", ["neighbor", "full"])
+@pytest.mark.parametrize("job", ["neighbor", "full", "weighted"])
 def test_any_number_of_ranks_gives_the_same_losses_and_weights(
     fitted: dict[str, Any], job: str
 ) -> None:

@@ -1,0 +1,292 @@
+"""Features from the columns of a user's features file: their values, and what is made of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gnntrain.data.array_files import ArrayTable
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import MISSING_MARKS, is_finite, to_categories, to_matrix
+from gnntrain.data.file_feature_columns import (
+    NUM_SHOWN,
+    FeatureChoice,
+    cut,
+    key_value,
+    no_features,
+    unique_name,
+)
+from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array
+from gnntrain.data.preprocessing import (
+    Categories,
+    FeatureColumn,
+    PreparedFeatures,
+    Preprocessing,
+    RawFeatures,
+)
+from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.text_table import is_number
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+_logger = logging.getLogger("gnntrain")
+
+_INDEX = "it holds row numbers (a pandas index)"
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def resolve_indices(choice: FeatureChoice, nodes: Rows) -> tuple[FeatureChoice, Rows]:
+    """Leave out doubtful columns that hold row numbers; the others join the numbers."""
+    table = choice.columns.table
+    indices = [p for p in choice.doubtful if _holds_row_numbers(table, p, nodes)]
+    left_out = {unique_name(table, place): _INDEX for place in indices}
+    order = [place for place in choice.order if place not in indices]
+    numbers = [place for place in order if place not in choice.categorical]
+    columns = replace(choice.columns, numbers=numbers, others=sorted(choice.categorical))
+    done = FeatureChoice(
+        columns, order, choice.categorical, (), {**(choice.left_out or {}), **left_out}
+    )
+    if not order:
+        raise no_features(done)
+    nodes = replace(nodes, source=columns)
+    return done, _joined(nodes, choice) if len(indices) < len(choice.doubtful) else nodes
+
+
+def _holds_row_numbers(table: Table, place: int, nodes: Rows) -> bool:
+    """Whether a column with the name of an index holds one.
+
+    A column that pandas calls so for want of a name may count the rows of a larger table, or of
+    one in another order; one called `index` must count these rows from 0 or 1.
+    """
+    values = table.to_plain(nodes.others[place], labels=True)
+    if not pa.types.is_integer(values.type) or values.null_count or not len(values):
+        return False
+    found = values.to_numpy()
+    if table.names[place] in ("index", "level_0"):
+        return bool((found - found[0] == nodes.rows - nodes.rows[0]).all() and found[0] in (0, 1))
+    return bool(found.min() >= 0 and len(np.unique(found)) == len(found))
+
+
+def _joined(nodes: Rows, choice: FeatureChoice) -> Rows:
+    """Rows whose matrix has the columns of `nodes.source.numbers`, wherever they were read."""
+    widths = nodes.widths or [1] * len(choice.columns.numbers)
+    ends = np.cumsum(widths)
+    parts = {
+        place: (nodes.matrix[:, end - width : end], width)
+        for place, end, width in zip(choice.columns.numbers, ends, widths, strict=True)
+    }
+    for place in choice.doubtful:
+        matrix, (width,) = to_matrix([nodes.others[place]], len(nodes), [None])
+        parts[place] = matrix, width
+    joined = [parts[place] for place in nodes.source.numbers]
+    return replace(
+        nodes,
+        matrix=np.concatenate([matrix for matrix, _ in joined], axis=1),
+        widths=[width for _, width in joined],
+    )
+
+
+def refuse_text_columns(nodes: Rows) -> None:
+    """Raise a UserError that names columns of numbers most values of which are texts."""
+    finite = is_finite(nodes.matrix)
+    if finite.all() or isinstance(nodes.source.table, ArrayTable):
+        return
+    table, found, start = nodes.source.table, dict[str, str](), 0
+    for place, width in zip(
+        nodes.source.numbers, nodes.widths or [1] * len(nodes.source.numbers), strict=True
+    ):
+        values = nodes.matrix[:, start : start + width]
+        start += width
+        wrong = np.isinf(values).any(axis=1)
+        if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
+            ((_, record),) = table.records(nodes.rows[wrong][:1])
+            if not is_number(record[place]) and not record[place].startswith("["):
+                found[table.shown(place)] = record[place]
+    if found:
+        raise _text_columns(table, found)
+
+
+def _text_columns(table: Table, found: Mapping[str, str]) -> UserError:
+    names = list(found)[:NUM_SHOWN]
+    samples = " and ".join(repr(found[name]) for name in names[:3])
+    what = "Column {} of {} holds" if len(found) == 1 else "Columns {} of {} hold"
+    shown = ", ".join(names) + ", …" * (len(found) > len(names))
+    return UserError(
+        f"{what.format(shown, table.path)} text, not numbers, such as {samples}.",
+        f"Leave out a column with dataset.ignore={key_value(names)}, or make each of its values a "
+        f"feature with dataset.categorical={key_value(names)}.",
+    )
+
+
+def drop_bad_values(nodes: Rows, choice: FeatureChoice, config: FilesConfig, bad: BadRows) -> Rows:
+    """Rows whose values can be used: a number is finite, and missing only where it may be."""
+    refuse = config.missing == "refuse"
+    suspects = ~is_finite(nodes.matrix)
+    if not refuse and suspects.any():
+        suspects[suspects] = np.isinf(nodes.matrix[suspects]).any(axis=1)
+    nodes = nodes.drop(suspects, bad, lambda row: _wrong_number(row, nodes.source, refuse=refuse))
+    for place in choice.categorical if refuse else ():
+        name = choice.columns.table.shown(place)
+        lacks = to_categories(nodes.others[place]).is_null().to_numpy(zero_copy_only=False)
+        nodes = nodes.drop(np.asarray(lacks, bool), bad, partial(_no_value, name))
+    return nodes
+
+
+def _no_value(name: str, _: Record) -> str:
+    return f"column {name} has no value"
+
+
+def _wrong_number(record: Record, columns: Columns, *, refuse: bool) -> str:
+    """Says which number of a row is none, or which list is none."""
+    names = columns.names_of_numbers
+    for place, name in names.items():
+        field = record[place]
+        is_missing = field.strip().lower() in MISSING_MARKS
+        if field.startswith("[") or (is_missing and not refuse):
+            continue
+        if is_missing or not is_number(field) or not abs(float(field)) <= _LARGEST:
+            return f"column {name} is {field!r} instead of a finite number"
+    return "the list of numbers is missing, not finite, or of another length than the first"
+
+
+def make_features(
+    nodes: Rows,
+    choice: FeatureChoice,
+    train: Int64Array,
+    config: FilesConfig,
+    preprocessing: Preprocessing | None,
+) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
+    """The graph's features, and what was done to the columns.
+
+    Args:
+        nodes: The rows of the nodes.
+        choice: The columns.
+        train: Nodes of the training split.
+        config: `missing` and `standardize`.
+        preprocessing: A model's own; None: it is learnt here.
+
+    Returns:
+        The features, and the preprocessing; None where it would say nothing.
+
+    Raises:
+        UserError: The columns do not fit the model, or a statistic cannot be computed.
+    """
+    encoded = {place: to_categories(nodes.others[place]) for place in choice.categorical}
+    raw = RawFeatures(
+        nodes.matrix,
+        [
+            Categories(
+                encoded[place].dictionary.to_pylist(),
+                encoded[place].indices.fill_null(-1).to_numpy(),
+            )
+            for place in choice.order
+            if place in choice.categorical
+        ],
+    )
+    if preprocessing is None:
+        preprocessing = Preprocessing.fit(
+            _feature_columns(nodes, choice),
+            raw,
+            train,
+            missing=config.missing,
+            standardize=config.standardize,
+            has_names=choice.has_names,
+            id_name=_name_of_id(choice.columns),
+        )
+    else:
+        _check_numbers(nodes, preprocessing)
+        _warn_of_unknown(nodes, raw, preprocessing)
+    if not preprocessing.is_identity:
+        return PreparedFeatures(raw, preprocessing), preprocessing
+    return nodes.matrix, preprocessing if preprocessing.has_names else None
+
+
+def _name_of_id(columns: Columns) -> str | None:
+    place = columns.places.get("id")
+    return None if place is None else columns.table.names[place]
+
+
+def _feature_columns(nodes: Rows, choice: FeatureChoice) -> list[FeatureColumn]:
+    table = choice.columns.table
+    numbers = nodes.source.numbers
+    widths = dict(zip(numbers, nodes.widths or [1] * len(numbers), strict=True))
+    return [
+        FeatureColumn(name=table.shown(place), width=0, categories=())
+        if place in choice.categorical
+        else FeatureColumn(name=table.shown(place), width=widths[place])
+        for place in choice.order
+    ]
+
+
+def _check_numbers(nodes: Rows, preprocessing: Preprocessing) -> None:
+    found, expected = nodes.matrix.shape[1], preprocessing.num_numbers
+    if found != expected:
+        raise UserError(
+            f"The model takes {expected} numbers a node; {nodes.path} has {found}.",
+            "Give the columns it was trained on, with lists of the same length.",
+        )
+
+
+def _warn_of_unknown(nodes: Rows, raw: RawFeatures, preprocessing: Preprocessing) -> None:
+    for name, (count, example) in preprocessing.unknown(raw).items():
+        _logger.warning(
+            "%s: column %s of %d rows has a value that was not there in training, such as %r; "
+            "their features of this column are 0",
+            nodes.path,
+            name,
+            count,
+            example,
+        )
+
+
+def describe_features(
+    nodes: Rows,
+    preprocessing: Preprocessing | None,
+    missing: str,
+    *,
+    fitted: bool,
+) -> str:
+    """A phrase for `DataSummary.features`."""
+    path = nodes.path.name
+    number = f"{nodes.matrix.shape[1]:,} numbers of {path}"
+    if preprocessing is None:
+        return number
+    columns = preprocessing.columns
+    names = [_described(c) for c in columns if c.categories is None]
+    parts = [number + (f": {cut(names)}" if preprocessing.has_names and names else "")]
+    parts += [f"{len(c.categories):,} categories of {c.name}" for c in columns if c.categories]
+    by = "of the training split" if fitted else "of the run's training split"
+    if preprocessing.fills is not None:
+        fill = "0" if missing == "zero" else f"the mean {by}"
+        count = sum(c.indicator for c in columns)
+        marked = f", marked by {count:,} indicators" if count else ""
+        parts.append(f"missing values are {fill}{marked}")
+    if preprocessing.means is not None:
+        parts.append("standardised " + by.replace("of", "on", 1))
+    parts += [f"column {name} holds row numbers" for name in _row_number_columns(nodes)]
+    return "; ".join(parts)
+
+
+def _described(column: FeatureColumn) -> str:
+    return column.name if column.width == 1 else f"{column.name} ({column.width:,} numbers)"
+
+
+def _row_number_columns(nodes: Rows) -> list[str]:
+    """Columns of features, with ordinary names, that count the rows from 0 or 1."""
+    matrix, count = nodes.matrix, len(nodes)
+    if count < 3 or len(nodes.source.numbers) != matrix.shape[1]:
+        return []
+    likely = np.isin(matrix[0], (0, 1)) & (matrix[-1] - matrix[0] == count - 1)
+    return [
+        nodes.source.table.shown(nodes.source.numbers[place])
+        for place in np.flatnonzero(likely).tolist()
+        if (matrix[:, place] - matrix[0, place] == np.arange(count)).all()
+    ]

@@ -1,0 +1,363 @@
+"""From a user's columns to a model's features: one-hot, missing values, standardisation.
+
+The statistics are those of the training split. They are kept with the graph and with the run, so
+that another graph's columns become features in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, IntArray
+from gnntrain.errors import UserError
+
+MissingPolicy = Literal["refuse", "mean", "zero", "indicator"]
+MAX_CATEGORIES = 1000
+_FEW_CATEGORIES = 10  # so many are taken however short the table is
+_CHUNK_VALUES = 1 << 20
+
+_Float64Array = npt.NDArray[np.float64]
+
+
+class FeatureColumn(BaseModel):
+    """A column of the user's table that features are made of.
+
+    Attributes:
+        name: Its name; without a header, its number.
+        width: Numbers in each row: 1, or the length of its lists; 0 for categories.
+        categories: The values that become features of 0 and 1, in their order; None: numbers.
+        indicator: Whether a feature behind the others says that a value is missing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    width: int = Field(1, ge=0)
+    categories: tuple[str, ...] | None = None
+    indicator: bool = False
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the features that this column becomes."""
+        if self.categories is not None:
+            names = [f"{self.name}={value}" for value in self.categories]
+        else:
+            names = [self.name] if self.width == 1 else number_names(self.name, self.width)
+        return [*names, f"{self.name}_missing"] if self.indicator else names
+
+
+def number_names(name: str, width: int) -> list[str]:
+    """Names of the numbers in a column of lists."""
+    return [f"{name}_{i}" for i in range(width)]
+
+
+@dataclass(frozen=True)
+class Categories:
+    """A column of categories as it was read.
+
+    Attributes:
+        values: The different values.
+        codes: `[num_rows]`: place of each row's value in `values`, −1 where it is missing.
+    """
+
+    values: Sequence[str]
+    codes: IntArray
+
+
+@dataclass(frozen=True)
+class RawFeatures:
+    """A user's columns as they were read, in the order of a `Preprocessing`'s columns.
+
+    Attributes:
+        numbers: `[num_rows, num_numbers]`, NaN where one is missing: the columns of numbers.
+        categories: The columns of categories.
+    """
+
+    numbers: AnyArray
+    categories: Sequence[Categories] = ()
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def rows(self, start: int, stop: int) -> RawFeatures:
+        """The rows from `start` up to `stop`."""
+        categories = [Categories(c.values, c.codes[start:stop]) for c in self.categories]
+        return RawFeatures(self.numbers[start:stop], categories)
+
+
+class Preprocessing(BaseModel):
+    """What is done to a user's columns to make a model's features of them.
+
+    Missing numbers are filled first, then all numbers are scaled; features of 0 and 1 are not.
+
+    Attributes:
+        columns: The columns in the order of the features.
+        has_names: Whether the columns have names, by which those of another file are found.
+        id_name: Column of the node ids in training, by which that of another file is found.
+        fills: What each missing number becomes, in the order of the numbers; None: none may be
+            missing.
+        means: Subtracted from each number.
+        stds: Then each number is divided by this. None, like `means`: not scaled.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    columns: tuple[FeatureColumn, ...]
+    has_names: bool = True
+    id_name: str | None = None
+    fills: tuple[float, ...] | None = None
+    means: tuple[float, ...] | None = None
+    stds: tuple[float, ...] | None = None
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers in a row of the user's table."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def has_categories(self) -> bool:
+        """Whether a column has categories."""
+        return any(column.categories is not None for column in self.columns)
+
+    @cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in their order."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    @property
+    def num_features(self) -> int:
+        """Number of the features."""
+        return len(self.feature_names)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the features are the numbers as they are."""
+        return self.fills is None and self.means is None and not self.has_categories
+
+    @classmethod
+    def fit(
+        cls,
+        columns: Sequence[FeatureColumn],
+        raw: RawFeatures,
+        train: Int64Array,
+        *,
+        missing: MissingPolicy = "refuse",
+        standardize: bool = False,
+        has_names: bool = True,
+        id_name: str | None = None,
+    ) -> Preprocessing:
+        """Learn categories and missing values from all rows, statistics from the training rows.
+
+        Args:
+            columns: Their names and widths; a column of categories has an empty tuple of them.
+            raw: Their values.
+            train: Rows of the training split.
+            missing: What a missing value becomes, see `FilesConfig.missing`.
+            standardize: Whether numbers are scaled.
+            has_names: Whether the columns have names.
+            id_name: Column of the node ids.
+
+        Raises:
+            UserError: A column has too many categories, or no value in the training split.
+        """
+        fitted = _with_categories(columns, raw)
+        if missing == "indicator":
+            fitted = _with_indicators(fitted, raw)
+        fills = means = stds = None
+        if missing != "refuse":
+            fills = np.zeros(raw.numbers.shape[1])
+            if missing != "zero":
+                fills = _means(raw.numbers, train)
+                _refuse_unknown_means(fitted, fills)
+        if standardize:
+            means, stds = _mean_and_std(raw.numbers, train, fills)
+        return cls(
+            columns=tuple(fitted),
+            has_names=has_names,
+            id_name=id_name,
+            fills=_tuple(fills),
+            means=_tuple(means),
+            stds=_tuple(stds),
+        )
+
+    def apply(self, raw: RawFeatures) -> Float32Array:
+        """The features: float32 `[num_rows, num_features]`.
+
+        Categories that were not there when this was fitted are 0 in all features.
+        """
+        numbers, missing = self._scaled(raw.numbers)
+        features = np.zeros((len(raw), self.num_features), np.float32)
+        categories = iter(raw.categories)
+        place = first = 0
+        for column in self.columns:
+            if column.categories is None:
+                last = first + column.width
+                features[:, place : place + column.width] = numbers[:, first:last]
+                is_missing = missing[:, first:last].any(axis=1)
+                first, place = last, place + column.width
+            else:
+                codes = _translated(next(categories), column.categories)
+                known = np.flatnonzero(codes >= 0)
+                features[known, place + codes[known]] = 1
+                is_missing = codes == _MISSING
+                place += len(column.categories)
+            if column.indicator:
+                features[:, place] = is_missing
+                place += 1
+        return features
+
+    def _scaled(self, numbers: AnyArray) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
+        """The numbers, filled and scaled, and which of them were missing."""
+        given = numbers.astype(np.float32, copy=False)
+        missing = np.isnan(given)
+        if self.fills is None and self.means is None:
+            return given, missing
+        values = given.astype(np.float64)
+        if self.fills is not None:
+            values = np.where(missing, np.array(self.fills), values)
+        if self.means is not None:
+            values = (values - np.array(self.means)) / np.array(self.stds)
+        return values.astype(np.float32), missing
+
+    def unknown(self, raw: RawFeatures) -> dict[str, tuple[int, str]]:
+        """Categories that no feature stands for: rows that have one, and one of them, by column."""
+        found: dict[str, tuple[int, str]] = {}
+        named = [column for column in self.columns if column.categories is not None]
+        for column, categories in zip(named, raw.categories, strict=True):
+            codes = _translated(categories, column.categories or ())
+            rows = np.flatnonzero(codes == _UNKNOWN)
+            if len(rows):
+                found[column.name] = len(rows), categories.values[categories.codes[rows[0]]]
+        return found
+
+
+@dataclass(frozen=True)
+class PreparedFeatures:
+    """A graph's features (`FeatureRows`), made of a user's columns as they are asked for."""
+
+    raw: RawFeatures
+    preprocessing: Preprocessing
+
+    @property
+    def num_features(self) -> int:
+        """Number of features."""
+        return self.preprocessing.num_features
+
+    def rows(self, start: int, stop: int) -> Float32Array:
+        """Features of the nodes `start` up to `stop`: `[stop - start, num_features]`."""
+        return self.preprocessing.apply(self.raw.rows(start, stop))
+
+
+_MISSING, _UNKNOWN = -1, -2
+
+
+def _translated(found: Categories, known: Sequence[str]) -> Int64Array:
+    """Place of each row's value in `known`; `_MISSING`, or `_UNKNOWN` where it is not there."""
+    places = {value: place for place, value in enumerate(known)}
+    translation = np.array([*(places.get(v, _UNKNOWN) for v in found.values), _MISSING], np.int64)
+    codes: Int64Array = translation[found.codes]
+    return codes
+
+
+def _with_categories(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
+    found = iter(raw.categories)
+    return [
+        column
+        if column.categories is None
+        else column.model_copy(update={"categories": _sorted_values(column.name, next(found))})
+        for column in columns
+    ]
+
+
+def _sorted_values(name: str, found: Categories) -> tuple[str, ...]:
+    """The values that rows have: in the order of numbers if all are numbers, else of texts."""
+    present = np.unique(found.codes[found.codes >= 0])
+    most = min(MAX_CATEGORIES, max(_FEW_CATEGORIES, len(found.codes) // 2))
+    if len(present) > most:
+        raise UserError(
+            f"dataset.categorical: column {name} has {len(present):,} different values in "
+            f"{len(found.codes):,} rows; each would become a feature.",
+            f"Leave it out with dataset.ignore=[{name}]; or join values to {most:,} or fewer.",
+        )
+    values = [found.values[code] for code in present.tolist()]
+    try:
+        return tuple(sorted(values, key=lambda value: (float(value), value)))
+    except ValueError:
+        return tuple(sorted(values))
+
+
+def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
+    """The columns, with an indicator where a row lacks the value."""
+    lacks_number = np.zeros(raw.numbers.shape[1], bool)
+    for chunk in _chunks(raw.numbers, np.arange(len(raw))):
+        lacks_number |= np.isnan(chunk).any(axis=0)
+    categories = iter(raw.categories)
+    marked, first = [], 0
+    for column in columns:
+        if column.categories is None:
+            indicator = bool(lacks_number[first : first + column.width].any())
+            first += column.width
+        else:
+            indicator = bool((next(categories).codes < 0).any())
+        marked.append(column.model_copy(update={"indicator": indicator}))
+    return marked
+
+
+def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
+    """Some of the rows, as they are stored, some MiB at a time."""
+    step = max(1, _CHUNK_VALUES // max(1, numbers.shape[1]))
+    for start in range(0, len(rows), step):
+        chunk = numbers[rows[start : start + step]]
+        yield chunk.astype(np.float32, copy=False).astype(np.float64)
+
+
+def _means(numbers: AnyArray, train: Int64Array) -> _Float64Array:
+    """Mean of the numbers that are there; NaN where none is."""
+    sums, counts = np.zeros(numbers.shape[1]), np.zeros(numbers.shape[1])
+    for chunk in _chunks(numbers, train):
+        sums += np.nansum(chunk, axis=0)
+        counts += (~np.isnan(chunk)).sum(axis=0)
+    means: _Float64Array = np.full(len(sums), np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
+
+
+def _refuse_unknown_means(columns: Sequence[FeatureColumn], means: _Float64Array) -> None:
+    names = [column.name for column in columns for _ in range(column.width)]
+    unknown = list(dict.fromkeys(names[place] for place in np.flatnonzero(np.isnan(means))))
+    if unknown:
+        raise UserError(
+            f"dataset.missing: no node of the training split has a value of {', '.join(unknown)}: "
+            "there is no mean.",
+            f"Leave it out with dataset.ignore=[{','.join(unknown)}], or set dataset.missing=zero.",
+        )
+
+
+def _mean_and_std(
+    numbers: AnyArray, train: Int64Array, fills: _Float64Array | None
+) -> tuple[_Float64Array, _Float64Array]:
+    """Mean and standard deviation (of the population) of the filled numbers; constant: 1."""
+
+    def filled() -> Iterator[_Float64Array]:
+        for chunk in _chunks(numbers, train):
+            yield chunk if fills is None else np.where(np.isnan(chunk), fills, chunk)
+
+    count = max(1, len(train))
+    mean = sum((chunk.sum(axis=0) for chunk in filled()), np.zeros(numbers.shape[1])) / count
+    squares = (((chunk - mean) ** 2).sum(axis=0) for chunk in filled())
+    variance = sum(squares, np.zeros(numbers.shape[1])) / count
+    # What rounding alone makes of equal numbers, as in scikit-learn's StandardScaler.
+    epsilon = np.finfo(np.float64).eps
+    noise = count * epsilon * variance + (count * mean * epsilon) ** 2
+    return mean, np.where(variance <= noise, 1.0, np.sqrt(variance))
+
+
+def _tuple(values: _Float64Array | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values.tolist())

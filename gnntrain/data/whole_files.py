@@ -1,0 +1,110 @@
+"""Files of a whole graph, `dataset.data`: saved PyG graphs, arrays in an npz, GraphML.
+
+Nothing in a file is run: of a pickle, PyG's `Data` and its parts, tensors and plain values are let
+in. Formats that can only be read by running code are refused, with the lines that convert.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnntrain.data.array_files import load_arrays
+from gnntrain.data.arrow_tables import GRAPHML_SUFFIX
+from gnntrain.data.conversions import conversion_hint
+from gnntrain.data.file_graph import read_graph
+from gnntrain.data.graph import GraphData
+from gnntrain.data.sparse import unpack_graph
+from gnntrain.data.tables import refuse_beyond_memory, unreadable
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+TORCH_SUFFIXES = (".pt", ".pth")
+_SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)
+_SAVE = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
+
+
+def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> GraphData:
+    """The graph in a file.
+
+    Args:
+        path: A pt file of a `Data`, of its `to_dict()`, or of what PyG's `InMemoryDataset` keeps;
+            an npz file of arrays by PyG's names; or GraphML, which is read as a table of nodes and
+            one of edges.
+        config: Name, task, metric, split, and what else makes a graph of it.
+        labelled: False: for a graph to predict on; labels and splits are not read.
+
+    Raises:
+        UserError: The file cannot be read, holds anything else, or its graph has a mistake.
+    """
+    from gnntrain.data.objects import graph_of_object
+
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UserError(
+            f"dataset.data={path}: a file that ends with {path.suffix!r} is no whole graph.",
+            conversion_hint(path) or f"Give one that ends with {', '.join(_SUFFIXES)}.",
+        )
+    if suffix == GRAPHML_SUFFIX:
+        return read_graph(config, {"features": path, "edges": path}, labelled=labelled)
+    is_npz = suffix not in TORCH_SUFFIXES
+    given = unpack_graph(path, load_arrays(path)) if is_npz else _load_saved(path)
+    return graph_of_object(given, config, str(path), labelled=labelled)
+
+
+def _load_saved(path: Path) -> Any:
+    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
+    import torch
+
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
+        # About how foreign files are pickled.
+        with _only_graphs_allowed(), warnings.catch_warnings(action="ignore"):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
+    except Exception as error:  # zipfile and torch stumble over damage in many ways
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: Exception) -> UserError:
+    named = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if named is not None and named[1].endswith("HeteroData"):
+        from gnntrain.data.objects import HETERO, HETERO_HINT
+
+        return UserError(f"{path}: {HETERO}", HETERO_HINT)
+    if named is not None:
+        what = f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
+        return UserError(what, _SAVE)
+    if isinstance(error, pickle.UnpicklingError):
+        # Its own advice is to load it unsafely.
+        return UserError(f"{path} holds no graph that PyG saved, or is damaged.", _SAVE)
+    return unreadable(path, error)
+
+
+@contextmanager
+def _only_graphs_allowed() -> Iterator[None]:
+    """Let torch unpickle `Data` and its parts alone: PyG's import allows more classes."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
+            yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)

@@ -1,0 +1,158 @@
+"""The first weights of a new run, taken from the best model of another: `trainer.init_from`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnntrain.config import Config, from_dict
+from gnntrain.config.problems import shown
+from gnntrain.data.graph import Graph
+from gnntrain.errors import UserError
+from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.text import shown_path
+from gnntrain.run_store import model_signature
+from gnntrain.training.checkpoint import State, epoch_of, load_checkpoint, weights_of
+
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """What a model begins with.
+
+    Attributes:
+        run: Directory of the run they come from.
+        epoch: Its best epoch.
+        num_taken: Parameters that were taken from it.
+        num_parameters: All parameters of the model; the others begin at random.
+    """
+
+    run: str
+    epoch: int
+    num_taken: int
+    num_parameters: int
+
+    def __str__(self) -> str:
+        taken = f"{self.num_taken:,} of {self.num_parameters:,} parameters"
+        return f"{taken} from {shown_path(self.run)}, epoch {self.epoch}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `summary.json` and checkpoints hold it."""
+        return asdict(self)
+
+    @classmethod
+    def saved_in(cls, state: State) -> InitialWeights | None:
+        """What a run began with that goes on from a checkpoint; None: random weights."""
+        saved = state.get("initial_weights")
+        return None if saved is None else cls(**saved)
+
+
+def resolved_source(config: Config, graph: Graph) -> Config:
+    """The configuration with `trainer.init_from` as an absolute path, which means the same from
+    any folder, and `latest` the run that it is now.
+
+    Raises:
+        UserError: There is no such run, or the model cannot take its weights.
+    """
+    if config.trainer.init_from is None:
+        return config
+    run = RunDirectory.open(config.trainer.init_from)
+    source = {"init_from": str(run.path)}
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
+    _refuse_other_features(run, graph)
+    with torch.device("meta"):  # its shapes alone
+        model = build_model(config.model, graph.num_features, graph.num_outputs)
+    _matching(config, run, model, _best(run))
+    return config
+
+
+def take_weights(config: Config, model: GNN | PlainModel) -> InitialWeights | None:
+    """Give a new model the weights of the run `trainer.init_from`; None: it is not set.
+
+    Weights of the same name and shape are taken. Those of the layer that gives the outputs stay as
+    they are where their shapes differ.
+
+    Args:
+        config: As `resolved_source` gives it.
+        model: With random weights, equal ones on all ranks.
+
+    Raises:
+        UserError: The run has gone, or other weights differ.
+    """
+    if config.trainer.init_from is None:
+        return None
+    run = RunDirectory.open(config.trainer.init_from)
+    state = _best(run)
+    taken = _matching(config, run, model, state)
+    model.load_state_dict(taken, strict=False)
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    return InitialWeights(
+        run=str(run.path),
+        epoch=epoch_of(state, run.best_checkpoint()),
+        num_taken=sum(size for name, size in sizes.items() if name in taken),
+        num_parameters=sum(sizes.values()),
+    )
+
+
+def _best(run: RunDirectory) -> State:
+    return load_checkpoint(run.best_checkpoint())
+
+
+def _refuse_other_features(run: RunDirectory, graph: Graph) -> None:
+    saved = from_dict(run.config(), saved=True)
+    wanted = model_signature(run, saved.dataset).num_features
+    if wanted != graph.num_features:
+        raise UserError(
+            f"trainer.init_from={run.shown}: its model takes {wanted} features a node; the graph "
+            f"{graph.dataset} has {graph.num_features}.",
+            "Begin from a run on the same features, or leave it out.",
+        )
+
+
+def _matching(
+    config: Config, run: RunDirectory, model: GNN | PlainModel, state: State
+) -> dict[str, Tensor]:
+    """The weights of a checkpoint that fit the model, by name."""
+    given, wanted = weights_of(state, run.best_checkpoint()), model.state_dict()
+    fitting = {
+        name: weight
+        for name, weight in given.items()
+        if name in wanted and wanted[name].shape == weight.shape
+    }
+    own = model.output_layer
+    has_output_layer = any(name.startswith(own[:1]) for name in given)  # or it has fewer layers
+    differing = [
+        f"{name} is {_shape(given.get(name))} there and {_shape(wanted.get(name))} here"
+        for name in dict.fromkeys([*wanted, *given])
+        if name not in fitting and not (has_output_layer and name.startswith(own))
+    ]
+    if differing:
+        more = len(differing) - _NUM_SHOWN
+        told = "; ".join(differing[:_NUM_SHOWN]) + (f"; and {more} more differ" * (more > 0))
+        raise UserError(
+            f"trainer.init_from={run.shown}: the weights are another model's: {told}.",
+            f"It was trained with {', '.join(_other_keys(config, run))}.",
+        )
+    return fitting
+
+
+def _shape(weight: Tensor | None) -> str:
+    return "absent" if weight is None else str(list(weight.shape))
+
+
+def _other_keys(config: Config, run: RunDirectory) -> Iterator[str]:
+    """The model's keys in which the run differs."""
+    there = from_dict(run.config(), saved=True).model.model_dump(mode="json")
+    here = config.model.model_dump(mode="json")
+    if there["name"] != here["name"]:
+        yield f"model={there['name']}"
+        return
+    for key, value in there.items():
+        if value != here.get(key):
+            yield f"model.{key}={shown(value)}"

@@ -1,0 +1,165 @@
+"""Predicting quantities of nodes: one number, or several, a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnntrain.data.graph import AnyArray, Graph, Int64Array
+from gnntrain.data.target_scale import TargetScale
+from gnntrain.loading.features import as_tensor
+from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
+from gnntrain.tasks.base import Column, Columns
+from gnntrain.tasks.target_warnings import target_warnings
+
+# Computed for every split; the deciding metric comes before them.
+_REPORTED = ("r2", "rmse", "mae")
+
+
+class Quantities(Protocol):
+    """What a regression predicts; a graph store has it, and the signature of a trained model.
+
+    Attributes:
+        metric: Name of the deciding metric.
+        num_classes: Number of targets.
+        class_names: The targets as the user calls them; None: they have no names.
+    """
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
+
+
+class NodeRegression:
+    """Predicts quantities of the nodes of a graph.
+
+    The model learns standardised targets, of mean 0 and standard deviation 1 over the training
+    nodes; metrics and predictions are in the targets' own units. A missing target (NaN) counts
+    neither in the loss nor in a metric.
+
+    Args:
+        graph: Nodes, splits and targets.
+        quantities: What the model predicts; None: the targets of `graph`. A trained model may
+            predict for a graph that has none.
+        scale: Mean and standard deviation of the targets a model was trained on; None: those of
+            the training nodes of `graph`.
+        loss: "mse", or "huber".
+        huber_delta: Error, in standard deviations, from which Huber's loss is linear.
+
+    Attributes:
+        kind: The kind of labels, "continuous".
+        num_outputs: One a target.
+        metric: The deciding metric.
+        scale: How standardised targets become quantities.
+
+    Raises:
+        UserError: No installed package has the metric.
+    """
+
+    kind: LabelKind = "continuous"
+
+    def __init__(
+        self,
+        graph: Graph,
+        quantities: Quantities | None = None,
+        scale: TargetScale | None = None,
+        *,
+        loss: Literal["mse", "huber"] = "mse",
+        huber_delta: float = 1.0,
+    ) -> None:
+        quantities = quantities or graph
+        self._graph = graph
+        self._names = quantities.class_names
+        self._loss = loss
+        self._huber_delta = huber_delta
+        self.num_outputs = quantities.num_classes
+        self.metric: Metric = get_metric(quantities.metric)
+        self.scale = scale or TargetScale.of(graph)
+        self._scale_on: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def seeds(self, split: str) -> Int64Array:
+        """The nodes of a split, int64 `[n]`."""
+        return self._graph.split(split)
+
+    @property
+    def targets(self) -> Tensor:
+        """float32 `[num_nodes, num_outputs]` in their own units, NaN where one is missing."""
+        return as_tensor(self._graph.labels)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Squared error or Huber's loss (Huber, 1964) on standardised targets: of a node the mean
+        over the targets that it has, 0 where it has none. In float32 whatever the outputs are."""
+        is_known = ~targets.isnan()
+        mean, std = self._on(targets.device)
+        wanted = ((targets.double() - mean) / std).float().nan_to_num()
+        if self._loss == "huber":
+            delta = self._huber_delta
+            losses = F.huber_loss(outputs.float(), wanted, reduction="none", delta=delta)
+        else:
+            losses = F.mse_loss(outputs.float(), wanted, reduction="none")
+        num_known = is_known.sum(dim=1).clamp(min=1)
+        return ((losses * is_known).sum(dim=1) / num_known).sum()
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """Outputs as quantities in the user's units, float64 `[n, num_outputs]`."""
+        mean, std = self._on(outputs.device)
+        return outputs.double() * std + mean
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """See `Task.metrics`. In the targets' own units; a metric that is not defined (R² of
+        targets that do not vary) is NaN. Metrics that other packages offer are reported too."""
+        has_target = ~targets.isnan().all(dim=1)
+        values, targets = self.values(outputs[has_target]), targets[has_target].double()
+        if len(targets) == 0:
+            return {}
+        return {name: get_metric(name).compute(values, targets) for name in self._reported}
+
+    @cached_property
+    def _reported(self) -> tuple[str, ...]:
+        """Names of all metrics that are computed, the deciding one first."""
+        return tuple(dict.fromkeys((self.metric.name, *_REPORTED, *outside_metrics(self.kind))))
+
+    def predictions(self) -> Mapping[str, Callable[[], Columns]]:
+        """The quantities."""
+        return {"value": self._values}
+
+    def warnings(self) -> list[str]:
+        """Targets that cannot be learnt, and splits on which R² is not defined."""
+        return target_warnings(self._graph, self.metric.name, self.target_names)
+
+    @property
+    def target_names(self) -> list[str]:
+        """The targets in the user's words; without names `value`, or `value_0`, `value_1`, …."""
+        if self._names is not None:
+            return [str(name) for name in self._names]
+        return (
+            ["value"] if self.num_outputs == 1 else [f"value_{i}" for i in range(self.num_outputs)]
+        )
+
+    def _values(self) -> Columns:
+        names = self.target_names
+        # A table's first column is the nodes' ids.
+        titles = ["value_node" if name == "node" else name for name in names]
+        column = Column("value", np.dtype(np.float32), self._float32_values, titles)
+        return Columns([column], {"target_names": np.array(names)})
+
+    def _float32_values(self, outputs: Tensor) -> AnyArray:
+        return self.values(outputs).float().numpy()
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, float64 `[num_outputs]`, copied to each device once: a
+        recorded step may not copy from the host."""
+        if device not in self._scale_on:
+            scale = torch.tensor([self.scale.mean, self.scale.std], dtype=torch.float64)
+            mean, std = scale.to(device)
+            self._scale_on[device] = mean, std
+        return self._scale_on[device]

@@ -1,0 +1,149 @@
+"""What a graph's summary says, and where it is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnntrain.config import from_dict
+from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.store import StoredGraph
+from gnntrain.data.summary import DataSummary, from_plain, plain_summary, summary_of
+from gnntrain.report.writing import write_report
+from gnntrain.results.export import export
+from gnntrain.run import prepare, train
+from tests.graphs import random_graph, stored
+
+PLAIN = PrepareOptions()
+
+
+def test_classes_their_names_and_nodes_without_one() -> None:
+    labels = np.array([0, 1, 2, -1] * 15)
+    names = np.array([b"red", "grün".encode(), b"blue"])
+    read = summary_of(random_graph(labels=labels, class_names=names), PLAIN)
+    assert "3 classes: red, grün, blue" in read.labels
+    assert "15 of 60 nodes" in read.labels
+
+
+def test_labels_as_numbers_with_gaps_count_as_missing() -> None:
+    labels = np.array([0.0, 1.0, np.nan] * 20)
+    read = summary_of(random_graph(labels=labels, num_classes=2, task="binary"), PLAIN)
+    assert "20 of 60 nodes" in read.labels
+
+
+def test_no_more_than_ten_names_are_shown() -> None:
+    names = [f"f{i}" for i in range(11)]
+    read = summary_of(random_graph(num_features=11, feature_names=names), PLAIN)
+    assert "11" in read.features
+    assert "f9" in read.features
+    assert "f10" not in read.features
+
+
+def test_quantities_have_ranges_and_gaps() -> None:
+    values = np.full((60, 2), 3.0, np.float32)
+    values[0], values[1, 1] = [1.5, -2.0], np.nan
+    graph = random_graph()
+    graph.task, graph.labels, graph.num_classes = "continuous", values, 2
+    graph.class_names = np.array([b"income", b"rate"])
+    words = summary_of(graph, PLAIN).labels
+    assert "income from 1.5 to 3" in words
+    assert "rate from -2 to 3" in words
+    assert "1 of 60 nodes" in words
+
+
+def test_a_quantity_that_no_node_has_is_no_error() -> None:
+    graph = random_graph(labels=np.full((60, 1), np.nan, np.float32), num_classes=1)
+    graph.task = "continuous"
+    assert "60 of 60 nodes" in summary_of(graph, PLAIN).labels
+
+
+def test_edges_and_features_as_they_are_stored() -> None:
+    options = PrepareOptions(
+        to_undirected=True,
+        add_self_loops=True,
+        normalize_features=True,
+        feature_dtype="float16",
+    )
+    weight = np.ones(240, np.float32)
+    read = summary_of(random_graph(edge_weight=weight), options)
+    assert all(word in read.edges for word in ("240", "weighted", "reverse", "self-loops"))
+    assert "sum of 1" in read.features
+    assert "float16" in read.features
+    assert "both directions" in summary_of(random_graph(symmetric=True), PLAIN).edges
+
+
+def test_a_builders_own_words_stay_and_gaps_are_filled() -> None:
+    own = DataSummary(ids="column name of a.csv", labels="column y", left_out={"z": "text"})
+    read = summary_of(random_graph(summary=own), PLAIN)
+    assert (read.ids, read.labels, read.left_out) == (own.ids, own.labels, own.left_out)
+    assert "240" in read.edges
+    assert "30 train" in read.split
+    assert read.lines()[-1] == ("left out", "z (text)")
+
+
+def test_a_graph_to_predict_for_has_neither_labels_nor_splits() -> None:
+    read = summary_of(random_graph(labelled=False), PLAIN)
+    assert read.labels == read.split == ""
+    assert [label for label, _ in read.lines()] == ["features", "edges"]
+
+
+def test_a_summary_survives_its_store_and_json(tmp_path: Path) -> None:
+    own = DataSummary(ids="column name of a.csv", left_out={"z": "text"})
+    stored(tmp_path / "store", random_graph(summary=own))
+    store = StoredGraph.open(tmp_path / "store")
+    plain = json.loads(json.dumps(plain_summary(store)))
+    assert plain["split_sizes"] == {"train": 30, "val": 15, "test": 15}
+    assert from_plain(plain) == store.summary
+    assert store.summary is not None
+    assert store.summary.ids == own.ids
+
+
+@pytest.mark.parametrize("plain", [None, [], {}, {"split_sizes": {}}, {"ids": 3}, {"left_out": []}])
+def test_what_is_no_summary_is_none(plain: object) -> None:
+    assert from_plain(plain) is None
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run on a user's own files, and the summary that `train` returned."""
+    folder = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    np.save(folder / "x.npy", rng.normal(size=(60, 3)).astype(np.float32))
+    np.save(folder / "e.npy", rng.integers(0, 60, (240, 2)))
+    np.save(folder / "y.npy", rng.integers(0, 3, 60))
+    files = {
+        "features": str(folder / "x.npy"),
+        "edges": str(folder / "e.npy"),
+        "labels": str(folder / "y.npy"),
+    }
+    config = from_dict(
+        {
+            "dataset": {"name": "files", "store_dir": str(folder / "stores"), **files},
+            "trainer": {"epochs": 1, "gpus": 0},
+            "model": {"hidden_channels": 4},
+            "run": {"dir": str(folder / "run")},
+        }
+    )
+    summary = train(config)
+    assert prepare(config)["data"] == summary["data"]
+    return folder, summary
+
+
+def test_a_run_tells_what_was_read_everywhere(own_run: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = own_run
+    told = json.loads((folder / "run" / "summary.json").read_text())
+    assert told["data"] == summary["data"]
+    assert sum(told["data"]["split_sizes"].values()) == 60
+    read = from_plain(told["data"])
+    assert read is not None
+    assert "3 classes" in read.labels
+    card = (export(folder / "run", folder / "model").path / "README.md").read_text()
+    write_report([folder / "run"], folder / "r.md", "md", lambda _: None)
+    page = (folder / "r.md").read_text()
+    for _, phrase in read.lines():
+        assert phrase in card
+        assert phrase.replace("_", r"\_") in page
