@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, AnyArray, GraphData, Int64Array, IntArray
+from gnntrain.data.graph import (
+    SPLITS,
+    AnyArray,
+    FeatureRows,
+    GraphData,
+    Int64Array,
+    IntArray,
+)
+from gnntrain.data.preprocessing import (
+    FeatureColumn,
+    PreparedFeatures,
+    Preprocessing,
+    RawFeatures,
+)
 from gnntrain.data.summary import DataSummary
 from gnntrain.data.targets import check_split_number, random_split, smallest_int
 from gnntrain.errors import UserError
@@ -76,7 +89,12 @@ class _Attributes:
 
 
 def graph_of_arrays(
-    arrays: Arrays, config: FilesConfig, source: str, *, labelled: bool = True
+    arrays: Arrays,
+    config: FilesConfig,
+    source: str,
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
 ) -> GraphData:
     """A graph from its arrays.
 
@@ -88,15 +106,18 @@ def graph_of_arrays(
         config: Name, task, metric, and how the split is chosen or drawn.
         source: What the arrays are from, for messages: a path, or "data".
         labelled: False: for a graph to predict on; `y` and masks are not read.
+        preprocessing: What makes the features of a model that was trained on another graph; None:
+            it is learnt from this one.
 
     Raises:
         UserError: An array is missing, or is of a type or a shape that it cannot have.
     """
     given = _Attributes(arrays, source)
-    features = _features(given)
+    features: AnyArray | FeatureRows | None
+    features = x = _features(given)
     _, counted = given.take("num_nodes")
     label_name, y = given.take(*_LABELS)
-    num_nodes = _num_nodes(given, features, y, counted)
+    num_nodes = _num_nodes(given, x, y, counted)
     src, dst, weight, edges = _edges(given, num_nodes, config.weight_column)
     ids = _ids(given, num_nodes)
     masks = {split: given.take(*names) for split, names in _MASKS.items()}
@@ -106,6 +127,8 @@ def graph_of_arrays(
     else:
         labels = _Labels(np.full(num_nodes, -1, np.int32), 1, "multiclass")
         splits, split = {name: np.empty(0, np.int64) for name in SPLITS}, ""
+    if x is not None:
+        features, preprocessing = _prepared(given, x, splits["train"], config, preprocessing)
     metric = DEFAULT_METRICS[labels.task] if config.metric == "auto" else config.metric
     return GraphData(
         dataset=config.name,
@@ -122,6 +145,7 @@ def graph_of_arrays(
         class_names=labels.names,
         labelled=labelled,
         metric=metric,
+        preprocessing=preprocessing,
         summary=DataSummary(
             ids="row numbers" if ids is None else "the graph's own",
             edges=edges,
@@ -139,6 +163,48 @@ def _features(given: _Attributes) -> AnyArray | None:
         hint = f"Give {name} a row of numbers a node; one number a node is {name}.reshape(-1, 1)."
         raise given.wrong(name, f"is {_shown(x)} instead of [num_nodes, num_features]", hint)
     return x
+
+
+def _prepared(
+    given: _Attributes,
+    x: AnyArray,
+    train: Int64Array,
+    config: FilesConfig,
+    preprocessing: Preprocessing | None,
+) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
+    """Features as the configuration or, to predict, the run's graph has them, and what makes them.
+
+    Raises:
+        UserError: A value is missing and may not be, or the model takes other features.
+    """
+    raw = RawFeatures(x)
+    if preprocessing is None:
+        if config.missing == "refuse" and not config.standardize:
+            return x, None
+        columns = [FeatureColumn(name=str(place), width=1) for place in range(x.shape[1])]
+        preprocessing = Preprocessing.fit(
+            columns,
+            raw,
+            train,
+            missing=config.missing,
+            standardize=config.standardize,
+            has_names=False,
+        )
+    elif preprocessing.has_categories or preprocessing.num_numbers != x.shape[1]:
+        takes = "categories, and " * preprocessing.has_categories
+        raise UserError(
+            f"The model takes {takes}{preprocessing.num_numbers} numbers a node; {given.source} "
+            f"has {x.shape[1]} in x.",
+            "Give the features it was trained on: of categories, as a table.",
+        )
+    return (
+        (x, None)
+        if preprocessing.is_identity
+        else (
+            PreparedFeatures(raw, preprocessing),
+            preprocessing,
+        )
+    )
 
 
 def _num_nodes(
