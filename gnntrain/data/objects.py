@@ -83,7 +83,8 @@ def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
         UserError: There is no split of this number, or the graph has a mistake.
     """
     arrays = _arrays(data.to_dict(), dataset)
-    return graph_of_arrays(arrays, FilesConfig(name=dataset, split=split), dataset)
+    graph = graph_of_arrays(arrays, FilesConfig(split=split), dataset, is_own=False)
+    return replace(graph, dataset=dataset)
 
 
 def _refuse_table_keys(config: FilesConfig, source: str) -> None:
