@@ -599,3 +599,22 @@ def test_the_identity_holds_the_preprocessing(tmp_path: Path) -> None:
         )
     ]
     assert all(a != b for i, a in enumerate(identities) for b in identities[:i])
+
+
+def test_the_columns_of_a_whole_graph_in_one_file_are_prepared_alike(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx", reason="it writes the file")
+    graph = networkx.Graph()
+    for i in range(6):
+        graph.add_node(f"n{i}", size=float(i * i), kind="ab"[i % 2], label=i % 2)
+    graph.add_edges_from([("n0", "n1"), ("n2", "n3")])
+    networkx.write_graphml(graph, tmp_path / "seen.graphml")
+    keys = {"standardize": True, "categorical": "kind"}
+    data = build(data=str(tmp_path / "seen.graphml"), **keys)
+    for i in range(6):
+        graph.nodes[f"n{i}"]["size"] += 100.0
+    networkx.write_graphml(graph, tmp_path / "new.graphml")
+    new = again(data.preprocessing, data=str(tmp_path / "new.graphml"), **keys)
+    assert data.preprocessing is not None
+    assert data.preprocessing.stds is not None
+    moved = features_of(new)[:, 0] - features_of(data)[:, 0]
+    np.testing.assert_allclose(moved, 100 / data.preprocessing.stds[0], rtol=1e-5)
