@@ -89,15 +89,13 @@ def flip_last_byte(file: Path) -> None:
 # What it holds
 
 
-def test_a_store_from_before_preprocessing_and_names_were_kept_still_opens(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-
+def test_a_store_from_before_preprocessing_and_names_were_kept_still_opens(path: Path) -> None:
     def forget(content: dict[str, Any]) -> None:
         for key in ("preprocessing", "feature_names", "summary"):
             del content[key]
 
-    edit_meta(store.path, forget, sign=True)
-    meta = StoredGraph.open(store.path).meta
+    edit_meta(path, forget, sign=True)
+    meta = StoredGraph.open(path).meta
     assert (meta.preprocessing, meta.feature_names, meta.summary) == (None, None, None)
 
 
