@@ -14,12 +14,15 @@ _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
     "binary": "yes or no for each node",
     "multilabel": "{num_classes} labels, each yes or no, for each node",
+    "continuous": "{num_classes} quantities of each node",
 }
 _OUTPUTS = {
     "multiclass": "`logits.softmax(1)` are the probabilities, `logits.argmax(1)` the class",
     "binary": "`logits[:, 0].sigmoid()` is the probability of the second class",
     "multilabel": "`logits.sigmoid()` are the labels' probabilities",
+    "continuous": "a column a target, in its own units (`model.pt` alone gives standardised ones)",
 }
+
 _SHOWN_NAMES = 50
 
 
@@ -31,6 +34,8 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
         source: `model.py`.
     """
     task = _TASKS[about["task"]].format(**about)
+    if about["task"] == "continuous" and about["num_classes"] == 1:
+        task = "a quantity of each node"
     return "\n".join(
         [
             f"# {about['model']} on {about['dataset']}",
@@ -52,7 +57,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             "```",
             "",
             *_input(about),
-            f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
+            f"The model gives {_outputs(about)}, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
             *_balance(about),
@@ -120,7 +125,11 @@ def _use(about: Mapping[str, Any]) -> Iterator[str]:
         yield "x = prepare(columns)"
     yield "model = load()"
     yield "with torch.no_grad():"
-    yield f"    logits = model({about['takes']})"
+    yield f"    {_outputs(about)} = model({about['takes']})"
+
+
+def _outputs(about: Mapping[str, Any]) -> str:
+    return "values" if about["task"] == "continuous" else "logits"
 
 
 def _input(about: Mapping[str, Any]) -> Iterator[str]:
@@ -181,7 +190,8 @@ def _names(about: Mapping[str, Any]) -> Iterator[str]:
     names = about["class_names"]
     if names is not None:
         yield ""
-        yield f"The classes, in order: {_shown(names)}."
+        what = "targets" if about["task"] == "continuous" else "classes"
+        yield f"The {what}, in order: {_shown(names)}."
 
 
 def _balance(about: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import textwrap
 
 from gnntrain.data.columns import MISSING_MARKS
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80
@@ -37,6 +38,16 @@ class Residual{base}({base}):
             x = x if is_output else self.dropout(x)
             rows.append(x)
         return self.lin(self.jk(rows)) if self.jk_mode else x
+'''
+
+_IN_UNITS = '''
+
+TARGET_MEAN, TARGET_STD = torch.tensor({mean}), torch.tensor({std})
+
+
+def in_units(model, inputs, outputs):
+    """The targets in their own units: the model was trained on standardised ones."""
+    return outputs * TARGET_STD.to(outputs) + TARGET_MEAN.to(outputs)
 '''
 
 _PREPARE = '''
@@ -116,17 +127,22 @@ _SOURCE = '''"""{title} Needs {needs}."""
 
 import torch
 {imports}
-{classes}
+{classes}{in_units}
 
 def load(path=Path(__file__).with_name("model.pt")):
     """The trained model, ready to predict."""
 {body}
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return model.eval()
+{hook}    return model.eval()
 {prepare}'''
 
 
-def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | None) -> str:
+def model_source(
+    model: PyGModel,
+    title: str,
+    preprocessing: Preprocessing | None = None,
+    scale: TargetScale | None = None,
+) -> str:
     """A Python file whose `load()` returns the model with its weights.
 
     Args:
@@ -134,6 +150,7 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
         title: A sentence for the file's docstring.
         preprocessing: What makes features of a user's columns. Where it is more than their order,
             `prepare(columns)` does it.
+        scale: How the outputs of a regression become quantities; None: of classes.
     """
     prepare = "" if preprocessing is None or preprocessing.is_identity else _prepare(preprocessing)
     own = model.own_package
@@ -147,7 +164,9 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
         needs="torch and torch_geometric only" if own is None else f"torch and {own}",
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
+        in_units="" if scale is None else _IN_UNITS.format(mean=scale.mean, std=scale.std),
         body=textwrap.indent("\n".join(lines), " " * 4),
+        hook="" if scale is None else "    model.register_forward_hook(in_units)\n",
         standard="import json\nimport re\n" if prepare else "",
         prepare=prepare,
     )
