@@ -115,7 +115,7 @@ def _target_places(table: Table, config: FilesConfig, ignored: Collection[int]) 
         places += chain(*(named_column(table, name) for name in given))
         places += [] if given else find_column(table, "label", None, ignored).values()
     if not isinstance(config.split, str):
-        places += named_column(table, config.split_column or "")
+        places += [] if config.split_column is None else named_column(table, config.split_column)
         places += find_column(table, "split", None, ignored).values()
         places += find_masks(table, ignored).values()
     return set(places)
