@@ -28,6 +28,7 @@ Spec = dict[str, Any]
 
 _MANY_POINTS = 60
 _MANY_GROUPS = 6
+_FEW_EPOCHS = 12
 
 
 def loss_figure(run: ReportedRun) -> Spec:
@@ -391,8 +392,12 @@ def _curve(name: str, x: Any, y: Any, color: str) -> Spec:
 def _by_epoch(
     traces: list[Spec], title: str, yaxis: dict[str, Any], shapes: Sequence[Spec] = ()
 ) -> Spec:
+    epochs = [epoch for trace in traces for epoch in trace["x"]]
+    axis: Spec = {"title": {"text": "epoch"}, "tickformat": "d"}
+    if epochs and max(epochs) - min(epochs) < _FEW_EPOCHS:
+        axis["dtick"] = 1  # or there would be ticks between epochs
     layout = {
-        "xaxis": {"title": {"text": "epoch"}, "tickformat": "d"},
+        "xaxis": axis,
         "yaxis": {"title": {"text": title}, **yaxis},
         "hovermode": "x unified",
         "shapes": list(shapes),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import from_plain
 from gnntrain.reporting.text import format_metric
 
@@ -139,22 +137,22 @@ def _input(about: Mapping[str, Any]) -> Iterator[str]:
     preparation = about["preparation"]
     scaled = ", scaled as by PyG's `NormalizeFeatures`" * preparation["normalize_features"]
     both = ", and each edge is there in both directions (PyG's `to_undirected`)"
+    directions = both * preparation["to_undirected"]
     if _prepares(about):
         yield from _columns(about["preprocessing"])
     yield (
         f"`x` is float32 `[num_nodes, {about['num_features']}]`, with the features in the order "
-        f"they had in training{_order(about)}{scaled}. `edge_index` is int64 `[2, num_edges]`: sources, then "
-        f"targets; a node sees the sources of its edges{both * preparation['to_undirected']}."
+        f"they had in training{_order(about)}{scaled}. `edge_index` is int64 `[2, num_edges]`: "
+        f"sources, then targets; a node sees the sources of its edges{directions}."
     )
     yield ""
 
 
 def _prepares(about: Mapping[str, Any]) -> bool:
     """Whether `model.py` has `prepare`."""
-    found = about["preprocessing"]
-    return (
-        found is not None and not Preprocessing.model_validate_json(json.dumps(found)).is_identity
-    )
+    done = about["preprocessing"] or {"fills": None, "means": None, "columns": ()}
+    has_categories = any(column["categories"] is not None for column in done["columns"])
+    return has_categories or done["fills"] is not None or done["means"] is not None
 
 
 def _order(about: Mapping[str, Any]) -> str:
