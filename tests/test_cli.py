@@ -74,7 +74,13 @@ class FakeRun(types.ModuleType):
 
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
-        return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
+        return {
+            "path": "/store",
+            "num_nodes": 10,
+            "seconds": 0.25,
+            "splits": {"train": 1},
+            "data": {},
+        }
 
 
 @pytest.fixture
@@ -337,7 +343,7 @@ def test_a_sweep_trains_every_trial_in_a_folder_of_its_own(
     assert trials[0]["overrides"][0] == "model=sage"
     assert (trials[1]["metric"], trials[1]["val"], trials[1]["test"]) == ("accuracy", 0.5, None)
     out = capsys.readouterr().out
-    assert "trial 2/2  model=gcn  val accuracy 0.5000  test accuracy -" in out
+    assert "trial 1  model=gcn  val accuracy 0.5000  test accuracy -" in out
     assert f"gnntrain {tmp_path}/sweep/best.yaml" in out or "gnntrain sweep/best.yaml" in out
 
 

@@ -69,9 +69,14 @@ class Group:
 
 
 def differences(runs: Sequence[ReportedRun]) -> list[str]:
-    """The keys that the runs' configurations do not agree in, those that say what it is first."""
+    """The keys that the runs' configurations do not agree in, those that say what it is first.
+
+    A key that some runs do not have, as of another model, differs if those that have it do.
+    """
     keys = dict.fromkeys(key for run in runs for key in run.config if _is_material(key))
-    differing = [key for key in keys if len({repr(run.config.get(key)) for run in runs}) > 1]
+    differing = [
+        key for key in keys if len({repr(run.config[key]) for run in runs if key in run.config}) > 1
+    ]
     return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED))
 
 

@@ -28,6 +28,7 @@ Spec = dict[str, Any]
 """A figure: its `data` and its `layout`."""
 
 _MANY_POINTS = 60
+_FEW_EPOCHS = 15
 _MANY_GROUPS = 6
 
 
@@ -316,8 +317,12 @@ def _curve(name: str, x: Any, y: Any, color: str) -> Spec:
 def _by_epoch(
     traces: list[Spec], title: str, yaxis: dict[str, Any], shapes: Sequence[Spec] = ()
 ) -> Spec:
+    epochs = [epoch for trace in traces for epoch in trace["x"]] or [0]
+    axis: dict[str, Any] = {"title": {"text": "epoch"}, "tickformat": "d"}
+    if max(epochs) - min(epochs) <= _FEW_EPOCHS:
+        axis["dtick"] = 1  # else Plotly has ticks between epochs
     layout = {
-        "xaxis": {"title": {"text": "epoch"}, "tickformat": "d"},
+        "xaxis": axis,
         "yaxis": {"title": {"text": title}, **yaxis},
         "hovermode": "x unified",
         "shapes": list(shapes),

@@ -42,8 +42,8 @@ def _block(block: Block) -> Iterator[str]:
         yield from (fence, block.text, fence, "")
     elif isinstance(block, Settings):
         for title, pairs in block.groups.items():
-            rows = [[key, value] for key, value, _ in pairs]
-            yield from _table([title, ""], rows, {0, 1})
+            rows = [[key, value, "typed" * is_typed] for key, value, is_typed in pairs]
+            yield from _table([title, "", ""], rows, {0, 1, 2})
 
 
 def _table(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gnntrain.report.comparison import Group, groups_of
 from gnntrain.report.courses import (
@@ -137,5 +138,6 @@ def _plain(text: str) -> str:
 def _name(axes: Axes, title: str, values: Sequence[float] = ()) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("epoch", color=_QUIET)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if spans_decades(values):
         axes.set_yscale("log")

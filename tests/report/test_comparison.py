@@ -42,6 +42,14 @@ def test_where_a_run_is_kept_makes_no_other_setting(make: Any) -> None:
     assert len(groups_of(runs)) == 1
 
 
+def test_a_key_that_other_models_lack_is_no_difference(make: Any) -> None:
+    runs = [make("a", 0.5), make("b", 0.6)]
+    runs[1].config["model.heads"] = 4
+    assert differences(runs) == []
+    runs[0].config["model.heads"] = 2
+    assert differences([*runs, make("c", 0.7)]) == ["model.heads"]
+
+
 def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     failed = {"status": "failed", "error": "out of memory"}
     runs = [make("a", 0.5, seed=0), make("b", 0.1, failed, seed=1)]
