@@ -148,11 +148,16 @@ def _num_nodes(
     if counted is not None:
         lengths.insert(0 if x is None else 1, int(counted))
     if not lengths:
-        raise UserError(
-            f"{given.source} has neither x nor num_nodes.",
-            "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
-        )
+        raise no_features(given.source)
     return lengths[0]
+
+
+def no_features(source: str) -> UserError:
+    """The error for a graph without features."""
+    return UserError(
+        f"{source} has no x.",
+        "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
+    )
 
 
 def _edges(
@@ -173,8 +178,8 @@ def _edges(
     if len(outside):
         raise given.wrong(
             name,
-            f"has {len(outside):,} ends that are not node numbers from 0 to {num_nodes - 1} "
-            f"(first: {outside[0]})",
+            f"goes beyond the nodes 0 to {num_nodes - 1}: {outside[0]} is the first of "
+            f"{len(outside):,} such ends",
             "Its numbers are rows of x, counted from 0.",
         )
     src, dst = (smallest_int(row.astype(np.int64), num_nodes) for row in ends)
@@ -240,7 +245,7 @@ def _classes(given: _Attributes, name: str, y: AnyArray, config: FilesConfig) ->
     if y.dtype.kind == "f" and config.task == "auto":
         raise given.wrong(
             name,
-            f"is {y.dtype}: quantities, or classes?",
+            f"is {y.dtype}, which may be quantities or classes",
             "Set task.type=node_regression for quantities; for classes give integers: y.long().",
         )
     has_label = _has_label(given, name, y)

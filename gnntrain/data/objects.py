@@ -12,7 +12,6 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
@@ -20,9 +19,10 @@ from torch_geometric.data import Batch, Data, Dataset, HeteroData
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import SPLITS, AnyArray, FeatureRows, GraphData
-from gnntrain.data.graph_arrays import graph_of_arrays
+from gnntrain.data.graph_arrays import graph_of_arrays, no_features
 from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
 from gnntrain.data.store_meta import canonical_json
+from gnntrain.data.tables import refuse_beyond_memory
 from gnntrain.errors import UserError
 
 _WHOLE_GRAPH_KEYS = {
@@ -59,10 +59,7 @@ def graph_of_object(
     attributes = _attributes(given, source)
     graph = graph_of_arrays(_arrays(attributes, source), config, source, labelled=labelled)
     if graph.features is None:
-        raise UserError(
-            f"{source} has no x.",
-            "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
-        )
+        raise no_features(source)
     return graph
 
 
@@ -133,6 +130,7 @@ def _unknown(given: object, source: str) -> UserError:
     library = kind.partition(".")[0]
     known = {"networkx": networkx_hint, "dgl": dgl_hint}
     hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
+    kind = kind.removeprefix("builtins.")
     return UserError(f"{source} is a {kind}.", known[library]() if library in known else hint)
 
 
@@ -177,17 +175,14 @@ def _array(value: Any, what: str) -> AnyArray:
 
 def _of_tensor(tensor: Tensor, what: str) -> AnyArray:
     tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        num_bytes = tensor.numel() * tensor.element_size()
-        if num_bytes > psutil.virtual_memory().available:
-            raise UserError(f"{what} takes {num_bytes / 2**30:,.1f} GiB when it is dense.", _DENSE)
-        tensor = tensor.to_dense()
-    tensor = tensor.cpu()
+    num_bytes = tensor.numel() * tensor.element_size()
+    is_sparse = tensor.layout != torch.strided
+    # A dense one, too, may repeat one number as often as it likes.
+    if is_sparse or num_bytes > tensor.untyped_storage().nbytes():
+        refuse_beyond_memory(what, num_bytes)
+    tensor = (tensor.to_dense() if is_sparse else tensor).cpu()
     array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
-
-
-_DENSE = "Reduce it first, for example by torch.pca_lowrank."
 
 
 def content_digest(graph: GraphData) -> str:

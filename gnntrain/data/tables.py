@@ -305,7 +305,7 @@ def unreadable(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {brief}", "Is it a file of the kind its name says?")
 
 
-def refuse_beyond_memory(path: Path, num_bytes: int) -> None:
+def refuse_beyond_memory(path: Path | str, num_bytes: int) -> None:
     """Raise a UserError where what a file says it unpacks to does not fit in the free memory."""
     available = psutil.virtual_memory().available
     if num_bytes > available:

@@ -6,7 +6,6 @@ in. Formats that can only be read by running code are refused, with the lines th
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 import zipfile
@@ -56,11 +55,11 @@ def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> Grap
     if suffix == GRAPHML_SUFFIX:
         return read_graph(config, {"features": path, "edges": path}, labelled=labelled)
     is_npz = suffix not in TORCH_SUFFIXES
-    given = unpack_graph(path, load_arrays(path)) if is_npz else _load_saved(path)
+    given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
     return graph_of_object(given, config, str(path), labelled=labelled)
 
 
-def _load_saved(path: Path) -> Any:
+def load_saved(path: Path) -> Any:
     """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
     import torch
 
@@ -68,8 +67,12 @@ def _load_saved(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
-        # About how foreign files are pickled.
-        with _only_graphs_allowed(), warnings.catch_warnings(action="ignore"):
+        with (
+            _only_graphs_allowed(),
+            # Else indices beyond a matrix would be read.
+            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
+            warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
+        ):
             return torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
@@ -86,10 +89,10 @@ def _refused(path: Path, error: Exception) -> UserError:
     if named is not None:
         what = f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
         return UserError(what, _SAVE)
-    if isinstance(error, pickle.UnpicklingError):
-        # Its own advice is to load it unsafely.
-        return UserError(f"{path} holds no graph that PyG saved, or is damaged.", _SAVE)
-    return unreadable(path, error)
+    if isinstance(error, OSError):
+        return unreadable(path, error)
+    # torch's own advice is to load it unsafely.
+    return UserError(f"{path} is damaged, or torch.save did not write it.", _SAVE)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ Spec = dict[str, Any]
 """A figure: its `data` and its `layout`."""
 
 _MANY_POINTS = 60
-_FEW_EPOCHS = 15
 _MANY_GROUPS = 6
+_FEW_EPOCHS = 12
 
 
 def loss_figure(run: ReportedRun) -> Spec:
@@ -317,10 +317,10 @@ def _curve(name: str, x: Any, y: Any, color: str) -> Spec:
 def _by_epoch(
     traces: list[Spec], title: str, yaxis: dict[str, Any], shapes: Sequence[Spec] = ()
 ) -> Spec:
-    epochs = [epoch for trace in traces for epoch in trace["x"]] or [0]
-    axis: dict[str, Any] = {"title": {"text": "epoch"}, "tickformat": "d"}
-    if max(epochs) - min(epochs) <= _FEW_EPOCHS:
-        axis["dtick"] = 1  # else Plotly has ticks between epochs
+    epochs = [epoch for trace in traces for epoch in trace["x"]]
+    axis: Spec = {"title": {"text": "epoch"}, "tickformat": "d"}
+    if epochs and max(epochs) - min(epochs) < _FEW_EPOCHS:
+        axis["dtick"] = 1  # or there would be ticks between epochs
     layout = {
         "xaxis": axis,
         "yaxis": {"title": {"text": title}, **yaxis},

@@ -138,6 +138,6 @@ def _plain(text: str) -> str:
 def _name(axes: Axes, title: str, values: Sequence[float] = ()) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("epoch", color=_QUIET)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if spans_decades(values):
         axes.set_yscale("log")

@@ -84,7 +84,7 @@ def configuration_sections(run: ReportedRun) -> list[Section]:
         section, _, name = key.partition(".")
         is_typed = any(_names_key(override, key) for override in run.overrides)
         groups.setdefault(section, []).append((name or key, shown_value(value), is_typed))
-    text = "What was typed is marked; all else is a default or a recipe's."
+    text = "What was typed stands out; all else is a default or a recipe's."
     sections = [Section("Configuration", [*blocks, Settings(groups)], text)]
     if run.environment:
         sections.append(Section("Environment", [_environment(run.environment)]))

@@ -170,7 +170,8 @@ class SweepConsole:
         is_best = self._is_best(trial)
         self._begin_table(trial.metric or "metric")
         if self._info is not None:
-            self._print(self._trial_line(trial, is_best=is_best))
+            place = f"{self._num_ended}/{self._info.num_trials}"
+            self._print(self._trial_line(trial, place, is_best=is_best))
         del self._courses[trial.number]
         self.refresh(at_once=True)
 
@@ -227,9 +228,9 @@ class SweepConsole:
         self._best = (trial.val, trial.number)
         return True
 
-    def _trial_line(self, trial: Trial, *, is_best: bool) -> Text:
+    def _trial_line(self, trial: Trial, place: str, *, is_best: bool) -> Text:
         if not self._terminal.is_live or self._table is None:
-            return Text(sentence(trial, is_best=is_best))
+            return Text(sentence(trial, place, is_best=is_best))
         line = Text(style="dim" if trial.status == "pruned" else "")
         cells = self._table.cells(trial, is_best=is_best)
         for column, cell in zip(self._table.columns, cells, strict=True):
@@ -302,27 +303,30 @@ class SweepConsole:
         return format_eta(self._clock() - self._began, share)
 
     def _ranking(self, standings: SweepResults) -> None:
-        pruned = [trial for trial in standings.trials if trial.status == "pruned"]
-        rows = [*standings.ranked, *pruned]
-        if self._info is None or len(rows) < 2:
+        """The trials by their validation metric: the completed ones, then the pruned."""
+        ended = (*standings.ranked, *standings.pruned)
+        if self._info is None or len(ended) < 2:
             return
         limit = self._terminal.limit
+        room = INDENT + (STATUS if standings.pruned else 0)
         table = TrialTable(
             self._info.num_trials,
-            rows,
+            ended,
             standings.metric,
-            limit and limit - INDENT - (STATUS if pruned else 0),
+            limit and limit - room,
             self._symbols,
         )
         self._print(Text(" " * INDENT + table.header().rstrip(), style="dim"))
-        for place, trial in enumerate(rows[:_MOST_RANKED]):
-            is_pruned = trial.status == "pruned"
-            cells = table.cells(trial, is_best=place == 0 and not is_pruned)
-            line = GAP.join([*cells, trial.status] if is_pruned else cells)
-            self._print(Text(" " * INDENT + line.rstrip(), style="dim" if is_pruned else ""))
-        more = len(rows) - _MOST_RANKED
-        if more > 0:
-            self._print(Text(f"{' ' * INDENT}and {more} more in sweep.json", style="dim"))
+        for trial in ended[:_MOST_RANKED]:
+            is_best = trial in standings.ranked[:1]
+            cells = GAP.join(table.cells(trial, is_best=is_best))
+            status = GAP + trial.status if trial.status == "pruned" else ""
+            self._print(" " * INDENT + (cells + status).rstrip())
+        rest = ended[_MOST_RANKED:]
+        if rest:
+            pruned = sum(trial.status == "pruned" for trial in rest)
+            more = f"and {len(rest)} more in sweep.json" + (f", {pruned} pruned" * bool(pruned))
+            self._print(Text(" " * INDENT + more, style="dim"))
         self._print()
 
     def _groups(self, standings: SweepResults) -> None:

@@ -141,9 +141,9 @@ class TrialTable:
         return line.ljust(_COURSE)
 
 
-def sentence(trial: Trial, *, is_best: bool) -> str:
-    """A trial as a line that explains itself, for a log."""
-    parts = [f"trial {trial.number}", shown_overrides(trial.varied)]
+def sentence(trial: Trial, place: str, *, is_best: bool) -> str:
+    """A trial as a line that explains itself, for a log; `place` is how many ended, "2/3"."""
+    parts = [f"trial {trial.number} ({place})", shown_overrides(trial.varied)]
     if trial.status == "failed":
         parts.append(f"failed: {' '.join((trial.error or '').split())}")
     else:

@@ -94,15 +94,18 @@ def test_a_log_has_a_line_a_trial_that_explains_itself() -> None:
     ]
     values = "val accuracy 0.7500 *  test accuracy 0.7500  epochs 2"
     assert rest.splitlines() == [
-        f"trial 0  trainer.lr=0.01235 model.hidden_channels=64  {values}  time 3.21 s",
-        "trial 1  trainer.lr=0.1 model.hidden_channels=128  val accuracy 0.2500  "
+        f"trial 0 (1/3)  trainer.lr=0.01235 model.hidden_channels=64  {values}  time 3.21 s",
+        "trial 1 (2/3)  trainer.lr=0.1 model.hidden_channels=128  val accuracy 0.2500  "
         "test accuracy 0.2500  epochs 2  pruned  time 3.21 s",
-        "trial 2  trainer.lr=1 model.hidden_channels=64  "
+        "trial 2 (3/3)  trainer.lr=1 model.hidden_channels=64  "
         "failed: The loss is nan in epoch 2 of 3, alas.  time 3.21 s",
         "",
         "completed after 3 of 3 trials: 1 completed, 1 pruned, 1 failed",
         "",
-        *TABLE_AT_THE_END,
+        "  trial         lr  hidden_channels  val accuracy    test accuracy  epochs     time",
+        "      0    0.01235               64        0.7500 *         0.7500       2   3.21 s",
+        "      1        0.1              128        0.2500           0.2500       2   3.21 s"
+        "  pruned",
         "",
         "  best      trial 0 · val accuracy 0.7500 · test 0.7500",
         "            trainer.lr=0.01235 model.hidden_channels=64",
@@ -112,11 +115,6 @@ def test_a_log_has_a_line_a_trial_that_explains_itself() -> None:
     ]
 
 
-TABLE_AT_THE_END = [
-    "  trial         lr  hidden_channels  val accuracy    test accuracy  epochs     time",
-    "      0    0.01235               64        0.7500 *         0.7500       2   3.21 s",
-    "      1        0.1              128        0.2500           0.2500       2   3.21 s  pruned",
-]
 TABLES = {
     40: """\
 trial         lr  val accuracy
@@ -230,6 +228,33 @@ def test_the_best_of_before_stays_the_best_of_a_sweep_that_goes_on() -> None:
         console.on_trial_end(end(now, "completed", 0.5))
     assert "1 of them have ended before" in file.getvalue()
     assert "val accuracy 0.5000  test" in file.getvalue()
+
+
+def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
+    many = [
+        Trial(n, [], f"/{n}", "completed" if n % 4 == 0 else "pruned", "accuracy", n / 100, 0.5, 1)
+        for n in range(20)
+    ]
+    file = io.StringIO()
+    with SweepConsole(file, clock=Clock()) as console:
+        console.on_start(sweep_info(num_trials=20, examples=many[:1]))
+        console.on_finish(SweepResults.of(many), "completed", 3.0)
+    text = file.getvalue()
+    shown = re.findall(r"^ +(\d+) +0\.\d{4} ([ *])", text, re.MULTILINE)
+    assert [int(number) for number, _ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
+    assert [mark for _, mark in shown] == ["*"] + [" "] * 9
+    assert text.count("  pruned\n") == 5
+    assert "and 10 more in sweep.json, 10 pruned" in text
+
+
+def test_a_sweep_of_which_all_trials_are_pruned_has_no_best() -> None:
+    many = [Trial(n, [], f"/{n}", "pruned", "accuracy", 0.5, 0.5, 1.0) for n in range(2)]
+    file = io.StringIO()
+    with SweepConsole(file, clock=Clock()) as console:
+        console.on_start(sweep_info(examples=many))
+        console.on_finish(SweepResults.of(many), "completed", 3.0)
+    assert "*" not in file.getvalue()
+    assert file.getvalue().count("pruned") >= 2
 
 
 def test_thousands_of_trials_are_not_all_ranked() -> None:
