@@ -297,8 +297,10 @@ def find_id(
     if config.id_column == NO_ID:
         return {}
     if isinstance(table, ArrayTable):
-        names = (config.id_column,) if config.id_column is not None else ID_ARRAYS
-        return next(({"id": table.names.index(name)} for name in names if name in table.names), {})
+        # The key may name a column of another file, by its place even.
+        arrays = table.names[: table.main.start]
+        names = (config.id_column, *ID_ARRAYS)
+        return next(({"id": arrays.index(name)} for name in names if name in arrays), {})
     found = find_column(table, "id", config.id_column)
     if found or len(table.names) == 1:
         return found
