@@ -12,7 +12,7 @@ import numpy as np
 from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
-from gnntrain.data.file_columns import MASK_NAMES
+from gnntrain.data.file_columns import MASK_NAMES, named_split
 from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
@@ -119,7 +119,9 @@ def _rows_of_splits(
     if targets.rows.columns.keys() & {*_ROLES}:
         _refuse_unclear(targets.rows.source)
         return targets.rows
-    columns = Columns(features.source.table, split_places(features.source.table, config), ())
+    table = features.source.table
+    is_there = config.split_column is None or named_split(table, config)
+    columns = Columns(table, split_places(table, config) if is_there else {}, ())
     if columns.places:
         _refuse_unclear(columns)
         return rows_of_nodes(columns, features)
