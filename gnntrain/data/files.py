@@ -113,7 +113,9 @@ class FilesBuilder:
 
         whole = self._paths.get("data")
         if whole is not None:
-            return read_whole_graph(whole, self.config, labelled=self._labelled)
+            return read_whole_graph(
+                whole, self.config, labelled=self._labelled, preprocessing=self._preprocessing
+            )
         return read_graph(
             self.config,
             self._paths,
