@@ -289,6 +289,19 @@ def test_a_few_texts_among_numbers_are_bad_rows(tmp_path: Path) -> None:
     assert "nodes.csv line 4: column a is 'x' instead of a finite number" in message_of(**given)
 
 
+def test_a_decimal_comma_is_said_where_it_makes_texts_of_numbers(tmp_path: Path) -> None:
+    table = nodes(flag=[True, False] * 4, **{"": np.arange(8) / 8})
+    given = paths(tmp_path, table, sep=";", decimal=",")
+    (tmp_path / "labels.csv").write_text("id;label\n" + "".join(f"{i};{i[1]}\n" for i in IDS))
+    assert "Set dataset.decimal=','." in message_of(**given)
+    data = build(**given, decimal=",")
+    np.testing.assert_allclose(features_of(data)[:, 3], np.arange(8) / 8)
+    table.loc[2, "f1"] = None
+    save(table, tmp_path / "nodes.csv", sep=";", decimal=",")
+    message = message_of(**given, decimal=",")
+    assert "line 4: column f1 is '' instead of a finite number" in message
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_truth_values_are_1_and_0(tmp_path: Path, suffix: str) -> None:
     data = build(**paths(tmp_path, nodes(flag=[True, False] * 4), suffix))
