@@ -19,6 +19,7 @@ from gnntrain.data.columns import (
     TRUTH_WORDS,
     is_finite,
     to_categories,
+    to_int64,
     to_matrix,
     with_decimal_point,
 )
@@ -75,6 +76,8 @@ def _holds_row_numbers(table: Table, place: int, nodes: Rows) -> bool:
     one in another order; one called `index` must count these rows from 0 or 1.
     """
     values = table.to_plain(nodes.others[place], labels=True)
+    if values.type == TEXT:
+        values = to_int64(values)
     if not pa.types.is_integer(values.type) or values.null_count or not len(values):
         return False
     found = values.to_numpy()
