@@ -133,13 +133,12 @@ def test_a_name_is_one_runs_alone() -> None:
         train(config, data=graph())
 
 
-def test_the_task_reaches_the_labels() -> None:
+def test_quantities_are_learnt() -> None:
     config = Config(trainer=TRAINER, task=TaskConfig(type="node_regression"))
     data = graph(y=torch.rand(NUM_NODES))
-    dataset = object_dataset(config.dataset)
-    whole = Config.model_validate({**dict(config), "dataset": dataset})
-    store = prepare_store(whole.dataset, data=data).store
-    assert (store.task, store.num_classes) == ("continuous", 1)
+    summary = train(config, data=data)
+    assert (summary["metric"], set(summary["test"])) == ("r2", {"r2", "rmse", "mae"})
+    assert infer(summary["run"], data=data).logits.shape == (NUM_NODES, 1)
 
 
 @pytest.mark.parametrize("trained_on", ["object", "file", "tables"])
