@@ -59,7 +59,7 @@ class ArrowTable(Table):
                 raise ValueError("two of its columns have the same name")
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers, *columns.others)))
+        places = columns.all_places
         start = 0
         for batch in self._table.select(places).to_batches(_BATCH_ROWS):
             end = start + batch.num_rows

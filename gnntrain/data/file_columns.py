@@ -115,10 +115,19 @@ def _target_places(table: Table, config: FilesConfig, ignored: Collection[int]) 
         places += chain(*(named_column(table, name) for name in given))
         places += [] if given else find_column(table, "label", None, ignored).values()
     if not isinstance(config.split, str):
-        places += named_column(table, config.split_column or "")
+        places += named_split(table, config)
         places += find_column(table, "split", None, ignored).values()
         places += find_masks(table, ignored).values()
     return set(places)
+
+
+def named_split(features: Table, config: FilesConfig) -> list[int]:
+    """The column that `dataset.split_column` is in the features file, if it is there."""
+    wanted = config.split_column
+    # A number counts the columns of the labels file, if there is one.
+    if wanted is None or (config.labels is not None and wanted.isdecimal()):
+        return []
+    return named_column(features, wanted)
 
 
 def _find_node_id(
@@ -297,8 +306,9 @@ def find_id(
     if config.id_column == NO_ID:
         return {}
     if isinstance(table, ArrayTable):
-        names = (config.id_column,) if config.id_column is not None else ID_ARRAYS
-        return next(({"id": table.names.index(name)} for name in names if name in table.names), {})
+        columns = table.names[: table.main.start]
+        names = (config.id_column, *ID_ARRAYS)
+        return next(({"id": columns.index(name)} for name in names if name in columns), {})
     found = find_column(table, "id", config.id_column)
     if found or len(table.names) == 1:
         return found

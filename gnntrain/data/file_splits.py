@@ -12,7 +12,7 @@ from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
 from gnntrain.data.drawn_splits import Splits, drawn_splits
-from gnntrain.data.file_columns import MASK_NAMES
+from gnntrain.data.file_columns import MASK_NAMES, named_split
 from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
 from gnntrain.data.graph import SPLITS, AnyArray
@@ -42,6 +42,7 @@ _SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
 }
 _MASKS = tuple(MASK_NAMES)
 _ROLES: tuple[Role, ...] = ("split", *_MASKS)
+_KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
 
 
 def split_nodes(
@@ -101,7 +102,9 @@ def _rows_of_splits(
     if targets.rows.columns.keys() & {*_ROLES}:
         _refuse_unclear(targets.rows.source)
         return targets.rows
-    columns = Columns(features.source.table, split_places(features.source.table, config), ())
+    table = features.source.table
+    is_there = config.split_column is None or named_split(table, config)
+    columns = Columns(table, split_places(table, config) if is_there else {}, ())
     if columns.places:
         _refuse_unclear(columns)
         return rows_of_nodes(columns, features)
@@ -134,8 +137,7 @@ def _refuse_unclear(columns: Columns) -> None:
 def _unused_keys(config: FilesConfig) -> str:
     """The keys of drawn splits that are set in vain."""
     fields = type(config).model_fields
-    keys = ("split_ratio", "split_seed", "stratify")
-    unused = [key for key in keys if getattr(config, key) != fields[key].default]
+    unused = [key for key in _KEYS_OF_DRAWN if getattr(config, key) != fields[key].default]
     return f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
 
 

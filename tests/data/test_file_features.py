@@ -98,7 +98,6 @@ def test_the_labels_files_own_columns_are_no_features(tmp_path: Path) -> None:
     given["labels"] = save(labels, tmp_path / "labels.csv")
     data = build(**given, label_column="kind", split_column="part")
     assert names_of(data) == ["f0", "f1"]
-    assert set(left_out(data)) == {"kind", "part"}
     assert "labels.csv" in left_out(data)["kind"]
 
 
@@ -119,6 +118,14 @@ def test_the_split_files_column_is_no_feature(tmp_path: Path) -> None:
     assert names_of(data) == ["f0", "f1"]
 
 
+def test_masks_that_are_read_are_no_features(tmp_path: Path) -> None:
+    masks = {"train_mask": [1] * 4 + [0] * 4, "val_mask": [0] * 4 + [1, 1, 0, 0]}
+    given = paths(tmp_path, nodes(**masks, test_mask=[0] * 6 + [1, 1]))
+    data = build(**given)
+    assert names_of(data) == ["f0", "f1"]
+    assert data.splits["test"].tolist() == [6, 7]
+
+
 def test_another_label_is_no_feature_where_the_label_is_a_column_of_the_same_file(
     tmp_path: Path,
 ) -> None:
@@ -128,8 +135,10 @@ def test_another_label_is_no_feature_where_the_label_is_a_column_of_the_same_fil
 
 
 @pytest.mark.parametrize("name", ["train_mask", "val_mask", "test_mask_0", "split", "target"])
-def test_masks_splits_and_ends_are_no_features(tmp_path: Path, name: str) -> None:
-    data = build(**paths(tmp_path, nodes(**{name: [0, 1] * 4})))
+def test_masks_splits_and_ends_are_no_features_beside_a_split_file(
+    tmp_path: Path, name: str
+) -> None:
+    data = build(**with_split(tmp_path, nodes(**{name: [0, 1] * 4})))
     assert names_of(data) == ["f0", "f1"]
     assert list(left_out(data)) == [name]
 
@@ -476,6 +485,22 @@ def test_a_category_is_the_same_in_every_file(tmp_path: Path) -> None:
     assert names_of(flags[0]) == names_of(flags[1]) == ["f0", "f1", "kind=False", "kind=True"]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "jsonl"])
+def test_every_kind_of_table_has_categories_and_missing_values(tmp_path: Path, suffix: str) -> None:
+    table = nodes(a=[1.0, np.nan] * 4, kind=["x", None] * 4)
+    given = with_split(tmp_path, table)
+    if suffix == "feather":
+        table.to_feather(tmp_path / "nodes.feather")
+    elif suffix == "jsonl":
+        table.to_json(tmp_path / "nodes.jsonl", orient="records", lines=True)
+    else:
+        save(table, tmp_path / f"nodes.{suffix}")
+    given["features"] = str(tmp_path / f"nodes.{suffix}")
+    data = build(**given, categorical="kind", missing="indicator")
+    assert names_of(data) == ["f0", "f1", "a", "a_missing", "kind=x", "kind_missing"]
+    assert features_of(data)[:, 2:].tolist() == [[1, 0, 1, 0], [1, 1, 0, 1]] * 4
+
+
 def test_a_mean_that_does_not_exist_is_told(tmp_path: Path) -> None:
     given = with_split(tmp_path, nodes(a=[None] * 4 + [1.0] * 4))
     message = message_of(**given, missing="mean")
@@ -599,3 +624,22 @@ def test_the_identity_holds_the_preprocessing(tmp_path: Path) -> None:
         )
     ]
     assert all(a != b for i, a in enumerate(identities) for b in identities[:i])
+
+
+def test_the_columns_of_a_whole_graph_in_one_file_are_prepared_alike(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx", reason="it writes the file")
+    graph = networkx.Graph()
+    for i in range(6):
+        graph.add_node(f"n{i}", size=float(i * i), kind="ab"[i % 2], label=i % 2)
+    graph.add_edges_from([("n0", "n1"), ("n2", "n3")])
+    networkx.write_graphml(graph, tmp_path / "seen.graphml")
+    keys = {"standardize": True, "categorical": "kind"}
+    data = build(data=str(tmp_path / "seen.graphml"), **keys)
+    for i in range(6):
+        graph.nodes[f"n{i}"]["size"] += 100.0
+    networkx.write_graphml(graph, tmp_path / "new.graphml")
+    new = again(data.preprocessing, data=str(tmp_path / "new.graphml"), **keys)
+    assert data.preprocessing is not None
+    assert data.preprocessing.stds is not None
+    moved = features_of(new)[:, 0] - features_of(data)[:, 0]
+    np.testing.assert_allclose(moved, 100 / data.preprocessing.stds[0], rtol=1e-5)
