@@ -15,8 +15,11 @@ from gnntrain.cli import main
 from gnntrain.config import (
     BuiltinConfig,
     Config,
+    ConfigError,
     FilesConfig,
+    ModelConfig,
     RunConfig,
+    SamplerConfig,
     SyntheticConfig,
     TaskConfig,
     TrainerConfig,
@@ -124,6 +127,21 @@ def test_a_mistake_in_the_object_leaves_nothing_behind() -> None:
         train(Config(trainer=TRAINER), data=graph(edge_index=torch.full((2, 3), NUM_NODES)))
     assert not Path("runs").exists()
     assert stores() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (Config(sampler=SamplerConfig(fan_outs=(5,))), "sampler.fan_outs"),
+        (Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)), "model.heads"),
+        (Config(trainer=TrainerConfig(gpus=999)), "trainer.gpus"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused_before_anything(config: Config, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(config, data=graph())
+    assert [problem.key for problem in caught.value.problems] == [key]
+    assert not Path("runs").exists()
 
 
 def test_a_name_is_one_runs_alone() -> None:
