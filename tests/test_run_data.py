@@ -25,6 +25,7 @@ from gnntrain.errors import UserError
 from gnntrain.inference import infer
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, resume, train
+from gnntrain.run_store import object_dataset, prepare_store
 from tests.graphs import random_graph
 
 NUM_NODES = 60
@@ -135,9 +136,49 @@ def test_a_name_is_one_runs_alone() -> None:
 def test_the_task_reaches_the_labels() -> None:
     config = Config(trainer=TRAINER, task=TaskConfig(type="node_regression"))
     data = graph(y=torch.rand(NUM_NODES))
-    from gnntrain.run_store import object_dataset, prepare_store
-
     dataset = object_dataset(config.dataset)
     whole = Config.model_validate({**dict(config), "dataset": dataset})
     store = prepare_store(whole.dataset, data=data).store
     assert (store.task, store.num_classes) == ("continuous", 1)
+
+
+@pytest.mark.parametrize("trained_on", ["object", "file", "tables"])
+def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> None:
+    data, other = graph(), graph(seed=1, y=None)
+    torch.save(data, "graph.pt")
+    torch.save(other.to_dict(), "other.pt")
+    np.savez("nodes.npz", x=data.x, y=data.y)
+    np.savez("edges.npz", edge_index=data.edge_index)
+    dataset = {
+        "object": FilesConfig(),
+        "file": FilesConfig(data="graph.pt"),
+        "tables": FilesConfig(edges="edges.npz", features="nodes.npz", labels="nodes.npz"),
+    }
+    config = Config(trainer=TRAINER, dataset=dataset[trained_on])
+    run = train(config, data=data if trained_on == "object" else None)["run"]
+    written = ["predict", run, "--what", "logits", "--out"]
+    assert main([*written, "out.npz", "dataset.data=other.pt"]) == 0
+    expected = infer(run, data=other).logits.numpy()
+    np.testing.assert_allclose(np.load("out.npz")["logits"], expected)
+    words = ["dataset.features=nodes.npz", "dataset.edges=edges.npz"]
+    assert main([*written, "own.npz", *words]) == 0
+    np.testing.assert_allclose(np.load("own.npz")["logits"], infer(run).logits.numpy())
+
+
+def test_standardised_features_are_so_in_predictions() -> None:
+    data = graph()
+    data.x = 1000 + 50 * data.x
+    data.x[7, 2] = float("nan")
+    dataset = FilesConfig(standardize=True, missing="mean")
+    summary = train(Config(trainer=TRAINER, dataset=dataset), data=data)
+    store = prepare_store(object_dataset(dataset), data=data).store
+    mean = store.features[store.split("train")].mean(axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-4)
+    own = infer(summary["run"]).logits
+    assert torch.equal(infer(summary["run"], data=data).logits, own)
+    torch.save(data, "graph.pt")
+    words = ["--what", "logits", "--out", "out.npz", "dataset.data=graph.pt"]
+    assert main(["predict", summary["run"], *words]) == 0
+    np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
+    with pytest.raises(UserError, match="4 numbers a node"):
+        infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))

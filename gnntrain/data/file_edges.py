@@ -117,7 +117,8 @@ def _phrase(columns: Columns, num_edges: int, *, both_ways: bool) -> str:
     ends = f"from column {shown(places['source'])} to column {shown(places['target'])}"
     direction = ", stored in both directions" if both_ways else ""
     weight = f"weight column {shown(columns.numbers[0])}" if columns.numbers else "no weight"
-    return f"{num_edges:,} of {columns.table.path.name}, {ends}{direction}; {weight}"
+    file = f"{columns.table.path.name}{columns.table.note}"
+    return f"{num_edges:,} of {file}, {ends}{direction}; {weight}"
 
 
 def _left_out(columns: Columns) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.drawn_splits import no_splits
 from gnntrain.data.file_columns import feature_columns, is_array_file, is_pandas_index
 from gnntrain.data.file_edges import read_edges
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features, has_names
@@ -20,7 +21,7 @@ from gnntrain.data.file_features import (
     refuse_text_columns,
     resolve_indices,
 )
-from gnntrain.data.file_splits import no_splits, split_nodes
+from gnntrain.data.file_splits import split_nodes
 from gnntrain.data.file_target_columns import label_columns, split_columns
 from gnntrain.data.file_targets import no_targets, read_targets
 from gnntrain.data.graph import GraphData

@@ -114,7 +114,7 @@ def _missing(targets: Targets) -> str:
 def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
     where = _where(rows, [rows.source.places["label"]])
     if config.task == "auto":
-        _ask_about_numbers(rows.columns["label"], where)
+        ask_about_numbers(rows.columns["label"], where)
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
         bad,
@@ -139,11 +139,15 @@ def _where(rows: Rows, places: Sequence[int]) -> str:
     return f"{kind} {_first(names)} of {rows.path.name}"
 
 
-def _ask_about_numbers(column: pa.Array, where: str) -> None:
+def ask_about_numbers(column: pa.Array, where: str) -> None:
     """Raise a UserError where numbers may be classes or a quantity.
 
     Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
     ones, or if they fill their range as class numbers do and a typical one has several nodes.
+
+    Args:
+        column: The labels; −1 and null are none.
+        where: Where they are from, for the message.
     """
     if column.type == TEXT:
         return

@@ -112,16 +112,10 @@ class FilesBuilder:
         from gnntrain.data.whole_files import read_whole_graph
 
         whole = self._paths.get("data")
+        labelled, made_by = self._labelled, self._preprocessing
         if whole is not None:
-            return read_whole_graph(
-                whole, self.config, labelled=self._labelled, preprocessing=self._preprocessing
-            )
-        return read_graph(
-            self.config,
-            self._paths,
-            labelled=self._labelled,
-            preprocessing=self._preprocessing,
-        )
+            return read_whole_graph(whole, self.config, labelled=labelled, preprocessing=made_by)
+        return read_graph(self.config, self._paths, labelled=labelled, preprocessing=made_by)
 
 
 def _stamp(role: str, path: Path) -> dict[str, JSON]:

@@ -199,6 +199,7 @@ class Table(ABC):
     path: Path
     names: tuple[str, ...]
     unit: Literal["line", "row"] = "row"
+    note: str = ""
     decimal: str = "."
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002

@@ -47,7 +47,7 @@ def read_whole_graph(
             one of edges.
         config: Name, task, metric, split, and what else makes a graph of it.
         labelled: False: for a graph to predict on; labels and splits are not read.
-        preprocessing: What makes the features of the model that predicts, where they are columns.
+        preprocessing: What makes the features of a model that was trained on another graph.
 
     Raises:
         UserError: The file cannot be read, holds anything else, or its graph has a mistake.
@@ -61,11 +61,11 @@ def read_whole_graph(
             conversion_hint(path) or f"Give one that ends with {', '.join(_SUFFIXES)}.",
         )
     if suffix == GRAPHML_SUFFIX:
-        files = {"features": path, "edges": path}
-        return read_graph(config, files, labelled=labelled, preprocessing=preprocessing)
+        both = {"features": path, "edges": path}
+        return read_graph(config, both, labelled=labelled, preprocessing=preprocessing)
     is_npz = suffix not in TORCH_SUFFIXES
     given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
-    return graph_of_object(given, config, str(path), labelled=labelled)
+    return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
 
 
 def load_saved(path: Path) -> Any:

@@ -98,7 +98,6 @@ def test_the_labels_files_own_columns_are_no_features(tmp_path: Path) -> None:
     given["labels"] = save(labels, tmp_path / "labels.csv")
     data = build(**given, label_column="kind", split_column="part")
     assert names_of(data) == ["f0", "f1"]
-    assert set(left_out(data)) == {"kind", "part"}
     assert "labels.csv" in left_out(data)["kind"]
 
 
@@ -119,6 +118,14 @@ def test_the_split_files_column_is_no_feature(tmp_path: Path) -> None:
     assert names_of(data) == ["f0", "f1"]
 
 
+def test_masks_that_are_read_are_no_features(tmp_path: Path) -> None:
+    masks = {"train_mask": [1] * 4 + [0] * 4, "val_mask": [0] * 4 + [1, 1, 0, 0]}
+    given = paths(tmp_path, nodes(**masks, test_mask=[0] * 6 + [1, 1]))
+    data = build(**given)
+    assert names_of(data) == ["f0", "f1"]
+    assert data.splits["test"].tolist() == [6, 7]
+
+
 def test_another_label_is_no_feature_where_the_label_is_a_column_of_the_same_file(
     tmp_path: Path,
 ) -> None:
@@ -128,8 +135,10 @@ def test_another_label_is_no_feature_where_the_label_is_a_column_of_the_same_fil
 
 
 @pytest.mark.parametrize("name", ["train_mask", "val_mask", "test_mask_0", "split", "target"])
-def test_masks_splits_and_ends_are_no_features(tmp_path: Path, name: str) -> None:
-    data = build(**paths(tmp_path, nodes(**{name: [0, 1] * 4})))
+def test_masks_splits_and_ends_are_no_features_beside_a_split_file(
+    tmp_path: Path, name: str
+) -> None:
+    data = build(**with_split(tmp_path, nodes(**{name: [0, 1] * 4})))
     assert names_of(data) == ["f0", "f1"]
     assert list(left_out(data)) == [name]
 
