@@ -83,6 +83,7 @@ def feature_columns(
     bad: BadRows,
     *,
     labelled: bool,
+    split_elsewhere: bool = False,
     preprocessing: Preprocessing | None = None,
 ) -> Columns:
     """The features file: ids, and as `numbers` all columns that hold neither labels nor splits.
@@ -92,6 +93,7 @@ def feature_columns(
         config: How it is read.
         bad: Takes its bad rows.
         labelled: Whether each name in `dataset.ignore` must match a column.
+        split_elsewhere: Whether another file says the split.
         preprocessing: What the model was trained on that the graph is read for, if any.
 
     Raises:
@@ -103,22 +105,21 @@ def feature_columns(
     table = open_table(path, config, bad)
     ignored = matching_columns(table, "ignore", config.ignore, strict=labelled)
     places = _find_node_id(table, config, ignored, preprocessing)
-    taken = {*places.values(), *_target_places(table, config, ignored)}
+    taken = set(places.values())
+    taken |= set() if config.labels is not None else _label_places(table, config, ignored)
+    taken |= set() if split_elsewhere else _split_places(table, config, ignored)
     return Columns(table, places, [at for at in range(len(table.names)) if at not in taken])
 
 
-def _target_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
-    """Columns of the features file that are read as labels or splits."""
-    places: list[int] = []
-    if config.labels is None:
-        given = config.label_column or ()
-        places += chain(*(named_column(table, name) for name in given))
-        places += [] if given else find_column(table, "label", None, ignored).values()
-    if not isinstance(config.split, str):
-        places += named_split(table, config)
-        places += find_column(table, "split", None, ignored).values()
-        places += find_masks(table, ignored).values()
-    return set(places)
+def _label_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    given = config.label_column or ()
+    usual = {} if given else find_column(table, "label", None, ignored)
+    return {*usual.values(), *chain(*(named_column(table, name) for name in given))}
+
+
+def _split_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    found = find_column(table, "split", None, ignored) | find_masks(table, ignored)
+    return {*found.values(), *named_split(table, config)}
 
 
 def named_split(features: Table, config: FilesConfig) -> list[int]:

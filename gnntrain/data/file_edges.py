@@ -94,8 +94,8 @@ def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) 
         weights.append(batch.matrix[kept].reshape(-1))
     src = np.concatenate(sources)
     weight = np.concatenate(weights) if columns.numbers else None
-    phrase = _phrase(columns, len(src), both_ways=config.to_undirected)
-    return FileEdges(src, np.concatenate(targets), weight, phrase, _left_out(columns))
+    phrase, left_out = _phrase(columns, len(src)), _left_out(columns)
+    return FileEdges(src, np.concatenate(targets), weight, phrase, left_out)
 
 
 def _unknown_end(columns: Columns, index: NodeIndex, record: Record) -> str:
@@ -112,13 +112,12 @@ def _wrong_weight(columns: Columns, record: Record) -> str:
     return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
 
 
-def _phrase(columns: Columns, num_edges: int, *, both_ways: bool) -> str:
+def _phrase(columns: Columns, num_edges: int) -> str:
     shown, places = columns.table.shown, columns.places
     ends = f"from column {shown(places['source'])} to column {shown(places['target'])}"
-    direction = ", stored in both directions" if both_ways else ""
     weight = f"weight column {shown(columns.numbers[0])}" if columns.numbers else "no weight"
     file = f"{columns.table.path.name}{columns.table.note}"
-    return f"{num_edges:,} of {file}, {ends}{direction}; {weight}"
+    return f"{num_edges:,} of {file}, {ends}; {weight}"
 
 
 def _left_out(columns: Columns) -> dict[str, str]:

@@ -22,7 +22,7 @@ from gnntrain.data.file_features import (
     resolve_indices,
 )
 from gnntrain.data.file_splits import split_nodes
-from gnntrain.data.file_target_columns import label_columns, split_columns
+from gnntrain.data.file_target_columns import has_split, label_columns, split_columns
 from gnntrain.data.file_targets import no_targets, read_targets
 from gnntrain.data.graph import GraphData
 from gnntrain.data.node_index import NodeIndex, drop_repeated
@@ -61,11 +61,16 @@ def read_graph(
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
-    columns = feature_columns(
-        paths["features"], config, bad, labelled=labelled, preprocessing=preprocessing
-    )
     labels, split = _other_files(paths, config, bad) if labelled else (None, None)
     elsewhere = {**_names_of(labels, "labels"), **_names_of(split, "splits")}
+    columns = feature_columns(
+        paths["features"],
+        config,
+        bad,
+        labelled=labelled,
+        split_elsewhere=split is not None or (labels is not None and has_split(labels)),
+        preprocessing=preprocessing,
+    )
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
@@ -106,7 +111,12 @@ def read_graph(
         "labels": targets.phrase,
         "edges": edges.phrase,
         "split": splits.phrase,
-        "left_out": {**(choice.left_out or {}), **edges.left_out},
+        "left_out": {
+            **(choice.left_out or {}),
+            **_unused(labels, "not a label, by its name or dataset.label_column"),
+            **_unused(split, "not the split"),
+            **edges.left_out,
+        },
     }
     return replace(data, summary=DataSummary.model_validate(phrases))
 
@@ -150,6 +160,15 @@ def _names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
     others = [place for role, place in columns.places.items() if role != "id"]
     reason = f"{table.path.name} has {what} of this name"
     return {table.names[place]: reason for place in (*columns.numbers, *others)}
+
+
+def _unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
+    """Columns of the labels or the split file that are not used."""
+    if not isinstance(columns, Columns) or is_array_file(columns.table.path):
+        return {}
+    table, used = columns.table, {*columns.places.values(), *columns.numbers}
+    unused = [place for place in range(len(table.names)) if place not in used]
+    return {f"{table.shown(place)} of {table.path.name}": reason for place in unused}
 
 
 def _refuse_statistics(config: FilesConfig) -> None:

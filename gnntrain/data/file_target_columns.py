@@ -16,6 +16,7 @@ from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.file_columns import (
     COLUMN_NAMES,
     LABEL_ARRAYS,
+    MASK_NAMES,
     find_column,
     find_id,
     find_masks,
@@ -127,6 +128,11 @@ def split_places(table: Table, config: FilesConfig) -> dict[Role, int]:
         found = named_column(table, config.split_column)
         return {"split": found[0]} if found else {}
     return find_column(table, "split", None, ignored) | find_masks(table, ignored)
+
+
+def has_split(columns: Columns) -> bool:
+    """Whether the labels file says the split."""
+    return bool(columns.places.keys() & {"split", *MASK_NAMES})
 
 
 def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:

@@ -15,6 +15,7 @@ from gnntrain.data.columns import TEXT, BoolArray
 from gnntrain.data.file_target_columns import label_columns_within
 from gnntrain.data.graph import AnyArray, Float32Array
 from gnntrain.data.node_index import NodeIndex, utf8
+from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
@@ -108,7 +109,8 @@ def _missing(targets: Targets) -> str:
             targets.rows.path,
             listed,
         )
-    return f"; {num_missing:,} without a label" + (f" ({listed})" if marks else "")
+    found = f"; {num_missing:,} of {len(targets.labelled):,} nodes have none"
+    return found + (f" ({listed})" if marks else "")
 
 
 def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
@@ -129,14 +131,14 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
     if len(classes) < 2:
         bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
-    phrase = f"{where}: {len(classes):,} classes ({_first(classes)})"
+    phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
     return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes), phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
     names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
-    return f"{kind} {_first(names)} of {rows.path.name}"
+    return f"{kind} {first_names(names)} of {rows.path.name}"
 
 
 def ask_about_numbers(column: pa.Array, where: str) -> None:
@@ -299,7 +301,3 @@ def _range(values: Float32Array) -> str | None:
 def _number(value: float) -> str:
     whole = float(value).is_integer() and abs(value) < 1e15
     return f"{int(value):,}" if whole else f"{value:,.6g}"
-
-
-def _first(values: Sequence[object] | AnyArray) -> str:
-    return ", ".join(str(value) for value in values[:5]) + (", …" if len(values) > 5 else "")

@@ -193,3 +193,22 @@ def test_a_table_of_splits_with_several_columns_is_asked_about(tmp_path: Path) -
     paths = write(tmp_path, split=text)
     assert "dataset.split_column" in message_of(**paths)
     assert splits_of(build(**paths, split_column="part")) == [[0, 3], [1], [2]]
+
+
+def test_a_number_of_a_split_column_counts_the_labels_files_columns(tmp_path: Path) -> None:
+    labels = "10,a,train\n20,b,val\n30,a,test\n40,b,train\n"
+    paths = write(tmp_path, labels=labels, features="10,0.5,1\n20,1.5,2\n30,2.5,3\n40,3.5,4\n")
+    keys = {"split": None, "id_column": 0, "label_column": 1, "split_column": 2}
+    data = build(**{**paths, **keys})
+    assert splits_of(data) == [[0, 3], [1], [2]]
+    assert features_of(data).shape == (4, 2)
+
+
+def test_columns_of_another_split_are_told_and_no_features(tmp_path: Path) -> None:
+    paths = {**write(tmp_path), **table_with(tmp_path, **MASKS)}
+    data = build(**paths)
+    assert splits_of(data) == [[0, 3], [1], [2]]
+    assert features_of(data).shape == (4, 1)
+    assert data.summary is not None
+    assert set(data.summary.left_out) >= set(MASKS)
+    assert "split of split.csv" in phrase_of(data)
