@@ -23,7 +23,8 @@ _WHOLE_FLOAT = r"^([+-]?[0-9]+)\.0+$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
 
-_TRUTH_WORDS = pa.array(["false", "true"], TEXT)
+TRUTH_WORDS = ("false", "true")
+"""How truth values are written, in lower case; as numbers they are 0 and 1."""
 
 MISSING_MARKS = (
     *("", "nan", "na", "n/a", "none", "null", "?", "-nan", "<na>", "#n/a"),
@@ -202,7 +203,7 @@ def _float32(column: pa.Array) -> Float32Array:
 
 def _truth(texts: pa.Array) -> pa.Array:
     """Truth values, as pandas writes them, as 1 and 0; null where a text is none."""
-    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), _TRUTH_WORDS)
+    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(TRUTH_WORDS, TEXT))
     return place.cast(pa.float32())
 
 

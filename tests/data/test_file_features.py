@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
@@ -287,6 +289,19 @@ def test_several_columns_of_texts_and_dates_are_told_at_once(tmp_path: Path) -> 
 def test_a_few_texts_among_numbers_are_bad_rows(tmp_path: Path) -> None:
     given = paths(tmp_path, nodes(a=[1, 2, "x", 4, 5, 6, 7, 8]))
     assert "nodes.csv line 4: column a is 'x' instead of a finite number" in message_of(**given)
+
+
+def test_a_decimal_comma_is_said_where_it_makes_texts_of_numbers(tmp_path: Path) -> None:
+    table = nodes(flag=[True, False] * 4, **{"": np.arange(8) / 8})
+    given = paths(tmp_path, table, sep=";", decimal=",")
+    (tmp_path / "labels.csv").write_text("id;label\n" + "".join(f"{i};{i[1]}\n" for i in IDS))
+    assert "Set dataset.decimal=','." in message_of(**given)
+    data = build(**given, decimal=",")
+    np.testing.assert_allclose(features_of(data)[:, 3], np.arange(8) / 8)
+    table.loc[2, "f1"] = None
+    save(table, tmp_path / "nodes.csv", sep=";", decimal=",")
+    message = message_of(**given, decimal=",")
+    assert "line 4: column f1 is '' instead of a finite number" in message
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -643,3 +658,56 @@ def test_the_columns_of_a_whole_graph_in_one_file_are_prepared_alike(tmp_path: P
     assert data.preprocessing.stds is not None
     moved = features_of(new)[:, 0] - features_of(data)[:, 0]
     np.testing.assert_allclose(moved, 100 / data.preprocessing.stds[0], rtol=1e-5)
+
+
+CELLS = st.one_of(
+    st.integers(-(2**20), 2**20).map(str),
+    st.floats(-1e6, 1e6, width=32).map(str),
+    st.sampled_from(["", "nan", "NA", "N/A", "None", "null", "?", "True", "false"]),
+)
+KINDS = st.sampled_from(["red", "blue", "1", "2.0", "é è", "", "NA", "None"])
+
+
+@st.composite
+def own_tables(draw: st.DrawFn) -> pd.DataFrame:
+    """A table of texts as a user's file may hold them: ids, numbers, categories, in any order."""
+    columns: dict[str, list[str]] = {"id": IDS}
+    for i in range(draw(st.integers(1, 3))):
+        columns[f"x{i}"] = draw(st.lists(CELLS, min_size=8, max_size=8))
+    for i in range(draw(st.integers(0, 2))):
+        columns[f"kind{i}"] = draw(st.lists(KINDS, min_size=8, max_size=8))
+    for name in draw(st.sets(st.sampled_from(["label", "test_mask", "split", "Unnamed: 0"]))):
+        columns[name] = list(map(str, range(8)))
+    return pd.DataFrame({name: columns[name] for name in draw(st.permutations(list(columns)))})
+
+
+def number_of(cell: str) -> float:
+    """A cell as a number; 0 where it is missing."""
+    if cell in ("True", "false"):
+        return float(cell == "True")
+    return 0.0 if cell in ("", "nan", "NA", "N/A", "None", "null", "?") else float(cell)
+
+
+def kind_of(cell: str) -> str | None:
+    return None if cell in ("", "NA", "None") else cell.removesuffix(".0")
+
+
+@given(table=own_tables(), suffix=st.sampled_from(["csv", "parquet"]))
+@settings(max_examples=60, deadline=None)
+def test_cells_become_the_features_that_an_obvious_reader_makes_of_them(
+    tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame, suffix: str
+) -> None:
+    given = with_split(tmp_path_factory.mktemp("own"), table, suffix)
+    keys = {"categorical": "kind*"} if any(name.startswith("kind") for name in table) else {}
+    data = build(**given, missing="zero", **keys)
+    expected: dict[str, list[float]] = {}
+    for name in table:
+        if name.startswith("x"):
+            expected[name] = [number_of(cell) for cell in table[name]]
+        elif name.startswith("kind"):
+            kinds = [kind_of(cell) for cell in table[name]]
+            for kind in sorted({kind for kind in kinds if kind is not None}):
+                expected[f"{name}={kind}"] = [float(kind == other) for other in kinds]
+    assert names_of(data) == list(expected)
+    columns = np.array(list(expected.values()), np.float32)
+    np.testing.assert_array_equal(features_of(data), columns.T)
