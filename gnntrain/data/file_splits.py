@@ -81,7 +81,9 @@ def split_nodes(
             return drawn_splits(targets.labels, targets.task, labelled, config)
         origin = _origin(rows, config)
         if "split" in rows.columns:
-            _assign_named(rows, targets, split_of, bad, must_have_name=given is not None)
+            # A split file without ids has a row for every node, also for those of no split.
+            must_have_name = given is not None and "id" in rows.columns
+            _assign_named(rows, targets, split_of, bad, must_have_name=must_have_name)
         else:
             _assign_masks(rows, targets, split_of, bad)
     nodes = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
@@ -167,7 +169,7 @@ def _assign_named(
 ) -> None:
     """Put each row's node into the split of its name.
 
-    In another file than one of splits, a row without a name says nothing.
+    Unless it must have one, a row without a name says nothing.
     """
     if must_have_name:
         rows = rows.drop_missing("split", bad, "the split is missing")

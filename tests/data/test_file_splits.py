@@ -212,3 +212,12 @@ def test_columns_of_another_split_are_told_and_no_features(tmp_path: Path) -> No
     assert data.summary is not None
     assert set(data.summary.left_out) >= set(MASKS)
     assert "split of split.csv" in phrase_of(data)
+
+
+def test_a_split_file_without_ids_may_leave_nodes_out(tmp_path: Path) -> None:
+    texts = {
+        "features": "f,g\n0.5,1\n1.5,2\n2.5,3\n3.5,4\n",
+        "labels": "label\na\nb\na\nb\n",
+        "split": 'split\ntrain\nNA\ntest\n""\n',
+    }
+    assert splits_of(build(**write(tmp_path, edges="0,1\n", **texts))) == [[0], [], [2]]
