@@ -2,9 +2,9 @@
 
 **Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
 `node_id`, `node` or `nid`; else the first column without another use (such as the unnamed one that
-pandas writes), if there are others and its first value is not a fraction; else the index that
-pandas writes into Parquet. Without an id (`id_column=none` says
-so), the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
+pandas writes), if there are others and its first value is not a fraction (40.0 is one among
+features); else the index that pandas writes into Parquet. Without an id (`id_column=none` says so),
+the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
 file holds an array called `ids`, `id` or `node_id`.
 
 `gnntrain.data.file_target_columns` finds labels and splits, `gnntrain.data.file_edges` the ends of
@@ -136,12 +136,12 @@ def _find_node_id(
     if config.id_column is not None:
         refuse_ignored(table, "id_column", (config.id_column,), ignored)
     if config.id_column is not None or preprocessing is None or not preprocessing.has_names:
-        return find_id(table, config, ignored)
+        return find_id(table, config, ignored, has_features=True)
     if preprocessing.id_name in table.names:
         return {"id": table.names.index(preprocessing.id_name)}
     known = {column.name for column in preprocessing.columns}
     features = {place for place, name in enumerate(table.names) if name in known}
-    return find_id(table, config, features.union(ignored))
+    return find_id(table, config, features.union(ignored), has_features=True)
 
 
 def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collection[int]) -> None:
@@ -311,9 +311,16 @@ def place_of(table: Table, key: str, wanted: str) -> int:
 
 
 def find_id(
-    table: Table, config: FilesConfig, passed_over: Collection[int] = ()
+    table: Table,
+    config: FilesConfig,
+    passed_over: Collection[int] = (),
+    *,
+    has_features: bool = False,
 ) -> dict[Role, int]:
-    """The column of ids; those in `passed_over` are not guessed to be it."""
+    """The column of ids, which is guessed to be none in `passed_over`.
+
+    A whole number written as a fraction, as 40.0, may be an id only where there are no features.
+    """
     if config.id_column == NO_ID:
         return {}
     if isinstance(table, ArrayTable):
@@ -335,13 +342,17 @@ def find_id(
     is_id = (
         place
         for place in free[:1] + written
-        if rows and not _is_fraction(rows[0][1][place], table.decimal)
+        if rows and not _is_fraction(rows[0][1][place], table.decimal, as_written=has_features)
     )
     return next(({"id": place} for place in is_id), {})
 
 
-def _is_fraction(field: str, decimal: str) -> bool:
-    return is_number(field, decimal) and not field.strip().lstrip("+-").isdecimal()
+def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
+    if not is_number(field, decimal):
+        return False
+    if as_written:
+        return not field.strip().lstrip("+-").isdecimal()
+    return not float(field.replace(decimal, ".")).is_integer()
 
 
 def listed(names: Sequence[str]) -> str:

@@ -153,7 +153,13 @@ def drop_bad_values(nodes: Rows, choice: FeatureChoice, config: FilesConfig, bad
     suspects = ~is_finite(nodes.matrix)
     if not refuse and suspects.any():
         suspects[suspects] = np.isinf(nodes.matrix[suspects]).any(axis=1)
-    nodes = nodes.drop(suspects, bad, lambda row: _wrong_number(row, nodes.source, refuse=refuse))
+    lacks_some = refuse and np.isnan(nodes.matrix[suspects]).any()
+    nodes = nodes.drop(
+        suspects,
+        bad,
+        lambda row: _wrong_number(row, nodes.source, refuse=refuse),
+        "dataset.missing=mean, zero or indicator fills missing numbers." * bool(lacks_some),
+    )
     for place in choice.categorical if refuse else ():
         name = choice.columns.table.shown(place)
         lacks = to_categories(nodes.others[place]).is_null().to_numpy(zero_copy_only=False)

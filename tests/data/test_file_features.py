@@ -225,7 +225,7 @@ def test_an_unnamed_first_column_is_the_id_where_nothing_else_is_and_never_a_fea
     assert names_of(data) == ["f0", "f1"]
     assert data.summary is not None
     assert data.summary.ids == "row numbers of nodes.csv"
-    assert "column 0 (without a name)" in left_out(data)
+    assert "pandas index" in left_out(data)["column 0 (without a name)"]
     table.index = pd.Index(IDS)
     given = paths(tmp_path, table, "parquet")
     edges = save(pd.DataFrame({"source": IDS, "target": IDS[::-1]}), tmp_path / "edges.csv")
