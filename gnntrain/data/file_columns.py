@@ -82,7 +82,6 @@ def feature_columns(
     config: FilesConfig,
     bad: BadRows,
     *,
-    labelled: bool,
     split_elsewhere: bool = False,
     preprocessing: Preprocessing | None = None,
 ) -> Columns:
@@ -92,7 +91,6 @@ def feature_columns(
         path: The file.
         config: How it is read.
         bad: Takes its bad rows.
-        labelled: Whether each name in `dataset.ignore` must match a column.
         split_elsewhere: Whether another file says the split.
         preprocessing: What the model was trained on that the graph is read for, if any.
 
@@ -103,7 +101,7 @@ def feature_columns(
         arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
         return Columns(arrays, find_id(arrays, config), arrays.main)
     table = open_table(path, config, bad)
-    ignored = matching_columns(table, "ignore", config.ignore, strict=labelled)
+    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
     places = _find_node_id(table, config, ignored, preprocessing)
     taken = set(places.values())
     taken |= set() if config.labels is not None else _label_places(table, config, ignored)
@@ -154,6 +152,18 @@ def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collec
                 f"dataset.ignore names column {name}, and so does dataset.{key}.",
                 "Leave it out of one of the two.",
             )
+
+
+def refuse_unknown_ignored(
+    features: Table, others: Sequence[Table], patterns: Sequence[str]
+) -> None:
+    """Raise a UserError where a pattern in `dataset.ignore` matches no column of any file."""
+    left = [
+        pattern
+        for pattern in patterns
+        if not any(matching_columns(t, "ignore", (pattern,), strict=False) for t in others)
+    ]
+    matching_columns(features, "ignore", left)
 
 
 def matching_columns(

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.drawn_splits import no_splits
-from gnntrain.data.file_columns import feature_columns, is_array_file, is_pandas_index
+from gnntrain.data.file_columns import (
+    feature_columns,
+    is_array_file,
+    is_pandas_index,
+    refuse_unknown_ignored,
+)
 from gnntrain.data.file_edges import read_edges
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features, has_names
 from gnntrain.data.file_features import (
@@ -67,10 +73,12 @@ def read_graph(
         paths["features"],
         config,
         bad,
-        labelled=labelled,
         split_elsewhere=split is not None or (labels is not None and has_split(labels)),
         preprocessing=preprocessing,
     )
+    if labelled and not isinstance(columns.table, ArrayTable):
+        others = [given.table for given in (labels, split) if isinstance(given, Columns)]
+        refuse_unknown_ignored(columns.table, others, config.ignore)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))

@@ -158,8 +158,8 @@ def _origin(rows: Rows, config: FilesConfig) -> str:
     if number is not None and not widths:
         raise UserError(
             f"dataset.split={number}: the split is given, by {found}.",
-            f"Leave dataset.split out to use it, or set dataset.ignore={','.join(names)} and have "
-            "one drawn.",
+            "Leave dataset.split out to use it. With "
+            f"dataset.ignore=[{','.join(names)}], a split is drawn.",
         )
     return found + (f", number {number or 0} of {min(widths)}" if widths else "")
 

@@ -83,22 +83,25 @@ def label_columns_within(features: Table, config: FilesConfig) -> Columns:
     Raises:
         UserError: It has no labels, or no column of a name that is asked for.
     """
-    table, kind, usual = features, "column", COLUMN_NAMES["label"]
-    names: Collection[str] = features.names
+    table = features
     if isinstance(features, ArrayTable):
-        kind, usual, names = "array", _label_arrays(config), features.arrays
-        if pick(features.arrays, usual) is not None:
-            table = open_arrays(features.path, features.arrays, usual, config)
-    is_found = table is not features or not isinstance(features, ArrayTable)
-    labels = _named_labels(table, config, _ignored(table, config)) if is_found else []
+        usual = _label_arrays(config)
+        if pick(features.arrays, usual) is None:
+            raise _no_labels(features.path, "array", usual, features.arrays)
+        table = open_arrays(features.path, features.arrays, usual, config)
+    labels = _named_labels(table, config, _ignored(table, config))
     if not labels:
-        found = f"it has {listed(tuple(names))}" if any(names) else "its array has no name"
-        raise UserError(
-            f"dataset.labels is not given, and {features.path} has no {kind} called "
-            f"{' or '.join(usual)} ({found}).",
-            f"Give a file of labels, or the {kind}'s name as dataset.label_column.",
-        )
+        raise _no_labels(features.path, "column", COLUMN_NAMES["label"], features.names)
     return _with_labels(table, split_places(table, config), labels, config)
+
+
+def _no_labels(path: Path, kind: str, usual: Sequence[str], names: Collection[str]) -> UserError:
+    found = f"it has {listed(tuple(names))}" if any(names) else f"its {kind} has no name"
+    return UserError(
+        f"dataset.labels is not given, and {path} has no {kind} called {' or '.join(usual)} "
+        f"({found}).",
+        f"Give a file of labels, or the {kind}'s name as dataset.label_column.",
+    )
 
 
 def _named_labels(table: Table, config: FilesConfig, ignored: Collection[int]) -> list[int]:

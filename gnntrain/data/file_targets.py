@@ -226,6 +226,9 @@ def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> T
         "If only one column holds the labels, set dataset.label_column; if they are quantities, "
         "task.type=node_regression."
     )
+    if len(rows) and wrong.all():
+        where = _where(rows, rows.source.numbers)
+        raise UserError(f"{where}: no row has 0 or 1 in each of them.", hint)
     is_flag = frozenset((0.0, 1.0)).__contains__
     rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_flag, "0 or 1"), hint)
     labels = np.zeros((index.num_nodes, num_classes), np.uint8)

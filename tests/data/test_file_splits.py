@@ -221,3 +221,11 @@ def test_a_split_file_without_ids_may_leave_nodes_out(tmp_path: Path) -> None:
         "split": 'split\ntrain\nNA\ntest\n""\n',
     }
     assert splits_of(build(**write(tmp_path, edges="0,1\n", **texts))) == [[0], [], [2]]
+
+
+def test_a_split_column_of_the_labels_file_may_be_left_out(tmp_path: Path) -> None:
+    labels = "id,label,split\n10,a,train\n20,b,test\n30,a,test\n40,b,test\n"
+    paths = {**write(tmp_path, labels=labels), "split": 3}
+    assert "dataset.ignore=[split]" in message_of(**paths)
+    assert "number 3; 2 train, 1 val, 1 test" in phrase_of(build(**paths, ignore="split"))
+    assert "dataset.ignore" in message_of(**paths, ignore="splitt")

@@ -238,3 +238,22 @@ def test_columns_of_the_labels_file_that_are_not_used_are_told(tmp_path: Path) -
     assert data.labels.tolist() == [0, 1, 0, 1]
     assert data.summary is not None
     assert list(data.summary.left_out) == ["when of labels.csv"]
+
+
+def test_columns_that_are_no_flags_at_all_are_asked_about(tmp_path: Path) -> None:
+    labels = "id,city,income\n10,Rome,7\n20,Oslo,8\n30,Bonn,9\n40,Rome,7\n"
+    message = message_of(**{**write(tmp_path, labels=labels), **NO_SPLIT})
+    assert "columns city, income of labels.csv" in message
+    assert "dataset.label_column" in message
+
+
+@pytest.mark.parametrize("label_column", [None, "y", ["a", "b"]])
+def test_several_targets_among_arrays(tmp_path: Path, label_column: object) -> None:
+    targets = np.array([[1.5, 7], [2.5, np.nan], [np.nan, np.nan], [4.5, 9]], np.float32)
+    path, edges = tmp_path / "graph.npz", write(tmp_path, edges="0,1\n")["edges"]
+    np.savez(path, x=np.eye(4), y=targets, a=targets[:, 0], b=targets[:, 1])
+    options = {"features": str(path), "edges": edges, "task": "regression"}
+    data = build(**options, label_column=label_column)
+    np.testing.assert_array_equal(data.labels, targets)
+    assert data.num_features == 4
+    assert (data.class_names is None) == (label_column in (None, "y"))
