@@ -15,8 +15,11 @@ from gnntrain.cli import main
 from gnntrain.config import (
     BuiltinConfig,
     Config,
+    ConfigError,
     FilesConfig,
+    ModelConfig,
     RunConfig,
+    SamplerConfig,
     SyntheticConfig,
     TaskConfig,
     TrainerConfig,
@@ -126,6 +129,21 @@ def test_a_mistake_in_the_object_leaves_nothing_behind() -> None:
     assert stores() == []
 
 
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (Config(sampler=SamplerConfig(fan_outs=(5,))), "sampler.fan_outs"),
+        (Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)), "model.heads"),
+        (Config(trainer=TrainerConfig(gpus=999)), "trainer.gpus"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused_before_anything(config: Config, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(config, data=graph())
+    assert [problem.key for problem in caught.value.problems] == [key]
+    assert not Path("runs").exists()
+
+
 def test_a_name_is_one_runs_alone() -> None:
     config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
     assert train(config, data=graph())["run"] == "runs/mine"
@@ -133,13 +151,12 @@ def test_a_name_is_one_runs_alone() -> None:
         train(config, data=graph())
 
 
-def test_the_task_reaches_the_labels() -> None:
+def test_quantities_are_learnt() -> None:
     config = Config(trainer=TRAINER, task=TaskConfig(type="node_regression"))
     data = graph(y=torch.rand(NUM_NODES))
-    dataset = object_dataset(config.dataset)
-    whole = Config.model_validate({**dict(config), "dataset": dataset})
-    store = prepare_store(whole.dataset, data=data).store
-    assert (store.task, store.num_classes) == ("continuous", 1)
+    summary = train(config, data=data)
+    assert (summary["metric"], set(summary["test"])) == ("r2", {"r2", "rmse", "mae"})
+    assert infer(summary["run"], data=data).logits.shape == (NUM_NODES, 1)
 
 
 @pytest.mark.parametrize("trained_on", ["object", "file", "tables"])

@@ -94,8 +94,8 @@ def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) 
         weights.append(batch.matrix[kept].reshape(-1))
     src = np.concatenate(sources)
     weight = np.concatenate(weights) if columns.numbers else None
-    phrase, left_out = _phrase(columns, len(src)), _left_out(columns)
-    return FileEdges(src, np.concatenate(targets), weight, phrase, left_out)
+    phrase = _phrase(columns, len(src))
+    return FileEdges(src, np.concatenate(targets), weight, phrase, _left_out(columns))
 
 
 def _unknown_end(columns: Columns, index: NodeIndex, record: Record) -> str:

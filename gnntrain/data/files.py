@@ -97,6 +97,8 @@ class FilesBuilder:
             "options": options,
         }
         identity["reading"] = _READING
+        if self._labelled and isinstance(self.config.split, int):
+            identity["split"] = self.config.split
         if not self._labelled:
             identity["unread"] = [role for role in ("labels", "split") if role in self._paths]
         if self._preprocessing is not None:

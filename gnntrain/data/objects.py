@@ -68,7 +68,25 @@ def graph_of_object(
     graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=preprocessing)
     if graph.features is None:
         raise no_features(source)
+    if isinstance(given, Mapping):
+        _refuse_two_meanings(graph, source)
     return graph
+
+
+def _refuse_two_meanings(graph: GraphData, source: str) -> None:
+    """Raise a UserError where an edge's ends may be rows of `x` or the user's own ids.
+
+    In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
+    """
+    ids = graph.node_ids
+    if ids is None or ids.dtype.kind != "i" or not len(graph.src):
+        return
+    if np.isin(graph.src, ids).all() and np.isin(graph.dst, ids).all():
+        raise UserError(
+            f"{source} has ids, and edge_index may hold them or count the rows of x.",
+            "Leave the ids out if it counts rows. If it holds ids, give the file as "
+            "dataset.features and as dataset.edges.",
+        )
 
 
 def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:

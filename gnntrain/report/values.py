@@ -109,8 +109,9 @@ class ValueFindings:
 
     Attributes:
         targets: Those that a node of a scored split has.
-        projection: Some labelled nodes in the plane; None where they could not be placed.
-        values: float64 `[n]`, their first target.
+        projection: Some nodes that have the first of `targets`, in the plane; None where they could
+            not be placed.
+        values: float64 `[n]`, this target of theirs.
         notes: See `Findings`.
     """
 
@@ -135,19 +136,20 @@ class ValueFindings:
         predicted = written.columns[0].values(outputs)
         splits = {name: graph.split(name) for name in SPLITS}
         everyone = np.unique(np.concatenate(list(splits.values())))
-        labelled = everyone[~np.isnan(graph.labels[everyone]).all(axis=1)]
         found = [
             TargetFindings.of(name, graph, i, predicted[:, i])
             for i, name in enumerate(written.notes["target_names"].tolist())
         ]
         targets = [target for target in found if target is not None]
         has_label = {split for target in targets for split in target.num_nodes}
+        first = next((i for i, target in enumerate(found) if target is not None), 0)
+        labelled = everyone[~np.isnan(graph.labels[everyone, first])]
         projection = projection_of(splits, labelled, outputs.numpy(), rows)
         placed = np.zeros(0, np.int64) if projection is None else projection.nodes
         return cls(
             targets=targets,
             projection=projection,
-            values=graph.labels[placed][:, 0].astype(np.float64),
+            values=graph.labels[placed, first].astype(np.float64),
             notes=[unlabelled_note(split) for split in SCORED_SPLITS if split not in has_label],
         )
 

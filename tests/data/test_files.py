@@ -667,6 +667,7 @@ def test_the_identity_changes_with_the_files_and_the_way_they_are_read(tmp_path:
     assert first == identity()
     assert first != identity(task="multiclass")
     assert first != identity(split=None)
+    assert identity(split=0) != identity(split=1) != identity(split=None)
     assert first == identity(store_dir=str(tmp_path))
     write(tmp_path, edges=EDGES + "10,30\n")
     assert first != identity()

@@ -186,6 +186,14 @@ def hetero() -> HeteroData:
     return data
 
 
+def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
+    shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
+    with pytest.raises(UserError, match="rows of x"):
+        read(shuffled)
+    assert read(small(ids=torch.tensor([1, 0, 3, 2]))).src.tolist() == EDGES[0].tolist()
+    assert read({**shuffled, "ids": np.array([10, 20, 30, 40])}).src.tolist() == EDGES[0].tolist()
+
+
 MISTAKES: dict[str, tuple[object, str]] = {
     "hetero": (hetero(), "HeteroData"),
     "two graphs": ([small(), small()], "2 graphs"),
