@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnntrain.commands.base import Arguments, Command, say
@@ -58,7 +59,10 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     rest = [o for o in about_graph if not o.startswith("dataset=")]
     is_same_kind = choice == f"dataset={begun.option}" and _has_same_files(begun, rest)
     kept = set(type(begun).model_fields) - {*_UNREAD} if is_same_kind else _PREPARATION
-    own = [f"dataset.{key}={_written(getattr(begun, key))}" for key in sorted(kept)]
+    values = {key: getattr(begun, key) for key in sorted(kept)}
+    if is_same_kind and isinstance(begun, FilesConfig):
+        _move(values, has_moved=any(o.startswith("dataset.root=") for o in about_graph))
+    own = [f"dataset.{key}={_written(value)}" for key, value in values.items()]
     dataset = compose_config([choice, *own, *rest]).config.dataset
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
@@ -72,6 +76,16 @@ def _has_same_files(begun: DatasetConfig, overrides: Sequence[str]) -> bool:
     if "data" in typed:
         return getattr(begun, "data", None) is not None
     return not typed & {"edges", "features"} or getattr(begun, "edges", None) is not None
+
+
+def _move(values: dict[str, Any], *, has_moved: bool) -> None:
+    """Leave out the root of a run's files, whose paths are absolute; where another root is given,
+    files of the same names lie there."""
+    root = values.pop("root")
+    for key in ("data", "edges", "features"):
+        path = values[key]
+        if has_moved and root is not None and path is not None and Path(path).is_relative_to(root):
+            values[key] = str(Path(path).relative_to(root))
 
 
 def _written(value: object) -> str:
