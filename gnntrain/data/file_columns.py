@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
@@ -32,6 +33,7 @@ from gnntrain.data.array_files import (
 )
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.columns import is_repeated
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.preprocessing import Preprocessing
@@ -344,7 +346,32 @@ def find_id(
         for place in free[:1] + written
         if rows and not _is_fraction(rows[0][1][place], table.decimal, as_written=has_features)
     )
-    return next(({"id": place} for place in is_id), {})
+    place = next(is_id, None)
+    if place is None:
+        return {}
+    if has_features and free[1:] and is_pandas_index(table.names[place]):
+        _refuse_two_ids(table, place, free[1])
+    return {"id": place}
+
+
+def _refuse_two_ids(table: Table, index: int, other: int) -> None:
+    """Ask which of two columns holds the ids: what pandas calls an index, or the one behind it.
+
+    Raises:
+        UserError: The other one holds whole numbers, each once, and not those of the index.
+    """
+    rows = Columns(table, {}, (), (index, other)).read()
+    first, second = (table.to_plain(rows.others[place], labels=False) for place in (index, other))
+    may_be_ids = all(pa.types.is_integer(column.type) for column in (first, second))
+    if not may_be_ids or second.null_count or first.equals(second) or is_repeated(second).any():
+        return
+    name = table.shown(other)
+    raise UserError(
+        f"{table.path} has a column that is called as pandas calls an index, and behind it "
+        f"{name}, whose whole numbers are all different: either may hold the node ids.",
+        f"Set dataset.id_column={name}; or dataset.id_column=none, if the rows are the nodes "
+        "0, 1, 2, ….",
+    )
 
 
 def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:

@@ -104,11 +104,8 @@ def _missing(targets: Targets) -> str:
     marks = targets.rows.missing_marks
     listed = ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
     if marks and targets.class_names is not None and targets.class_names.dtype.kind == "S":
-        _logger.warning(
-            "%s: labels that say there is none are missing (%s), not a class.",
-            targets.rows.path,
-            listed,
-        )
+        path = targets.rows.path
+        _logger.warning("%s: these labels are read as missing, not as classes: %s", path, listed)
     found = f"; {num_missing:,} of {len(targets.labelled):,} nodes have none"
     return found + (f" ({listed})" if marks else "")
 
