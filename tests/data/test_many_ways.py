@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
@@ -18,6 +20,9 @@ PLAIN_WAYS = {
     "ids as text": Way(ids="text"),
     "ids that pandas made fractions": Way(ids="float"),
     "labels of their own": Way(labels=Text()),
+    "ids of labels that pandas made fractions": Way(
+        nodes=".npz", labels=Text(), ids="float", id_name="user"
+    ),
     "labels and splits of their own": Way(labels=Text(), split="file table"),
     "labels as whole numbers": Way(label="ints", missing="-1"),
     "labels that a word says are missing": Way(label="sparse", missing="NA"),
@@ -54,6 +59,12 @@ PLAIN_WAYS = {
 @pytest.mark.parametrize("way", PLAIN_WAYS.values(), ids=PLAIN_WAYS.keys())
 def test_a_plain_way_is_read(way: Way) -> None:
     assert read(way) is None
+
+
+def test_a_second_column_that_counts_the_nodes_is_asked_about() -> None:
+    way = Way(nodes=Text(index=""), ids="plain", id_name="user", row_seed=1)
+    assert "dataset.id_column=user" in (read(way) or "")
+    assert read(replace(way, keys=True)) is None
 
 
 def tried(strategy: SearchStrategy[Way], num_examples: int) -> tuple[int, list[str]]:
