@@ -349,7 +349,7 @@ def find_id(
     place = next(is_id, None)
     if place is None:
         return {}
-    if has_features and free[1:] and is_pandas_index(table.names[place]):
+    if has_features and place == free[0] and free[1:] and is_pandas_index(table.names[place]):
         _refuse_two_ids(table, place, free[1])
     return {"id": place}
 
@@ -358,12 +358,12 @@ def _refuse_two_ids(table: Table, index: int, other: int) -> None:
     """Ask which of two columns holds the ids: what pandas calls an index, or the one behind it.
 
     Raises:
-        UserError: The other one holds whole numbers, each once, and not those of the index.
+        UserError: The other one holds whole numbers, each once.
     """
     rows = Columns(table, {}, (), (index, other)).read()
     first, second = (table.to_plain(rows.others[place], labels=False) for place in (index, other))
     may_be_ids = all(pa.types.is_integer(column.type) for column in (first, second))
-    if not may_be_ids or second.null_count or first.equals(second) or is_repeated(second).any():
+    if not may_be_ids or second.null_count or is_repeated(second).any():
         return
     name = table.shown(other)
     raise UserError(

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.drawn_splits import no_splits
@@ -82,8 +80,6 @@ def read_graph(
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
-    if config.id_column is None and index.node_ids() is None:
-        _refuse_second_ids(nodes)
     if labelled:
         targets = read_targets(labels, nodes, index, config, bad)
         splits = split_nodes(split, targets, nodes, index, config, bad)
@@ -127,26 +123,6 @@ def read_graph(
         },
     }
     return replace(data, summary=DataSummary.model_validate(phrases))
-
-
-def _refuse_second_ids(nodes: Rows) -> None:
-    """Raise a UserError where a column beside pandas' index counts the rows in another order."""
-    source = nodes.source
-    place = source.places.get("id")
-    if place is None or not is_pandas_index(source.table.names[place]):
-        return
-    # The column behind the index would hold the ids if there were no index.
-    second = next((i for i, number in enumerate(source.numbers) if number == place + 1), None)
-    if second is None:
-        return
-    values = nodes.matrix[:, sum((nodes.widths or [1] * len(source.numbers))[:second])]
-    if (np.sort(values) == np.arange(len(nodes))).all():
-        name = source.table.shown(place + 1)
-        raise UserError(
-            f"{nodes.path}: it is not plain whether column {name} holds the node ids; it has each "
-            f"of the numbers 0 to {len(nodes) - 1:,} once, as the index before it.",
-            f"Set dataset.id_column={name}; or none, if it is a feature.",
-        )
 
 
 def _other_files(
