@@ -123,6 +123,8 @@ def parse(argv: Sequence[str]) -> Arguments:
             _add_word(arguments, given)
         elif option in _own_options(arguments):
             arguments.options[option] = _value_of(option, given, rest, _example(arguments))
+        elif option in _own_switches(arguments) and not equals:
+            arguments.options[option] = ""
         elif option in _SWITCHES and not equals:
             setattr(arguments, _SWITCHES[option], True)
         elif option in _VALUED:
@@ -130,7 +132,9 @@ def parse(argv: Sequence[str]) -> Arguments:
             _set_option(arguments, option, _value_of(option, given, rest, example))
         else:
             error = _unknown(
-                f"option {given}", option, [*_own_options(arguments), *_SWITCHES, *_VALUED]
+                f"option {given}",
+                option,
+                [*_own_options(arguments), *_own_switches(arguments), *_SWITCHES, *_VALUED],
             )
             error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
             raise error
@@ -150,6 +154,11 @@ _VALUED = {"--cfg": "--cfg job", "--config-dir": "--config-dir my_conf model=my_
 def _own_options(arguments: Arguments) -> Mapping[str, str]:
     """The options of the verb that was named."""
     return COMMANDS[arguments.verb].options if arguments.verb else {}
+
+
+def _own_switches(arguments: Arguments) -> Mapping[str, str]:
+    """The options without a value of the verb that was named."""
+    return COMMANDS[arguments.verb].switches if arguments.verb else {}
 
 
 def _example(arguments: Arguments) -> str:

@@ -74,7 +74,9 @@ class FakeRun(types.ModuleType):
 
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
-        return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": {"train": 1}}
+        sizes = {"train": 1}
+        read = {"labels": "8 classes", "split_sizes": sizes}
+        return {"path": "/store", "num_nodes": 10, "seconds": 0.25, "splits": sizes, "data": read}
 
 
 @pytest.fixture
@@ -94,6 +96,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # `clean` removes stores
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
 
@@ -337,7 +340,7 @@ def test_a_sweep_trains_every_trial_in_a_folder_of_its_own(
     assert trials[0]["overrides"][0] == "model=sage"
     assert (trials[1]["metric"], trials[1]["val"], trials[1]["test"]) == ("accuracy", 0.5, None)
     out = capsys.readouterr().out
-    assert "trial 2/2  model=gcn  val accuracy 0.5000  test accuracy -" in out
+    assert "trial 1 (2/2)  model=gcn  val accuracy 0.5000  test accuracy -" in out
     assert f"gnntrain {tmp_path}/sweep/best.yaml" in out or "gnntrain sweep/best.yaml" in out
 
 

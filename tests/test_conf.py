@@ -18,6 +18,7 @@ from gnntrain.config import (
     ConfigError,
     CSVConfig,
     DatasetConfig,
+    FilesConfig,
     JSONLConfig,
     MLflowConfig,
     PluginConfig,
@@ -170,12 +171,44 @@ def test_the_five_tutorials_and_the_two_benchmarks_have_recipes() -> None:
         "tolokers_sage",
         "tolokers_gat",
         "tolokers_gcn",
+        "county_income",
+        "county_unemployment",
     }
 
 
 @pytest.mark.parametrize(("group", "option"), CHOICES)
-def test_every_option_composes(group: str, option: str) -> None:
-    compose_config([f"{group}={option}"])
+def test_every_option_composes(group: str, option: str, county: list[str]) -> None:
+    compose_config([f"{group}={option}", *county * option.startswith("county_")])
+
+
+@pytest.fixture
+def county(tmp_path: Path) -> list[str]:
+    """Where the files of the recipes on tables lie."""
+    for name in ("nodes.csv", "edges.csv"):
+        (tmp_path / name).touch()
+    return [f"dataset.root={tmp_path}"]
+
+
+def test_a_recipe_on_tables_reads_them_below_the_root(tmp_path: Path, county: list[str]) -> None:
+    dataset = compose_config(["experiment=county_income", *county]).config.dataset
+    assert isinstance(dataset, FilesConfig)
+    assert dataset.features == str(tmp_path / "nodes.csv")
+    assert dataset.edges == str(tmp_path / "edges.csv")
+    elsewhere = tmp_path / "elsewhere.csv"
+    elsewhere.touch()
+    more = [f"dataset.edges={elsewhere}"]
+    config = compose_config(["experiment=county_income", *county, *more]).config
+    assert isinstance(config.dataset, FilesConfig)
+    assert config.dataset.edges == str(elsewhere)
+    assert from_dict(config.to_dict(), saved=True) == config
+
+
+def test_a_recipe_on_tables_without_a_root_says_what_to_set() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(["experiment=county_income"])
+    problems = {problem.key: problem.hint or "" for problem in caught.value.problems}
+    assert set(problems) == {"dataset.features", "dataset.edges"}
+    assert all("dataset.root" in hint for hint in problems.values())
 
 
 def test_the_default_files_are_the_default_configuration() -> None:

@@ -13,6 +13,9 @@ import optuna
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
 
 from gnntrain import metrics
@@ -43,6 +46,14 @@ CODE = """
     def error_rate(outputs, targets):
         return float((outputs.argmax(dim=1) != targets).double().mean())
 """
+
+
+@pytest.fixture(params=["error_rate", "rmse"])
+def lower(request: pytest.FixtureRequest) -> str:
+    """A metric of another package, or one of our own."""
+    if request.param == "error_rate":
+        request.getfixturevalue("error_rate")
+    return str(request.param)
 
 
 @pytest.fixture
@@ -116,10 +127,10 @@ def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
     assert hints["dataset.metric"] == "did you mean accuracy?"
 
 
-def test_the_best_epoch_and_early_stopping_follow_its_direction(error_rate: str) -> None:
+def test_the_best_epoch_and_early_stopping_follow_its_direction(lower: str) -> None:
     result = FitResult()
     improved = [
-        result.add(record(epoch, metrics={"val": {error_rate: value}}), error_rate)
+        result.add(record(epoch, metrics={"val": {lower: value}}), lower)
         for epoch, value in enumerate((0.5, 0.3, 0.4, 0.3), 1)
     ]
     assert improved == [True, True, False, False]
@@ -128,10 +139,10 @@ def test_the_best_epoch_and_early_stopping_follow_its_direction(error_rate: str)
     assert not result.has_stalled(3)
 
 
-def test_the_live_view_follows_it(error_rate: str) -> None:
-    progress = Progress(info(metric=error_rate), lambda: 0.0)
+def test_the_live_view_follows_it(lower: str) -> None:
+    progress = Progress(info(metric=lower), lambda: 0.0)
     told = [
-        progress.note_epoch(record(epoch, metrics={"val": {error_rate: value}}))
+        progress.note_epoch(record(epoch, metrics={"val": {lower: value}}))
         for epoch, value in enumerate((0.5, 0.3, 0.4), 1)
     ]
     assert told == [True, True, False]
@@ -150,12 +161,12 @@ def test_a_plateau_schedule_follows_it() -> None:
     assert rates == [1.0, 1.0, 1.0, 0.5, 0.5]
 
 
-def test_sweep_results_follow_it(error_rate: str) -> None:
+def test_sweep_results_follow_it(lower: str) -> None:
     trials = [
-        Trial(0, [], "", "completed", error_rate, 0.4, 0.4, varied=["model=gcn", "trainer.seed=0"]),
-        Trial(1, [], "", "completed", error_rate, 0.2, 0.2, varied=["model=gcn", "trainer.seed=1"]),
-        Trial(2, [], "", "completed", error_rate, 0.1, 0.1, varied=["model=gat", "trainer.seed=0"]),
-        Trial(3, [], "", "completed", error_rate, 0.9, 0.9, varied=["model=gat", "trainer.seed=1"]),
+        Trial(0, [], "", "completed", lower, 0.4, 0.4, varied=["model=gcn", "trainer.seed=0"]),
+        Trial(1, [], "", "completed", lower, 0.2, 0.2, varied=["model=gcn", "trainer.seed=1"]),
+        Trial(2, [], "", "completed", lower, 0.1, 0.1, varied=["model=gat", "trainer.seed=0"]),
+        Trial(3, [], "", "completed", lower, 0.9, 0.9, varied=["model=gat", "trainer.seed=1"]),
     ]
     results = SweepResults.of(trials)
     assert [trial.number for trial in results.ranked] == [2, 1, 0, 3]
@@ -164,7 +175,7 @@ def test_sweep_results_follow_it(error_rate: str) -> None:
 
 
 def test_a_search_prunes_and_keeps_trials_by_it(
-    error_rate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "gnntrain.sweep.search.compose_config",
@@ -177,17 +188,17 @@ def test_a_search_prunes_and_keeps_trials_by_it(
         asked = source.next()
         assert asked is not None
         trial, _ = asked
-        trial.metric = error_rate
+        trial.metric = lower
         assert not any(source.is_hopeless(trial, epoch, 20, 0.5) for epoch in range(1, 21))
         trial.status, trial.val = "completed", 0.5 - 0.01 * number
         source.note_end(trial)
     asked = source.next()
     assert asked is not None
-    asked[0].metric = error_rate
+    asked[0].metric = lower
     assert not source.is_hopeless(asked[0], 10, 20, 0.4)
     asked = source.next()
     assert asked is not None
-    asked[0].metric = error_rate
+    asked[0].metric = lower
     assert source.is_hopeless(asked[0], 10, 20, 0.6)
     study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
     assert study.direction.name == "MINIMIZE"
@@ -196,14 +207,13 @@ def test_a_search_prunes_and_keeps_trials_by_it(
     assert again._study.best_value == 0.45
 
 
-def test_reports_follow_it(error_rate: str, tmp_path: Path) -> None:
+def test_reports_follow_it(lower: str, tmp_path: Path) -> None:
     runs = []
     for name, values in (("a", (0.5, 0.2, 0.3)), ("b", (0.6, 0.4, 0.5))):
         records = [
-            record(epoch, metrics={"val": {error_rate: value}})
-            for epoch, value in enumerate(values, 1)
+            record(epoch, metrics={"val": {lower: value}}) for epoch, value in enumerate(values, 1)
         ]
-        path = write_run(tmp_path / name, records, {"metric": error_rate}, lr=min(values))
+        path = write_run(tmp_path / name, records, {"metric": lower}, lr=min(values))
         runs.append(read_run(path))
     assert [run.result.best_epoch for run in runs] == [2, 2]
     assert best_of(runs) is runs[0]
@@ -240,3 +250,49 @@ def test_a_sweep_over_files_is_won_by_the_least_error(
     assert values == [pytest.approx(1 - row["val/accuracy"]) for row in rows]
     summary = json.loads((poor.parent / "summary.json").read_text())
     assert summary["best_epoch"] == 1 + values.index(min(values))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    size=st.integers(2, 40),
+    num_targets=st.integers(1, 3),
+    offset=st.sampled_from([0.0, 1e6, -50.0]),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+)
+def test_the_metrics_of_quantities_are_scikit_learns(
+    seed: int, size: int, num_targets: int, offset: float, scale: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    targets = offset + scale * rng.normal(size=(size, num_targets))
+    outputs = targets + scale * rng.normal(size=targets.shape)
+    oracles = {"r2": r2_score, "rmse": root_mean_squared_error, "mae": mean_absolute_error}
+    for name, oracle in oracles.items():
+        pair = torch.from_numpy(outputs), torch.from_numpy(targets)
+        assert get_metric(name).compute(*pair) == pytest.approx(oracle(targets, outputs), rel=1e-6)
+    targets[rng.random(targets.shape) < 0.3] = np.nan
+    for name, oracle in oracles.items():
+        known = [~np.isnan(column) for column in targets.T]
+        values = [
+            oracle(targets[rows, i], outputs[rows, i])
+            for i, rows in enumerate(known)
+            if rows.sum() > (name == "r2")
+        ]
+        found = get_metric(name).compute(torch.from_numpy(outputs), torch.from_numpy(targets))
+        assert found == pytest.approx(np.mean(values) if values else np.nan, rel=1e-6, nan_ok=True)
+
+
+def test_a_target_that_does_not_vary_has_no_r2_and_does_not_spoil_the_others() -> None:
+    targets = torch.tensor([[0.1, 1.0], [0.1, 2.0], [0.1, 4.0]])
+    outputs = targets + torch.tensor([0.5, 0.0])
+    r2 = get_metric("r2").compute
+    assert np.isnan(r2(outputs[:, :1], targets[:, :1]))
+    assert r2(outputs, targets) == 1.0
+
+
+@pytest.mark.parametrize("name", ["r2", "rmse", "mae"])
+def test_outputs_that_are_not_finite_are_not_left_out(name: str) -> None:
+    targets = torch.tensor([[1.0, 1.0], [2.0, 2.0]])
+    outputs = targets.clone()
+    outputs[0, 1] = torch.inf
+    assert not np.isfinite(get_metric(name).compute(outputs, targets))

@@ -6,6 +6,7 @@ What a verb needs is imported when it runs: help must answer at once, and worker
 from __future__ import annotations
 
 from gnntrain.commands import (
+    clean,
     completion,
     cp,
     doctor,
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "report": report.COMMAND,
     "prepare": prepare.COMMAND,
     "ls": ls.COMMAND,
+    "clean": clean.COMMAND,
     "cp": cp.COMMAND,
     "doctor": doctor.COMMAND,
     "completion": completion.COMMAND,

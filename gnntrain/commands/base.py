@@ -26,7 +26,7 @@ class Arguments:
         verb: What to do; None: not said, so train.
         words: Arguments without `=`: what the verb is about.
         overrides: Arguments with `=`, or that remove a key with `~`.
-        options: The verb's own options (`--out`) and their values.
+        options: The verb's own options (`--out`) and their values; of a switch nothing.
     """
 
     verb: str | None = None
@@ -56,6 +56,7 @@ class Command:
         repeats: Whether there may be more words of the last name.
         changes_keys: Whether it takes keys besides its words.
         options: Its own options, each with a value: `--out` → "FILE  what it is".
+        switches: Its own options without a value: `--yes` → "what it does".
     """
 
     usage: str
@@ -68,6 +69,7 @@ class Command:
     repeats: bool = False
     changes_keys: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
 
 
 def say(text: str) -> None:

@@ -30,7 +30,13 @@ def _candidates(line: str, *, with_meaning: bool) -> list[str]:
     from gnntrain.listing.kinds import KINDS
 
     verbs = {
-        name: VerbWords(verb.summary, verb.words, verb.changes_keys or not verb.words, verb.options)
+        name: VerbWords(
+            verb.summary,
+            verb.words,
+            verb.changes_keys or not verb.words,
+            verb.options,
+            verb.switches,
+        )
         for name, verb in COMMANDS.items()
     }
     found = candidates(line, verbs, {"shell": list(SCRIPTS), "kind": list(KINDS)})

@@ -54,6 +54,7 @@ def command_help(name: str, verb: Command) -> str:
     examples = "\n".join(f"  {line}" for line in verb.examples)
     details = textwrap.fill(verb.details, width=98)
     own = "".join(f"  {f'{option} {value}'}\n" for option, value in verb.options.items())
+    own += "".join(f"  {option}  {what}\n" for option, what in verb.switches.items())
     sweep = _SWEEP_OPTION if name == "train" else ""
     options = own + ("" if verb.words else sweep + _CONFIG_OPTIONS)
     return (

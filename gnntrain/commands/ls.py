@@ -23,7 +23,7 @@ def _ls(arguments: Arguments) -> int:
         guess = f"Did you mean {near[0]}? " if near else ""
         raise UserError(f"{kind!r} cannot be listed", f"{guess}There are {', '.join(KINDS)}.")
     if folder is not None:
-        if kind not in ("datasets", "runs"):
+        if kind not in ("datasets", "stores", "runs"):
             hint = "As in `gnntrain ls runs FOLDER` or `gnntrain ls datasets FOLDER`."
             raise UserError(f"{kind} lie in no folder", hint)
         if not Path(folder).expanduser().is_dir():
@@ -42,13 +42,16 @@ def _ls(arguments: Arguments) -> int:
 
 def _listings(kind: str | None, folder: str | None) -> list[Listing]:
     listings: list[Listing] = []
-    if kind in ("datasets", None):
+    if kind in ("datasets", "stores", None):
         from gnntrain.config import DatasetConfig
         from gnntrain.listing.datasets import datasets
+        from gnntrain.listing.stores import stores
         from gnntrain.run_store import stores_folder
 
-        stores = Path(folder).expanduser() if folder else stores_folder(DatasetConfig())
-        sizes, prepared = datasets(stores)
+        place = Path(folder).expanduser() if folder else stores_folder(DatasetConfig())
+        if kind == "stores":
+            return [stores(place)]
+        sizes, prepared = datasets(place)
         if kind is None:
             more = "gnntrain ls datasets"
             sizes, prepared = sizes.names(f"Their sizes: `{more}`."), prepared.brief(_BRIEF, more)
@@ -68,12 +71,13 @@ def _listings(kind: str | None, folder: str | None) -> list[Listing]:
 
 
 COMMAND = Command(
-    "[datasets|models|samplers|runs [FOLDER]]",
+    "[datasets|stores|models|samplers|runs [FOLDER]]",
     "list data sets and what is prepared, models, samplers, runs",
     "Data sets with their sizes and prepared stores, models with their parameters, samplers, runs "
-    "with status, metric, best epoch and time. Without a word: all of them, briefly. FOLDER is "
-    "where runs or stores lie, if not at their usual places.",
-    ["gnntrain ls", "gnntrain ls datasets", "gnntrain ls runs"],
+    "with status, metric, best epoch and time. Without a word: all of them, briefly. stores are "
+    "listed with size and last use. FOLDER is where runs or stores lie, if not at their usual "
+    "places.",
+    ["gnntrain ls", "gnntrain ls datasets", "gnntrain ls stores", "gnntrain ls runs"],
     _ls,
     words=["kind", "folder"],
     num_optional=2,

@@ -31,13 +31,15 @@ class VerbWords:
         summary: What it does.
         words: Names of the words it takes.
         takes_keys: Whether it takes keys.
-        options: Its own options, and what they mean.
+        options: Its own options with a value, and what they mean.
+        switches: Those without.
     """
 
     summary: str
     words: Sequence[str] = ()
     takes_keys: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
 
 
 def candidates(
@@ -91,6 +93,7 @@ def _config_dirs(before: Sequence[str]) -> list[Path]:
 
 def _options(verb: VerbWords) -> list[Candidate]:
     found = [Candidate(name, " ".join(text.split()[1:])) for name, text in verb.options.items()]
+    found += [Candidate(name, text.strip()) for name, text in verb.switches.items()]
     if not verb.words:
         found += [
             Candidate("--cfg", "print the whole configuration"),

@@ -32,7 +32,6 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _training(config)
     yield from _topology(config)
     yield from _cuda_graph(config)
-    yield from _class_weights(config)
     yield from _task(config)
 
 
@@ -177,17 +176,6 @@ def _training(config: Config) -> Iterator[Contradiction]:
     if trainer.gpus not in ("auto", 0) and ranks > 1:
         keys = ("distributed.num_processes", "trainer.gpus")
         yield keys, _two_kinds_of_ranks(config)
-
-
-def _class_weights(config: Config) -> Iterator[Contradiction]:
-    """Quantities have no classes that could weigh."""
-    data, keys = config.dataset, ("trainer.class_weights", "task.type")
-    is_regression = isinstance(data, FilesConfig) and data.task == "regression"
-    if config.trainer.class_weights == "balanced" and (
-        is_regression or config.task.type == "node_regression"
-    ):
-        expects = "none for a regression, which has no classes"
-        yield keys, Problem(keys[0], "balanced", expects, "leave it out")
 
 
 def _fp16() -> Problem:

@@ -27,7 +27,7 @@ from gnntrain.config.schema import (
 )
 from gnntrain.config.sweeps import SWEEP_CLASSES
 from gnntrain.config.synonyms import synonym
-from gnntrain.config.types import Section, choices, expected
+from gnntrain.config.types import Section, expected, wrong_value
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
@@ -143,7 +143,7 @@ def _read(
     except ValidationError as error:
         wrong = dict.fromkeys(str(entry["loc"][0]) for entry in error.errors())
     for key in wrong:
-        problems.append(_wrong_value(f"{prefix}{key}", sound.pop(key), kind.model_fields[key]))
+        problems.append(wrong_value(f"{prefix}{key}", sound.pop(key), kind.model_fields[key]))
     return kind.model_validate(sound, context={"saved": saved})
 
 
@@ -207,18 +207,6 @@ def _example(path: str, section: type[Section]) -> str | None:
     """How a key of the section is set."""
     keys = [key for key in section.model_fields if key != "name"]
     return f"set its keys, as in {path}.{keys[0]}=..." if keys else None
-
-
-def _wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
-    hint = None
-    expects = expected(field)
-    if isinstance(value, float) and "integer" in expects and value.is_integer():
-        hint = f"write {int(value)}"
-    elif isinstance(value, str):
-        hint = did_you_mean(value, choices(field))
-    elif "list" in expects and isinstance(value, int):
-        hint = f"write {path}=[{value},{value}]"
-    return Problem(path, shown(value), expects, hint)
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
@@ -16,16 +26,41 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    ValidationError,
     ValidationInfo,
 )
+
+# The class of all models has no public name.
+from pydantic._internal._model_construction import ModelMetaclass
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.config.synonyms import synonym
 from gnntrain.plugins import plugin_names
 
 
-class Section(BaseModel):
-    """A frozen group of keys. Unknown keys, `true` for a number and 1.5 for an integer fail."""
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class _SectionClass(ModelMetaclass):
+    """The class of sections: what is wrong where one is made in Python is told as a ConfigError."""
+
+    if not TYPE_CHECKING:  # it has the arguments of the section that is made
+
+        def __call__(cls, *args: Any, **keys: Any) -> Any:
+            try:
+                return super().__call__(*args, **keys)
+            except ValidationError as error:
+                places = dict.fromkeys(entry["loc"] for entry in error.errors())
+            fields = type(cls.__new__(cls, **keys)).model_fields  # of the model that is named
+            raise ConfigError(_wrong_argument(cls.__name__, keys, fields, *at) for at in places)
+
+
+class Section(BaseModel, metaclass=_SectionClass):
+    """A frozen group of keys. Unknown keys, `true` for a number and 1.5 for an integer fail.
+
+    Raises:
+        ConfigError: With every mistake.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -34,6 +69,37 @@ class Section(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with other values, judged as those of a new section are.
+
+        Args:
+            changes: Values by key. A mapping changes these keys of a section and keeps its others:
+                `config.changed(trainer={"lr": 0.003})`.
+
+        Raises:
+            ConfigError: With every mistake.
+        """
+        values = {key: self._changed(key, value) for key, value in changes.items()}
+        return type(self)(**{**dict(self), **values})
+
+    def _changed(self, key: str, value: object) -> object:
+        section = getattr(self, key, None)
+        if isinstance(section, Section) and isinstance(value, Mapping):
+            return section.changed(**value)
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ConfigError(
+            [
+                Problem(
+                    f"{type(self).__name__}.{name}",
+                    shown(value),
+                    "no change: a configuration is frozen",
+                    f"make a changed copy: config.changed(section={{'{name}': {value!r}}})",
+                )
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -200,6 +266,56 @@ def choices(field: FieldInfo) -> list[str]:
     """The words that `field` accepts, where they can be listed."""
     names = [name for item in field.metadata if isinstance(item, OneOf) for name in item.names()]
     return [*names, *_literals(field.annotation)]
+
+
+def wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
+    """The problem of a value that a field does not accept."""
+    hint = None
+    expects = expected(field)
+    if isinstance(value, float) and "integer" in expects and value.is_integer():
+        hint = f"write {int(value)}"
+    elif isinstance(value, str):
+        hint = did_you_mean(value, choices(field))
+    elif "list" in expects and isinstance(value, int):
+        hint = f"write {path}=[{value},{value}]"
+    return Problem(path, shown(value), expects, hint)
+
+
+def _wrong_argument(
+    section: str,
+    given: Mapping[str, Any],
+    fields: Mapping[str, FieldInfo],
+    key: str,
+    *below: str | int,
+) -> Problem:
+    """The problem of an argument that a section's class does not accept.
+
+    Args:
+        section: The class.
+        given: All arguments.
+        fields: The class's fields.
+        key: The argument.
+        below: Where in its value the mistake is.
+    """
+    path, value = f"{section}.{key}", given.get(key)
+    if key not in fields:
+        known_as = (synonym(key) or "").rpartition(".")[2]
+        hint = f"did you mean {known_as}?" if known_as in fields else did_you_mean(key, fields)
+        return Problem(path, shown(value), "unknown key", hint)
+    kinds = _sections(fields[key].annotation)
+    if len(kinds) == 1 and isinstance(value, Mapping) and isinstance(below[0], str):
+        return _wrong_argument(
+            kinds[0].__name__, value, kinds[0].model_fields, below[0], *below[1:]
+        )
+    if kinds:
+        return Problem(path, shown(value), " or ".join(f"{kind.__name__}(…)" for kind in kinds))
+    return wrong_value(path, value, fields[key])
+
+
+def _sections(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [kind for part in get_args(annotation) for kind in _sections(part)]
 
 
 def _literals(annotation: Any) -> list[str]:

@@ -42,8 +42,10 @@ def load_arrays(path: Path) -> Arrays:
     except Exception as error:  # zipfile, NumPy and torch stumble over damage in many ways
         if "pickle" in str(error) or isinstance(error, pickle.UnpicklingError):
             # Their own advice is to load it unsafely.
-            plain = ValueError("it does not hold plain arrays, and nothing else is ever loaded")
-            raise unreadable(path, plain) from error
+            raise UserError(
+                f"{path} cannot be read: it holds Python objects, and only arrays are loaded.",
+                "Save arrays of numbers or texts, by numpy.savez or as a dict of tensors.",
+            ) from error
         raise unreadable(path, error) from error
     for name, array in arrays.items():
         _refuse_other_types(path, name, array)
@@ -126,16 +128,28 @@ class ArrayTable(Table):
         path: Their file.
         columns: Arrays `[num_rows]` by name.
         matrix: More columns, of numbers: `[num_rows, n]`.
+        arrays: All arrays of the file.
     """
 
     def __init__(
-        self, path: Path, columns: Mapping[str, AnyArray], matrix: AnyArray | None = None
+        self,
+        path: Path,
+        columns: Mapping[str, AnyArray],
+        matrix: AnyArray | None = None,
+        arrays: Arrays | None = None,
     ) -> None:
         self.path = path
+        self.arrays = arrays or {}
         self._columns = list(columns.values())
         self._num_rows = len(self._columns[0] if matrix is None else matrix)
         self._matrix = matrix
         self.names = (*columns, *map(str, range(0 if matrix is None else matrix.shape[1])))
+
+    @property
+    def main(self) -> range:
+        """Places of the matrix, or of the last column where there is none."""
+        width = 1 if self._matrix is None else self._matrix.shape[1]
+        return range(len(self.names) - width, len(self.names))
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:
         first = len(self._columns)

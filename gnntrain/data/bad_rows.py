@@ -82,12 +82,15 @@ class BadRows:
 
 
 def first_other(
-    record: Record, names: Mapping[int, str], is_right: Callable[[float], bool]
+    record: Record,
+    names: Mapping[int, str],
+    is_right: Callable[[float], bool],
+    decimal: str = ".",
 ) -> tuple[str, str] | None:
     """Name and field of a row's first column, of those at `names`, that is not a right number."""
     for place, name in names.items():
         try:
-            if is_right(float(record[place])):
+            if is_right(float(record[place].replace(decimal, "."))):
                 continue
         except ValueError:
             pass

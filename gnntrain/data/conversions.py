@@ -1,48 +1,52 @@
-"""How files of other tools become files that are read here, for messages."""
+"""How graphs of other tools become files that are read here, for messages."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-PICKLED_SUFFIXES = (".pkl", ".pickle", ".gpickle", ".p")
-DGL_SUFFIXES = (".bin", ".dgl")
+_PICKLES = (".pkl", ".pickle", ".gpickle", ".p")
+_DGL = (".bin", ".dgl")
+_SHEETS = (".xls", ".xlsb", ".ods")
 
-NETWORKX = 'import networkx\nnetworkx.write_graphml(graph, "graph.graphml")'
-DGL = (
-    "x, y = graph.ndata['feat'].numpy(), graph.ndata['label'].numpy()\n"
-    "edge_index = numpy.stack([end.numpy() for end in graph.edges()])\n"
-    'numpy.savez("graph.npz", x=x, y=y, edge_index=edge_index)'
+_INTRO = "Convert it in Python:"
+_WRITE_GRAPHML = "networkx.write_graphml(graph, 'graph.graphml')"
+_AS_GRAPHML = "Then give dataset.data=graph.graphml."
+_WRITE_NPZ = (
+    "edge_index = numpy.stack([end.numpy() for end in graph.edges()])",
+    "arrays = {name: array.numpy() for name, array in graph.ndata.items()}",
+    "numpy.savez('graph.npz', edge_index=edge_index, **arrays)",
 )
-_AS_GRAPHML = "then give dataset.data=graph.graphml."
-_AS_NPZ = "then give dataset.data=graph.npz; masks go in by their names, as train_mask."
+_AS_NPZ = "Then give dataset.data=graph.npz."
 
 
-def networkx_hint(load: str = "") -> str:
+def networkx_hint() -> str:
     """The lines that convert a NetworkX graph."""
-    return _hint("Convert it in Python:", load + NETWORKX, _AS_GRAPHML)
+    return _hint(_INTRO, ["import networkx", _WRITE_GRAPHML], _AS_GRAPHML)
 
 
-def dgl_hint(load: str = "") -> str:
+def dgl_hint() -> str:
     """The lines that convert a graph of DGL."""
-    return _hint("Convert it in Python:", load + DGL, _AS_NPZ)
+    return _hint(_INTRO, ["import numpy", *_WRITE_NPZ], _AS_NPZ)
 
 
 def conversion_hint(path: Path) -> str | None:
-    """How a file of another tool is converted; None for a suffix that is not known."""
+    """The lines that convert a file of another tool; None for a suffix that is not known."""
     suffix, shown = path.suffix.lower(), str(path)
-    if suffix in PICKLED_SUFFIXES:
+    if suffix in _PICKLES:
         intro = "A pickle runs code when it is read. If you trust it, convert it in Python:"
-        load = f"graph = pickle.load(open({shown!r}, 'rb'))\n"
-        return _hint(intro, load + NETWORKX, _AS_GRAPHML)
-    if suffix in DGL_SUFFIXES:
-        return dgl_hint(f"graph = dgl.load_graphs({shown!r})[0][0]\n")
+        load = ["import networkx, pickle", f"graph = pickle.load(open({shown!r}, 'rb'))"]
+        return _hint(intro, [*load, _WRITE_GRAPHML], _AS_GRAPHML)
+    if suffix in _DGL:
+        load = ["import dgl, numpy", f"graph = dgl.load_graphs({shown!r})[0][0]"]
+        return _hint(_INTRO, [*load, *_WRITE_NPZ], _AS_NPZ)
     if suffix in (".gml", ".gexf"):
-        return networkx_hint(f"graph = networkx.read_{suffix[1:]}({shown!r})\n")
-    if suffix in (".xls", ".xlsb", ".ods"):
-        lines = f"import pandas\npandas.read_excel({shown!r}).to_csv('table.csv', index=False)"
-        return _hint("Convert it in Python:", lines, "then give table.csv.")
+        load = ["import networkx", f"graph = networkx.read_{suffix[1:]}({shown!r})"]
+        return _hint(_INTRO, [*load, _WRITE_GRAPHML], _AS_GRAPHML)
+    if suffix in _SHEETS:
+        convert = f"pandas.read_excel({shown!r}).to_csv('table.csv', index=False)"
+        return _hint(_INTRO, ["import pandas", convert], "Then give table.csv.")
     return None
 
 
-def _hint(intro: str, lines: str, outro: str) -> str:
-    return "\n".join([intro, *(f"  {line}" for line in lines.splitlines()), outro])
+def _hint(intro: str, lines: list[str], outro: str) -> str:
+    return "\n".join([intro, *(f"  {line}" for line in lines), outro])

@@ -2,10 +2,13 @@
 
 **Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
 `node_id`, `node` or `nid`; else the first column without another use (such as the unnamed one that
-pandas writes), if there are others and its first value is not a fraction; else the index that
-pandas writes into Parquet. Without an id (`id_column=none` says
-so), the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
+pandas writes), if there are others and its first value is not a fraction (40.0 is one among
+features); else the index that pandas writes into Parquet. Without an id (`id_column=none` says so),
+the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
 file holds an array called `ids`, `id` or `node_id`.
+
+`gnntrain.data.file_target_columns` finds labels and splits, `gnntrain.data.file_edges` the ends of
+edges.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
@@ -24,21 +29,17 @@ from gnntrain.data.array_files import (
     Arrays,
     ArrayTable,
     load_arrays,
-    pick,
     pick_or_only,
 )
-from gnntrain.data.arrow_tables import (
-    GRAPHML_SUFFIX,
-    READERS,
-    open_arrow_table,
-    open_graphml,
-)
+from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.columns import is_repeated
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.sparse import unpack_edges, unpack_features
+from gnntrain.data.sparse import unpack_features
 from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
+from gnntrain.data.targets import check_split_number
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
 from gnntrain.errors import UserError
 
@@ -52,11 +53,20 @@ COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
     "source": ("source", "src", "from"),
     "target": ("target", "dst", "to"),
 }
+MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
+    "train": ("train_mask",),
+    "val": ("val_mask", "valid_mask"),
+    "test": ("test_mask",),
+}
 ID_ARRAYS = ("ids", "id", "node_id")
-_FEATURE_ARRAYS = ("features", "feature", "x", "feat")
-_LABEL_ARRAYS = ("labels", "label", "y")
-_EDGE_ARRAYS = ("edge_index", "edges")
-_WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
+FEATURE_ARRAYS = ("features", "feature", "x", "feat")
+LABEL_ARRAYS = ("labels", "label", "y")
+_MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
+_OTHER_ARRAYS = (
+    *(*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *_MASK_ARRAYS),
+    *("edge_index", "edges", "edge_attr", "edge_weight", "weight", "weights"),
+)
+_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), _MASK_ARRAYS))
 
 NO_ID = "none"
 
@@ -74,82 +84,88 @@ def feature_columns(
     config: FilesConfig,
     bad: BadRows,
     *,
-    labelled: bool,
+    split_elsewhere: bool = False,
     preprocessing: Preprocessing | None = None,
 ) -> Columns:
-    """The features file: ids and, where they have no file of their own, labels and splits.
+    """The features file: ids, and as `numbers` all columns that hold neither labels nor splits.
 
     Args:
         path: The file.
         config: How it is read.
         bad: Takes its bad rows.
-        labelled: Whether there must be labels.
+        split_elsewhere: Whether another file says the split.
         preprocessing: What the model was trained on that the graph is read for, if any.
 
-    Returns:
-        The columns by role; all others are the `numbers`.
-
     Raises:
-        UserError: The file cannot be read, has no column of a name that is asked for, or no
-            labels though it should.
+        UserError: The file cannot be read, or has no column of a name that is asked for.
     """
     if is_array_file(path):
-        if labelled and config.labels is None:
-            raise UserError(
-                f"dataset.labels is not given, and {path} has no columns with names.",
-                "Give a file of labels.",
-            )
-        return _columns_of_arrays(path, _FEATURE_ARRAYS)
-    table = _open_user_table(path, config, bad)
-    ignored = matching_columns(table, "ignore", config.ignore, strict=labelled)
+        arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
+        return Columns(arrays, find_id(arrays, config), arrays.main)
+    table = open_table(path, config, bad)
+    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
     places = _find_node_id(table, config, ignored, preprocessing)
-    # A graph to predict for may lack the columns that the run's configuration names.
-    label = config.label_column[0] if config.label_column else None
-    if config.labels is None and (labelled or label in (None, *table.names)):
-        places |= _find(table, "label", label)
-    is_split_here = config.labels is None and config.split is None
-    if is_split_here and (labelled or config.split_column in (None, *table.names)):
-        places |= _find(table, "split", config.split_column)
-    _drop_ignored(table, places, ignored, config)
-    if labelled and config.labels is None and "label" not in places:
-        raise UserError(
-            f"dataset.labels is not given, and {path} has no column called "
-            f"{' or '.join(COLUMN_NAMES['label'])} (it has {_listed(table.names)}).",
-            "Give a file of labels, or the column's name as dataset.label_column.",
-        )
-    return Columns(table, places, _others(table, places))
+    taken = set(places.values())
+    taken |= set() if config.labels is not None else _label_places(table, config, ignored)
+    taken |= set() if split_elsewhere else _split_places(table, config, ignored)
+    return Columns(table, places, [at for at in range(len(table.names)) if at not in taken])
+
+
+def _label_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    given = config.label_column or ()
+    usual = {} if given else find_column(table, "label", None, ignored)
+    return {*usual.values(), *chain(*(named_column(table, name) for name in given))}
+
+
+def _split_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    found = find_column(table, "split", None, ignored) | find_masks(table, ignored)
+    return {*found.values(), *named_split(table, config)}
+
+
+def named_split(features: Table, config: FilesConfig) -> list[int]:
+    """The column that `dataset.split_column` is in the features file, if it is there."""
+    wanted = config.split_column
+    # A number counts the columns of the labels file, if there is one.
+    if wanted is None or (config.labels is not None and wanted.isdecimal()):
+        return []
+    return named_column(features, wanted)
 
 
 def _find_node_id(
     table: Table, config: FilesConfig, ignored: Collection[int], preprocessing: Preprocessing | None
 ) -> dict[Role, int]:
     """The id's column: in a graph to predict for, first the one that it was in training."""
+    if config.id_column is not None:
+        refuse_ignored(table, "id_column", (config.id_column,), ignored)
     if config.id_column is not None or preprocessing is None or not preprocessing.has_names:
-        return _find_id(table, config, ignored)
+        return find_id(table, config, ignored, has_features=True)
     if preprocessing.id_name in table.names:
         return {"id": table.names.index(preprocessing.id_name)}
     known = {column.name for column in preprocessing.columns}
     features = {place for place, name in enumerate(table.names) if name in known}
-    return _find_id(table, config, features.union(ignored))
+    return find_id(table, config, features.union(ignored), has_features=True)
 
 
-def _drop_ignored(
-    table: Table, places: dict[Role, int], ignored: Collection[int], config: FilesConfig
+def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collection[int]) -> None:
+    """Raise a UserError where `dataset.<key>` names a column that `dataset.ignore` names, too."""
+    for name in names:
+        if set(named_column(table, name)).intersection(ignored):
+            raise UserError(
+                f"dataset.ignore names column {name}, and so does dataset.{key}.",
+                "Leave it out of one of the two.",
+            )
+
+
+def refuse_unknown_ignored(
+    features: Table, others: Sequence[Table], patterns: Sequence[str]
 ) -> None:
-    """Forget columns that `dataset.ignore` names and that were found by themselves.
-
-    Raises:
-        UserError: Another key names one of them.
-    """
-    for role, place in list(places.items()):
-        if place in ignored:
-            if getattr(config, f"{role}_column") is not None:
-                raise UserError(
-                    f"dataset.ignore names column {table.shown(place)}, and so does "
-                    f"dataset.{role}_column.",
-                    "Leave it out of one of the two.",
-                )
-            del places[role]
+    """Raise a UserError where a pattern in `dataset.ignore` matches no column of any file."""
+    left = [
+        pattern
+        for pattern in patterns
+        if not any(matching_columns(t, "ignore", (pattern,), strict=False) for t in others)
+    ]
+    matching_columns(features, "ignore", left)
 
 
 def matching_columns(
@@ -173,7 +189,7 @@ def matching_columns(
             hint = did_you_mean(pattern, table.names) or "give a name, a number from 0 or a pattern"
             raise UserError(
                 f"dataset.{key}: {pattern} is no column of {table.path}; it has "
-                f"{_listed(table.names)}.",
+                f"{listed(table.names)}.",
                 f"{hint[0].upper()}{hint[1:]}" + "." * (not hint.endswith("?")),
             )
         found.update(matches)
@@ -197,63 +213,6 @@ def is_pandas_index(name: str) -> bool:
     return _PANDAS_INDEX.fullmatch(name) is not None
 
 
-def label_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
-    """The labels file: ids, one column of labels (or several of 0 and 1), perhaps splits.
-
-    Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
-    """
-    if is_array_file(path):
-        return _columns_of_arrays(path, _LABEL_ARRAYS)
-    table = _open_user_table(path, config, bad)
-    places = _find_id(table, config)
-    if config.split is None:
-        places |= _find(table, "split", config.split_column)
-    places |= _find(table, "label", config.label_column[0] if config.label_column else None)
-    others = _others(table, places)
-    if "label" not in places and len(others) == 1:
-        places["label"] = others[0]
-    return Columns(table, places, [] if "label" in places else others)
-
-
-def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
-    """A table of ids and the names of their splits.
-
-    Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
-    """
-    table = _open_user_table(path, config, bad)
-    places = _find_id(table, config)
-    places |= _find(table, "split", config.split_column)
-    if "split" not in places:
-        others = _others(table, places)
-        if not others:
-            raise UserError(f"{path} has only one column.", "It needs two: id and split.")
-        places["split"] = others[0]
-    return Columns(table, places, [])
-
-
-def edge_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
-    """The edges file: sources, targets and perhaps weights, which are its only numbers.
-
-    Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
-    """
-    if is_array_file(path):
-        arrays = unpack_edges(path, load_arrays(path))
-        return _edge_columns_of_arrays(path, arrays, config.weight_column)
-    is_graphml = path.suffix.lower() == GRAPHML_SUFFIX
-    table = open_graphml(path, "edges") if is_graphml else _open_user_table(path, config, bad)
-    if len(table.names) < 2:
-        raise UserError(f"{path} has only one column.", "It needs two: source and target.")
-    places: dict[Role, int] = {"source": 0, "target": 1}
-    places |= _find(table, "source", config.source_column)
-    places |= _find(table, "target", config.target_column)
-    weight = config.weight_column
-    weights = [] if weight is None else [_place_of(table, "weight_column", weight)]
-    return Columns(table, places, weights)
-
-
 def id_column(path: Path, bad: BadRows) -> Columns:
     """The column of ids of a list of nodes: one called so, or else the first.
 
@@ -266,17 +225,23 @@ def id_column(path: Path, bad: BadRows) -> Columns:
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
     table = _open_table(path, bad, COLUMN_NAMES["id"])
-    return Columns(table, {"id": 0, **_find(table, "id", None)}, [])
+    return Columns(table, {"id": 0, **find_column(table, "id", None)}, [])
 
 
-def _open_user_table(path: Path, config: FilesConfig, bad: BadRows) -> Table:
-    """Open a table; the configuration's names and the usual ones mark a header."""
+def open_table(
+    path: Path, config: FilesConfig, bad: BadRows, usual: Collection[str] = _USUAL_NAMES
+) -> Table:
+    """Open a table; the configuration's names and the usual ones mark a header.
+
+    Raises:
+        UserError: It cannot be read.
+    """
     roles = ("id", "split", "source", "target", "weight")
     given = [getattr(config, f"{role}_column") for role in roles]
     given += config.label_column or ()
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
-    known_names = names.union(*COLUMN_NAMES.values())
-    return _open_table(path, bad, known_names, config.header, config.decimal, config.encoding)
+    names.update(usual)
+    return _open_table(path, bad, names, config.header, config.decimal, config.encoding)
 
 
 def _open_table(
@@ -303,41 +268,71 @@ def _open_table(
     )
 
 
-def _find(table: Table, role: Role, wanted: str | None) -> dict[Role, int]:
-    """The column that is wanted, or else the first with a usual name, if any."""
+def find_column(
+    table: Table, role: Role, wanted: str | None, ignored: Collection[int] = ()
+) -> dict[Role, int]:
+    """The column that is wanted, or else the first with a usual name, if any.
+
+    Raises:
+        UserError: The one that is wanted is not there.
+    """
     if wanted is not None:
-        return {role: _place_of(table, f"{role}_column", wanted)}
-    names = [name.lower() for name in table.names]
-    return next(({role: names.index(usual)} for usual in COLUMN_NAMES[role] if usual in names), {})
+        return {role: place_of(table, f"{role}_column", wanted)}
+    return _first_called(table, role, COLUMN_NAMES[role], ignored)
 
 
-def _place_of(table: Table, key: str, wanted: str) -> int:
+def find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
+    """The columns of masks."""
+    found: dict[Role, int] = {}
+    for role, names in MASK_NAMES.items():
+        found |= _first_called(table, role, names, ignored)
+    return found
+
+
+def _first_called(
+    table: Table, role: Role, usual: Sequence[str], ignored: Collection[int]
+) -> dict[Role, int]:
+    names = ["" if at in ignored else name.lower() for at, name in enumerate(table.names)]
+    return next(({role: names.index(name)} for name in usual if name in names), {})
+
+
+def place_of(table: Table, key: str, wanted: str) -> int:
     """Which column `dataset.<key>=wanted` is.
 
     Raises:
         UserError: There is no such column.
     """
-    if wanted in table.names:
-        return table.names.index(wanted)
-    if wanted.isdecimal() and int(wanted) < len(table.names):
-        return int(wanted)
+    found = named_column(table, wanted)
+    if found:
+        return found[0]
     near = nearest(wanted, table.names)
     raise UserError(
-        f"dataset.{key}={wanted}: {table.path} has no such column; it has {_listed(table.names)}.",
+        f"dataset.{key}={wanted}: {table.path} has no such column; it has {listed(table.names)}.",
         f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
     )
 
 
-def _find_id(
-    table: Table, config: FilesConfig, passed_over: Collection[int] = ()
+def find_id(
+    table: Table,
+    config: FilesConfig,
+    passed_over: Collection[int] = (),
+    *,
+    has_features: bool = False,
 ) -> dict[Role, int]:
-    """The column of ids; those in `passed_over` are not guessed to be it."""
+    """The column of ids, which is guessed to be none in `passed_over`.
+
+    A whole number written as a fraction, as 40.0, may be an id only where there are no features.
+    """
     if config.id_column == NO_ID:
         return {}
-    found = _find(table, "id", config.id_column)
+    if isinstance(table, ArrayTable):
+        columns = table.names[: table.main.start]
+        names = (config.id_column, *ID_ARRAYS)
+        return next(({"id": columns.index(name)} for name in names if name in columns), {})
+    found = find_column(table, "id", config.id_column)
     if found or len(table.names) == 1:
         return found
-    usual = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"]}
+    usual = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *_MASK_ARRAYS}
     asked = {*(config.label_column or ()), config.split_column}
     free = [
         place
@@ -346,81 +341,100 @@ def _find_id(
     ]
     written = [place for place in free if table.names[place].startswith("__index_level_")]
     rows = table.records(np.zeros(1, np.int64))
-    is_id = (place for place in free[:1] + written if rows and not _is_fraction(rows[0][1][place]))
-    return next(({"id": place} for place in is_id), {})
+    is_id = (
+        place
+        for place in free[:1] + written
+        if rows and not _is_fraction(rows[0][1][place], table.decimal, as_written=has_features)
+    )
+    place = next(is_id, None)
+    if place is None:
+        return {}
+    if has_features and place == free[0] and free[1:] and is_pandas_index(table.names[place]):
+        _refuse_two_ids(table, place, free[1])
+    return {"id": place}
 
 
-def _is_fraction(field: str) -> bool:
-    return is_number(field) and not field.strip().lstrip("+-").isdecimal()
+def _refuse_two_ids(table: Table, index: int, other: int) -> None:
+    """Ask which of two columns holds the ids: what pandas calls an index, or the one behind it.
+
+    Raises:
+        UserError: The other one holds whole numbers, each once.
+    """
+    rows = Columns(table, {}, (), (index, other)).read()
+    first, second = (table.to_plain(rows.others[place], labels=False) for place in (index, other))
+    may_be_ids = all(pa.types.is_integer(column.type) for column in (first, second))
+    if not may_be_ids or second.null_count or is_repeated(second).any():
+        return
+    name = table.shown(other)
+    raise UserError(
+        f"{table.path} has a column that is called as pandas calls an index, and behind it "
+        f"{name}, whose whole numbers are all different: either may hold the node ids.",
+        f"Set dataset.id_column={name}; or dataset.id_column=none, if the rows are the nodes "
+        "0, 1, 2, ….",
+    )
 
 
-def _others(table: Table, places: Mapping[Role, int]) -> list[int]:
-    taken = set(places.values())
-    return [place for place in range(len(table.names)) if place not in taken]
+def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
+    if not is_number(field, decimal):
+        return False
+    if as_written:
+        return not field.strip().lstrip("+-").isdecimal()
+    return not float(field.replace(decimal, ".")).is_integer()
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names of columns for a message, the first twenty."""
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
 
 
-def _columns_of_arrays(path: Path, names: Sequence[str]) -> Columns:
-    """A file of arrays: one of the given names or the only one, and perhaps one of ids."""
-    arrays = unpack_features(path, load_arrays(path))
-    ids = pick(arrays, ID_ARRAYS)
-    main = pick_or_only(path, {n: a for n, a in arrays.items() if n not in ID_ARRAYS}, names)
-    if main.ndim == 2 and main.shape[1] == 1 and names is _LABEL_ARRAYS:
-        main = main[:, 0]
-    if main.ndim not in (1, 2) or (main.ndim == 1 and names is _FEATURE_ARRAYS):
+def open_arrays(
+    path: Path, arrays: Arrays, names: Sequence[str], config: FilesConfig
+) -> ArrayTable:
+    """A file of arrays as a table: the array of one of these names or the only one, and columns.
+
+    Columns are ids, masks (of several splits, the one with number `dataset.split`) and arrays that
+    `dataset.label_column` names. The main array is the table's matrix, or its last column.
+
+    Raises:
+        UserError: There is no such array, or the arrays have not one row a node.
+    """
+    arrays = unpack_features(path, arrays)
+    candidates = {n: a for n, a in arrays.items() if n in names or n not in _OTHER_ARRAYS}
+    main = pick_or_only(path, candidates, names)
+    main_name = next(name for name, array in candidates.items() if array is main)
+    _refuse_wrong_main(path, main, is_matrix=names is FEATURE_ARRAYS)
+    columns = {
+        name: _column_of_array(path, name, array, len(main), config)
+        for name, array in arrays.items()
+        if name != main_name and _is_column(name, array, config)
+    }
+    if main.ndim == 1 or (main.shape[1] == 1 and names is not FEATURE_ARRAYS):
+        return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
+    return ArrayTable(path, columns, main, arrays)
+
+
+def _refuse_wrong_main(path: Path, main: AnyArray, *, is_matrix: bool) -> None:
+    if main.ndim not in (1, 2) or (main.ndim == 1 and is_matrix):
         raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
     if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
         raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
     if main.ndim == 2 and main.dtype.kind not in "biuf":
         raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
-    if ids is not None and ids.shape != (len(main),):
-        raise UserError(f"{path}: {len(main)} rows and ids of shape {list(ids.shape)}.")
-    columns: dict[str, AnyArray] = {}
-    places: dict[Role, int] = {}
-    if ids is not None:
-        columns["id"], places["id"] = ids, 0
-    if main.ndim == 1:
-        columns["label"], places["label"] = main, len(places)
-    table = ArrayTable(path, columns, main if main.ndim == 2 else None)
-    return Columns(table, places, range(len(places), len(table.names)))
 
 
-def _edge_columns_of_arrays(path: Path, arrays: Arrays, weight_name: str | None) -> Columns:
-    source, target = (pick(arrays, COLUMN_NAMES[end]) for end in ("source", "target"))
-    if source is None or target is None:
-        weights = {weight_name, *_WEIGHT_ARRAYS}
-        others = {name: array for name, array in arrays.items() if name not in weights}
-        source, target = _both_ends(path, pick_or_only(path, others, _EDGE_ARRAYS))
-    weight = pick(arrays, _WEIGHT_ARRAYS if weight_name is None else (weight_name,))
-    if weight is None and weight_name is not None:
-        raise UserError(
-            f"dataset.weight_column={weight_name}: {path} has no such array; it has "
-            f"{', '.join(arrays)}."
-        )
-    if source.ndim != 1 or source.shape != target.shape:
-        raise UserError(
-            f"{path}: sources of shape {list(source.shape)}, targets of {list(target.shape)}."
-        )
-    if "b" in (source.dtype.kind, target.dtype.kind):
-        raise UserError(
-            f"{path}: the edges are truth values, not node ids.",
-            "List the edges of an adjacency matrix as pairs of nodes.",
-        )
-    if weight is not None and (weight.size != len(source) or weight.dtype.kind not in "biuf"):
-        raise UserError(f"{path}: the weights are not one number an edge.")
-    columns = {"source": source, "target": target}
-    if weight is not None:
-        columns["weight"] = weight.reshape(-1)
-    return Columns(ArrayTable(path, columns), {"source": 0, "target": 1}, range(2, len(columns)))
+def _is_column(name: str, array: AnyArray, config: FilesConfig) -> bool:
+    is_label = name in (config.label_column or ()) and array.ndim == 1
+    return is_label or name in (*ID_ARRAYS, *_MASK_ARRAYS, config.id_column)
 
 
-def _both_ends(path: Path, pairs: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """The ends of `[2, num_edges]` or `[num_edges, 2]`; two by two is taken as the former."""
-    if pairs.ndim != 2 or 2 not in pairs.shape:
-        raise UserError(
-            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
-        )
-    return (pairs[0], pairs[1]) if pairs.shape[0] == 2 else (pairs[:, 0], pairs[:, 1])
+def _column_of_array(
+    path: Path, name: str, array: AnyArray, num_rows: int, config: FilesConfig
+) -> AnyArray:
+    """An array `[num_rows]`, or the column of a mask `[num_rows, num_splits]`."""
+    if len(array.shape) == 2 and name in _MASK_ARRAYS:
+        number = config.split if isinstance(config.split, int) else 0
+        check_split_number(f"{path}: {name}", number, array.shape[1])
+        array = array[:, number]
+    if array.shape != (num_rows,):
+        raise UserError(f"{path}: {num_rows} rows, and {name} of shape {list(array.shape)}.")
+    return array

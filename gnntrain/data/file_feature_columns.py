@@ -33,7 +33,6 @@ _CALLED = {
     "source": "it is called like the end of an edge",
     "target": "it is called like the end of an edge",
 }
-_ROLES = {"id": "the node ids", "label": "the labels", "split": "the splits"}
 NUM_SHOWN = 10
 _NUM_REASONS = 50
 
@@ -90,7 +89,8 @@ def choose_features(
     """
     table = columns.table
     if isinstance(table, ArrayTable):
-        _refuse_keys_of_columns(table, config)
+        if strict:
+            _refuse_keys_of_columns(table, config)
         choice = FeatureChoice(columns, columns.numbers)
     elif preprocessing is not None and preprocessing.has_names and has_names(table):
         return _columns_of_model(columns, preprocessing)
@@ -140,7 +140,7 @@ def _chosen_columns(
     for key in ("feature_columns", "categorical"):
         named |= _named_columns(columns, key, getattr(config, key) or ())
     categorical = matching_columns(table, "categorical", config.categorical, strict=strict)
-    ignored = matching_columns(table, "ignore", config.ignore, strict=strict)
+    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
     chosen = set(columns.numbers)
     if config.feature_columns is not None:
         wanted = config.feature_columns
@@ -180,14 +180,14 @@ def _named_columns(columns: Columns, key: str, names: Sequence[str]) -> set[int]
     """
     table = columns.table
     found = {place for name in names for place in named_column(table, name)}
-    for role, place in columns.places.items():
-        if place in found:
-            name = table.shown(place)
-            raise UserError(
-                f"dataset.{key} names {name}, the column of {table.path} that holds "
-                f"{_ROLES.get(role, role)}.",
-                f"Leave it out of dataset.{key}, or name another column as dataset.{role}_column.",
-            )
+    for place in sorted(found.difference(columns.numbers)):
+        is_id = place in columns.places.values()
+        role, what = ("id", "the node ids") if is_id else ("label", "the labels or the split")
+        raise UserError(
+            f"dataset.{key} names {table.shown(place)}, the column of {table.path} that holds "
+            f"{what}.",
+            f"Leave it out of dataset.{key}, or name another column as dataset.{role}_column.",
+        )
     return found
 
 

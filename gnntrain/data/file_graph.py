@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.array_files import ArrayTable
+from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.drawn_splits import no_splits
 from gnntrain.data.file_columns import (
-    edge_columns,
     feature_columns,
     is_array_file,
     is_pandas_index,
-    label_columns,
-    split_columns,
+    refuse_unknown_ignored,
 )
+from gnntrain.data.file_edges import read_edges
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features, has_names
 from gnntrain.data.file_features import (
     describe_features,
@@ -26,9 +25,11 @@ from gnntrain.data.file_features import (
     refuse_text_columns,
     resolve_indices,
 )
-from gnntrain.data.file_targets import no_splits, no_targets, read_targets, split_nodes
-from gnntrain.data.graph import AnyArray, GraphData, index_dtype
-from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex, drop_repeated
+from gnntrain.data.file_splits import split_nodes
+from gnntrain.data.file_target_columns import has_split, label_columns, split_columns
+from gnntrain.data.file_targets import no_targets, read_targets
+from gnntrain.data.graph import GraphData
+from gnntrain.data.node_index import NodeIndex, drop_repeated
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import DataSummary
 from gnntrain.data.tables import Columns, Rows
@@ -38,7 +39,6 @@ from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-_MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 _NO_ID_HINT = (
     "If the features file has no column of node ids, set dataset.id_column=none: its rows are "
     "then the nodes 0, 1, 2, …."
@@ -65,35 +65,43 @@ def read_graph(
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
+    labels, split = _other_files(paths, config, bad) if labelled else (None, None)
+    elsewhere = {**_names_of(labels, "labels"), **_names_of(split, "splits")}
     columns = feature_columns(
-        paths["features"], config, bad, labelled=labelled, preprocessing=preprocessing
+        paths["features"],
+        config,
+        bad,
+        split_elsewhere=split is not None or (labels is not None and has_split(labels)),
+        preprocessing=preprocessing,
     )
-    elsewhere = _columns_of_other_files(paths, config, bad) if labelled else {}
+    if labelled and not isinstance(columns.table, ArrayTable):
+        others = [given.table for given in (labels, split) if isinstance(given, Columns)]
+        refuse_unknown_ignored(columns.table, others, config.ignore)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
     if labelled:
-        targets = read_targets(paths.get("labels"), nodes, index, config, bad)
-        splits = split_nodes(paths.get("split"), targets, index, config, bad)
+        targets = read_targets(labels, nodes, index, config, bad)
+        splits = split_nodes(split, targets, nodes, index, config, bad)
         metric = _metric(config.metric, targets.task)
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
         if preprocessing is None:
             _refuse_statistics(config)
-    src, dst, weight = _read_edges(edge_columns(paths["edges"], config, bad), index, bad)
+    edges = read_edges(paths["edges"], config, index, bad)
     bad.report()
-    features, fitted = make_features(nodes, choice, splits["train"], config, preprocessing)
+    features, fitted = make_features(nodes, choice, splits.nodes["train"], config, preprocessing)
     data = GraphData(
         dataset=config.name,
         num_nodes=index.num_nodes,
-        src=src,
-        dst=dst,
+        src=edges.src,
+        dst=edges.dst,
         labels=targets.labels,
         num_classes=targets.num_classes,
         task=targets.task,
-        splits=splits,
+        splits=splits.nodes,
         features=features,
-        edge_weight=weight,
+        edge_weight=edges.weight,
         node_ids=index.node_ids(),
         class_names=targets.class_names,
         labelled=labelled,
@@ -104,30 +112,47 @@ def read_graph(
     phrases = {
         "ids": _describe_ids(nodes),
         "features": describe_features(nodes, fitted, config.missing, fitted=labelled),
-        "left_out": choice.left_out,
+        "labels": targets.phrase,
+        "edges": edges.phrase,
+        "split": splits.phrase,
+        "left_out": {
+            **(choice.left_out or {}),
+            **_unused(labels, "not a label, by its name or dataset.label_column"),
+            **_unused(split, "not the split"),
+            **edges.left_out,
+        },
     }
     return replace(data, summary=DataSummary.model_validate(phrases))
 
 
-def _columns_of_other_files(
+def _other_files(
     paths: Mapping[str, Path], config: FilesConfig, bad: BadRows
-) -> dict[str, str]:
-    """Names of columns of labels and splits in files of their own, with what they hold."""
-    found: dict[str, str] = {}
-    if "labels" in paths and not is_array_file(paths["labels"]):
-        columns = label_columns(paths["labels"], config, bad)
-        taken = [place for role, place in columns.places.items() if role != "id"]
-        found |= _names_of(columns, [*columns.numbers, *taken], paths["labels"], "labels")
-    if "split" in paths and not is_array_file(paths["split"]):
-        columns = split_columns(paths["split"], config, bad)
-        found |= _names_of(columns, [columns.places["split"]], paths["split"], "splits")
-    return found
+) -> tuple[Columns | None, Columns | Path | None]:
+    """Columns of the labels file and of the split file; the latter's path if it holds arrays."""
+    labels = label_columns(paths["labels"], config, bad) if "labels" in paths else None
+    split = paths.get("split")
+    if split is None or is_array_file(split):
+        return labels, split
+    return labels, split_columns(split, config, bad)
 
 
-def _names_of(columns: Columns, places: Sequence[int], path: Path, what: str) -> dict[str, str]:
-    if not has_names(columns.table):
+def _names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
+    """Names of columns of labels or splits, with what they hold."""
+    if not isinstance(columns, Columns) or not has_names(columns.table):
         return {}
-    return {columns.table.names[place]: f"{path.name} has {what} of this name" for place in places}
+    table = columns.table
+    others = [place for role, place in columns.places.items() if role != "id"]
+    reason = f"{table.path.name} has {what} of this name"
+    return {table.names[place]: reason for place in (*columns.numbers, *others)}
+
+
+def _unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
+    """Columns of the labels or the split file that are not used."""
+    if not isinstance(columns, Columns) or is_array_file(columns.table.path):
+        return {}
+    table, used = columns.table, {*columns.places.values(), *columns.numbers}
+    unused = [place for place in range(len(table.names)) if place not in used]
+    return {f"{table.shown(place)} of {table.path.name}": reason for place in unused}
 
 
 def _refuse_statistics(config: FilesConfig) -> None:
@@ -194,41 +219,3 @@ def _read_nodes(
     if not len(nodes):
         raise UserError(f"{path} has no rows.", "Give it a row of numbers a node.")
     return choice, nodes
-
-
-def _read_edges(
-    columns: Columns, index: NodeIndex, bad: BadRows
-) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Source nodes, target nodes and weights of the edges between known nodes.
-
-    Of the file, only a batch of rows is held at a time: about as many as there are nodes. Nodes
-    are int32 where their number allows, else int64.
-    """
-
-    def unknown_end(record: Record) -> str:
-        for end in ("source", "target"):
-            field = record[columns.places[end]]
-            if not field.strip():
-                return f"the {end} node is missing"
-            if not index.knows(field):
-                return UNKNOWN_NODE.format(repr(field))
-        return "its nodes are not in the features file"
-
-    def wrong_weight(record: Record) -> str:
-        return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
-
-    dtype = index_dtype(index.num_nodes)
-    sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
-    weights = [np.empty(0, np.float32)]
-    for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):
-        src, dst = index.find(batch.columns["source"]), index.find(batch.columns["target"])
-        known = (src >= 0) & (dst >= 0)
-        usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
-        bad.add(columns.table, batch.rows[~known], unknown_end, index.hint)
-        bad.add(columns.table, batch.rows[known & ~usable], wrong_weight)
-        kept = known & usable
-        sources.append(src[kept].astype(dtype))
-        targets.append(dst[kept].astype(dtype))
-        weights.append(batch.matrix[kept].reshape(-1))
-    weight = np.concatenate(weights) if columns.numbers else None
-    return np.concatenate(sources), np.concatenate(targets), weight

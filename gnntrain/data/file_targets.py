@@ -1,24 +1,22 @@
-"""Labels and splits from a user's files."""
+"""Labels from a user's files: classes, several labels a node, or quantities."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.array_files import ArrayTable, load_arrays, pick
 from gnntrain.data.bad_rows import BadRows, Record, first_other
 from gnntrain.data.columns import TEXT, BoolArray
-from gnntrain.data.file_columns import is_array_file, label_columns, split_columns
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.file_target_columns import label_columns_within
+from gnntrain.data.graph import AnyArray, Float32Array
 from gnntrain.data.node_index import NodeIndex, utf8
+from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows
-from gnntrain.data.targets import random_split
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -27,21 +25,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("gnntrain")
 
-_SPLIT_WORDS = {
-    "train": 0,
-    "training": 0,
-    "val": 1,
-    "valid": 1,
-    "validation": 1,
-    "dev": 1,
-    "test": 2,
-    "testing": 2,
-}
-_SPLIT_ARRAYS = {
-    "train": ("train", "train_mask", "train_idx"),
-    "val": ("val", "valid", "val_mask", "valid_mask", "val_idx", "valid_idx"),
-    "test": ("test", "test_mask", "test_idx"),
-}
+_MOST_CLASSES = 50  # of whole numbers that are taken as classes without a question
+_FEW_NODES = 5
+_LARGEST = float(np.finfo(np.float32).max)
+_TWO_KEYS = (
+    "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each number "
+    "is a class."
+)
 
 
 @dataclass(frozen=True)
@@ -49,12 +39,14 @@ class Targets:
     """Labels of the nodes.
 
     Attributes:
-        labels: int32 `[num_nodes]`, −1 without a label; or uint8 `[num_nodes, num_classes]`.
-        num_classes: Number of classes.
+        labels: int32 `[num_nodes]`, −1 without a label; uint8 `[num_nodes, num_classes]` of several
+            labels; float32 `[num_nodes, num_classes]` of quantities, NaN if missing.
+        num_classes: Number of classes, labels or quantities.
         task: Kind of labels.
         labelled: bool `[num_nodes]`: nodes that have labels.
-        rows: Where they were read; may have a column of splits.
+        rows: Where they were read; may have columns of splits.
         class_names: See `GraphData.class_names`.
+        phrase: See `DataSummary.labels`.
     """
 
     labels: AnyArray
@@ -63,6 +55,7 @@ class Targets:
     labelled: BoolArray
     rows: Rows
     class_names: AnyArray | None = None
+    phrase: str = ""
 
 
 def no_targets(rows: Rows, index: NodeIndex) -> Targets:
@@ -71,37 +64,56 @@ def no_targets(rows: Rows, index: NodeIndex) -> Targets:
     return Targets(labels, 1, "multiclass", labels >= 0, rows)
 
 
-def no_splits() -> dict[str, Int64Array]:
-    """Splits of a graph to predict on only: they are empty."""
-    return {name: np.empty(0, np.int64) for name in SPLITS}
-
-
 def read_targets(
-    path: Path | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
+    given: Columns | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
 ) -> Targets:
-    """Labels from the labels file, or else from a column of the features file.
+    """Labels from the labels file, or if none is given from columns of the features file.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
-    "no label", and so does an empty field or NaN where rows have other reasons to be there
-    (features file, arrays). Several columns of 0 and 1 are multi-label.
+    "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
+    `dataset.task=regression`, the columns are quantities.
 
     Raises:
-        UserError: The labels do not fit the task, or tell nothing apart.
+        UserError: The labels do not fit the task, or tell nothing apart; or whole numbers may be
+            classes or a quantity.
     """
-    if path is None:
-        rows = replace(features, nodes=np.arange(index.num_nodes))
+    if given is None:
+        rows = rows_of_nodes(label_columns_within(features.source.table, config), features)
     else:
-        rows = index.locate(label_columns(path, config, bad).read(), bad)
-    if "label" in rows.columns:
-        return _classes(rows, index, config, bad, must_have_label=path is not None)
-    return _flags(rows, index, config, bad)
+        rows = index.locate(given.read(), bad)
+    if config.task == "regression":
+        found = _quantities(rows, index, bad)
+    elif "label" in rows.columns:
+        found = _classes(rows, index, config, bad)
+    else:
+        found = _flags(rows, index, config, bad)
+    return replace(found, phrase=found.phrase + _missing(found))
 
 
-def _classes(
-    rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows, *, must_have_label: bool
-) -> Targets:
-    if must_have_label and not isinstance(rows.source.table, ArrayTable):
-        rows = rows.drop_missing("label", bad, "the label is missing")
+def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
+    """Other columns of the features file, of the rows that are nodes."""
+    rows = columns.read()
+    rows = rows.keep(np.isin(rows.rows, features.rows, assume_unique=True))
+    return replace(rows, nodes=np.arange(len(rows)))
+
+
+def _missing(targets: Targets) -> str:
+    num_missing = int((~targets.labelled).sum())
+    if not num_missing:
+        return ""
+    marks = targets.rows.missing_marks
+    listed = ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
+    if marks and targets.class_names is not None and targets.class_names.dtype.kind == "S":
+        path = targets.rows.path
+        _logger.warning("%s: these labels are read as missing, not as classes: %s", path, listed)
+    found = f"; {num_missing:,} of {len(targets.labelled):,} nodes have none"
+    return found + (f" ({listed})" if marks else "")
+
+
+def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
+    where = _where(rows, [rows.source.places["label"]])
+    if config.task == "auto":
+        ask_about_numbers(rows.columns["label"], where)
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
         bad,
@@ -116,17 +128,55 @@ def _classes(
     if len(classes) < 2:
         bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
-    return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes))
+    phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
+    return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes), phrase)
+
+
+def _where(rows: Rows, places: Sequence[int]) -> str:
+    names = [rows.source.table.shown(place) for place in places]
+    kind = "column" if len(names) == 1 else "columns"
+    return f"{kind} {first_names(names)} of {rows.path.name}"
+
+
+def ask_about_numbers(column: pa.Array, where: str) -> None:
+    """Raise a UserError where numbers may be classes or a quantity.
+
+    Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
+    ones, or if they fill their range as class numbers do and a typical one has several nodes.
+
+    Args:
+        column: The labels; −1 and null are none.
+        where: Where they are from, for the message.
+    """
+    if column.type == TEXT:
+        return
+    values = column.filter(_has_label(column)).to_numpy()
+    different, counts = np.unique(values, return_counts=True)
+    if not len(different):
+        return
+    ends = f"from {_number(different[0])} to {_number(different[-1])}"
+    fractions = values[values != np.floor(values)]
+    if len(fractions):
+        raise UserError(
+            f"{where} has fractions for labels: {len(fractions):,} of {len(values):,}, such as "
+            f"{_number(fractions[0])}; {ends}.",
+            f"{_TWO_KEYS} Then fractions are bad rows.",
+        )
+    is_sparse = len(different) < (different[-1] - different[0] + 1) / 2
+    is_rare = float(np.median(counts)) < _FEW_NODES
+    if len(different) > _MOST_CLASSES and (is_sparse or is_rare):
+        raise UserError(
+            f"{where} has {len(different):,} different whole numbers {ends}: are they classes or a "
+            "quantity?",
+            _TWO_KEYS,
+        )
 
 
 def _names(classes: AnyArray) -> AnyArray | None:
     """Classes as a store keeps them; None if they are 0, 1, …."""
     if classes.dtype == object:
         return utf8(classes)
-    if (classes == np.arange(len(classes))).all():
-        return None
-    _logger.info("labels %s are classes 0 … %d", _first(classes), len(classes) - 1)
-    return classes.astype(np.int64)
+    return None if (classes == np.arange(len(classes))).all() else classes.astype(np.int64)
 
 
 def _has_label(column: pa.Array) -> BoolArray:
@@ -162,119 +212,92 @@ def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> LabelKind:
 
 def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
     path, num_classes = rows.path, len(rows.source.numbers)
-    if num_classes == 0:
-        raise UserError(f"{path} has no column of labels.", "Set dataset.label_column.")
     if config.task not in ("auto", "multilabel"):
         raise UserError(
             f"dataset.task={config.task}: {path} has {num_classes} columns of labels.",
             "Say which one is meant with dataset.label_column.",
         )
+    rows = _with_numbers(rows)
     wrong = np.asarray(~np.isin(rows.matrix, (0, 1)).all(axis=1))
-    hint = "If only one column holds the labels, set dataset.label_column."
-    rows = rows.drop(wrong, bad, lambda record: _no_flag(record, rows), hint)
+    hint = (
+        "If only one column holds the labels, set dataset.label_column; if they are quantities, "
+        "task.type=node_regression."
+    )
+    if len(rows) and wrong.all():
+        where = _where(rows, rows.source.numbers)
+        raise UserError(f"{where}: no row has 0 or 1 in each of them.", hint)
+    is_flag = frozenset((0.0, 1.0)).__contains__
+    rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_flag, "0 or 1"), hint)
     labels = np.zeros((index.num_nodes, num_classes), np.uint8)
     labels[rows.nodes] = rows.matrix
     labelled = np.zeros(index.num_nodes, bool)
     labelled[rows.nodes] = True
+    phrase = f"{_where(rows, rows.source.numbers)}: {num_classes} labels of 0 and 1"
+    names = _names_of_numbers(rows)
+    return Targets(labels, num_classes, "multilabel", labelled, rows, names, phrase)
+
+
+def _with_numbers(rows: Rows) -> Rows:
+    """The rows in which not all labels are missing."""
+    missing = np.asarray(rows.matrix != rows.matrix)  # NaN, of any type
+    return rows.keep(np.asarray(~missing.all(axis=1))) if missing.any() else rows
+
+
+def _names_of_numbers(rows: Rows) -> AnyArray | None:
+    """Names of the columns; None where a name stands twice or all are places, which say nothing."""
     names = list(rows.source.names_of_numbers.values())
-    # Columns without a header are called by their places, which say nothing.
-    is_named = len(set(names)) == num_classes and not all(name.isdecimal() for name in names)
-    class_names = utf8(np.array(names, object)) if is_named else None
-    return Targets(labels, num_classes, "multilabel", labelled, rows, class_names)
+    is_named = len(set(names)) == len(names) and not all(name.isdecimal() for name in names)
+    return utf8(np.array(names, object)) if is_named else None
 
 
-def _no_flag(record: Record, rows: Rows) -> str:
-    wrong = first_other(record, rows.source.names_of_numbers, lambda number: number in (0, 1))
+def _wrong(record: Record, rows: Rows, is_right: Callable[[float], bool], expected: str) -> str:
+    table = rows.source.table
+    wrong = first_other(record, rows.source.names_of_numbers, is_right, table.decimal)
     name, field = wrong or ("", "")
-    return f"label {name} is {field!r} instead of 0 or 1"
+    return f"label {name} is {field!r} instead of {expected}"
 
 
-def _first(values: AnyArray) -> str:
-    return ", ".join(str(value) for value in values[:5]) + (", …" if len(values) > 5 else "")
-
-
-def split_nodes(
-    path: Path | None, targets: Targets, index: NodeIndex, config: FilesConfig, bad: BadRows
-) -> dict[str, Int64Array]:
-    """Splits from the split file, else from the labels' split column, else at random.
-
-    A table has a row a node and the split's name (train, val or valid, test); arrays are called
-    by those names and hold ids or are boolean masks. The random split is 60 % train, 20 % val,
-    20 % test of the nodes with labels, always the same.
-
-    Returns:
-        Sorted node ids by split.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
-    if path is None and "split" not in targets.rows.columns:
-        return random_split(np.flatnonzero(targets.labelled), 0)
-    split_of = np.full(index.num_nodes, -1, np.int8)
-    if path is None:
-        _assign_named(targets.rows, targets, split_of, bad)
-    elif is_array_file(path):
-        _assign_arrays(path, targets, index, split_of, bad)
-    else:
-        rows = split_columns(path, config, bad).read()
-        rows = rows.drop_missing("split", bad, "the split is missing")
-        _assign_named(index.locate(rows, bad), targets, split_of, bad)
-    return {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
-
-
-def _assign_named(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
-    """Put each row's node into the split of its name; a row without a name says nothing."""
-    codes = _codes_of_names(rows)
-    named = ~rows.is_missing("split")
-    wrong = named & (codes < 0)
-    rows = rows.drop_by_field(wrong, bad, "split", "split {} is none of train, val, test")
-    codes, named = codes[~wrong], named[~wrong]
-    unlabelled = named & ~targets.labelled[rows.nodes]
-    rows = rows.drop_by_field(unlabelled, bad, "split", "node in split {} has no label")
-    split_of[rows.nodes] = np.where(named, codes, -1)[~unlabelled]
-
-
-def _codes_of_names(rows: Rows) -> AnyArray:
-    words = rows.columns["split"].cast(TEXT).dictionary_encode()
-    known = [_SPLIT_WORDS.get(word.lower(), -1) for word in words.dictionary.to_pylist()]
-    codes: AnyArray = np.array([*known, -1])[words.indices.fill_null(len(known)).to_numpy()]
-    return codes
-
-
-def _assign_arrays(
-    path: Path, targets: Targets, index: NodeIndex, split_of: AnyArray, bad: BadRows
-) -> None:
-    arrays = load_arrays(path)
-    found = {name: pick(arrays, names) for name, names in _SPLIT_ARRAYS.items()}
-    if found["train"] is None:
+def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:
+    where = _where(rows, rows.source.numbers)
+    rows = _with_numbers(rows)
+    wrong = np.asarray(np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1))
+    if len(rows) and wrong.all():
         raise UserError(
-            f"{path} has no array called train (it has {', '.join(arrays)}).",
-            "Call the arrays of ids or masks train, val and test.",
+            f"{where}: no row has numbers for labels.",
+            "Give the column of the quantity as dataset.label_column.",
         )
-    for code, name in enumerate(SPLITS):
-        array = found[name]
-        if array is not None:
-            rows = _rows_of_split(path, name, array, index, bad)
-            reason = _reason(f"in split {name} has no label")
-            rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
-            reason = _reason(f"in split {name} is in another split, too")
-            rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
-            split_of[rows.nodes] = code
+    is_number = _is_number_or_missing
+    rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_number, "a number"))
+    shape = (index.num_nodes, len(rows.source.numbers))
+    labels = np.full(shape, np.nan, np.float32)
+    labels[rows.nodes] = rows.matrix
+    ranges = [_range(labels[:, at]) for at in range(shape[1])]
+    if None in ranges:
+        bad.report()
+        name = rows.source.table.shown(rows.source.numbers[ranges.index(None)])
+        raise UserError(
+            f"{rows.path}: column {name} has less than two different numbers.",
+            "There is nothing to tell apart; choose others as dataset.label_column.",
+        )
+    kind = "a quantity" if shape[1] == 1 else f"{shape[1]} quantities"
+    phrase = f"{where}: {kind}, {'; '.join(map(str, ranges))}"
+    labelled = np.asarray(~np.isnan(labels).all(axis=1))
+    names = _names_of_numbers(rows)
+    return Targets(labels, shape[1], "continuous", labelled, rows, names, phrase)
 
 
-def _reason(what: str) -> Callable[[Record], str]:
-    return lambda record: f"node {record[0]!r} {what}"
+def _is_number_or_missing(number: float) -> bool:
+    return not abs(number) > _LARGEST
 
 
-def _rows_of_split(path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows) -> Rows:
-    if array.ndim != 1:
-        raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
-    if array.dtype == np.bool_:
-        if len(array) != index.num_nodes:
-            raise UserError(
-                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
-            )
-        nodes = np.flatnonzero(array)
-        source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
-        return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
-    return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}, ()).read(), bad)
+def _range(values: Float32Array) -> str | None:
+    """A target's range in words; None where it has less than two different values."""
+    known = values[~np.isnan(values)]
+    if not len(known) or known.min() == known.max():
+        return None
+    return f"from {_number(known.min())} to {_number(known.max())}"
+
+
+def _number(value: float) -> str:
+    whole = float(value).is_integer() and abs(value) < 1e15
+    return f"{int(value):,}" if whole else f"{value:,.6g}"

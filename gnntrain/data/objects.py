@@ -12,7 +12,6 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
@@ -20,13 +19,16 @@ from torch_geometric.data import Batch, Data, Dataset, HeteroData
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import SPLITS, AnyArray, FeatureRows, GraphData
-from gnntrain.data.graph_arrays import graph_of_arrays
+from gnntrain.data.graph_arrays import graph_of_arrays, no_features
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
 from gnntrain.data.store_meta import canonical_json
+from gnntrain.data.tables import refuse_beyond_memory
 from gnntrain.errors import UserError
 
 _WHOLE_GRAPH_KEYS = {
     *("data", "split", "split_ratio", "split_seed", "stratify", "weight_column", "task", "metric"),
+    *("missing", "standardize"),
 }
 """Keys of `FilesConfig` that say something of a graph that is no table."""
 
@@ -39,7 +41,12 @@ HETERO_HINT = (
 
 
 def graph_of_object(
-    given: object, config: FilesConfig, source: str = "data", *, labelled: bool = True
+    given: object,
+    config: FilesConfig,
+    source: str = "data",
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
 ) -> GraphData:
     """A user's graph from an object.
 
@@ -49,6 +56,7 @@ def graph_of_object(
         config: Name, task, metric, split, and what else makes a graph of it.
         source: What the object is called in messages.
         labelled: False: for a graph to predict on; labels and splits are not read.
+        preprocessing: What makes the features of a model that was trained on another graph.
 
     Raises:
         UserError: It is no such object, or has a mistake.
@@ -56,14 +64,29 @@ def graph_of_object(
     _refuse_table_keys(config, source)
     if isinstance(given, GraphData):
         return replace(given, dataset=config.name, labelled=labelled and given.labelled)
-    attributes = _attributes(given, source)
-    graph = graph_of_arrays(_arrays(attributes, source), config, source, labelled=labelled)
+    arrays = _arrays(_attributes(given, source), source)
+    graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=preprocessing)
     if graph.features is None:
-        raise UserError(
-            f"{source} has no x.",
-            "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
-        )
+        raise no_features(source)
+    if isinstance(given, Mapping):
+        _refuse_two_meanings(graph, source)
     return graph
+
+
+def _refuse_two_meanings(graph: GraphData, source: str) -> None:
+    """Raise a UserError where an edge's ends may be rows of `x` or the user's own ids.
+
+    In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
+    """
+    ids = graph.node_ids
+    if ids is None or ids.dtype.kind != "i" or not len(graph.src):
+        return
+    if np.isin(graph.src, ids).all() and np.isin(graph.dst, ids).all():
+        raise UserError(
+            f"{source} has ids, and edge_index may hold them or count the rows of x.",
+            "Leave the ids out if it counts rows. If it holds ids, give the file as "
+            "dataset.features and as dataset.edges.",
+        )
 
 
 def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
@@ -78,7 +101,8 @@ def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
         UserError: There is no split of this number, or the graph has a mistake.
     """
     arrays = _arrays(data.to_dict(), dataset)
-    return graph_of_arrays(arrays, FilesConfig(name=dataset, split=split), dataset)
+    graph = graph_of_arrays(arrays, FilesConfig(split=split), dataset, is_own=False)
+    return replace(graph, dataset=dataset)
 
 
 def _refuse_table_keys(config: FilesConfig, source: str) -> None:
@@ -133,6 +157,7 @@ def _unknown(given: object, source: str) -> UserError:
     library = kind.partition(".")[0]
     known = {"networkx": networkx_hint, "dgl": dgl_hint}
     hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
+    kind = kind.removeprefix("builtins.")
     return UserError(f"{source} is a {kind}.", known[library]() if library in known else hint)
 
 
@@ -177,17 +202,14 @@ def _array(value: Any, what: str) -> AnyArray:
 
 def _of_tensor(tensor: Tensor, what: str) -> AnyArray:
     tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        num_bytes = tensor.numel() * tensor.element_size()
-        if num_bytes > psutil.virtual_memory().available:
-            raise UserError(f"{what} takes {num_bytes / 2**30:,.1f} GiB when it is dense.", _DENSE)
-        tensor = tensor.to_dense()
-    tensor = tensor.cpu()
+    num_bytes = tensor.numel() * tensor.element_size()
+    is_sparse = tensor.layout != torch.strided
+    # A dense one, too, may repeat one number as often as it likes.
+    if is_sparse or num_bytes > tensor.untyped_storage().nbytes():
+        refuse_beyond_memory(what, num_bytes)
+    tensor = (tensor.to_dense() if is_sparse else tensor).cpu()
     array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
-
-
-_DENSE = "Reduce it first, for example by torch.pca_lowrank."
 
 
 def content_digest(graph: GraphData) -> str:
@@ -198,6 +220,8 @@ def content_digest(graph: GraphData) -> str:
         for name in ("num_nodes", "num_classes", "task", "metric", "symmetric", "labelled")
     }
     words["ogb_name"] = graph.ogb_name
+    made_by = graph.preprocessing
+    words["preprocessing"] = None if made_by is None else made_by.model_dump(mode="json")
     words["feature_names"] = None if graph.feature_names is None else list(graph.feature_names)
     words["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
     digest.update(canonical_json(words).encode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ class FeatureColumn(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str
-    width: int = Field(1, ge=0)
+    width: Annotated[int, Field(ge=0)] = 1
     categories: tuple[str, ...] | None = None
     indicator: bool = False
 

@@ -49,6 +49,11 @@ def unpack_graph(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
     Raises:
         UserError: A matrix is broken, or takes more than the free memory when it is dense.
     """
+    if _saved_matrix(path, arrays) is not None:
+        raise UserError(
+            f"{path} holds one sparse matrix, not a whole graph.",
+            "Give it as dataset.edges or as dataset.features.",
+        )
     unpacked = dict(arrays)
     for name in [key.removesuffix("_indptr") for key in arrays if key.endswith("_indptr")]:
         parts = [f"{name}_{part}" for part in _COMPRESSED]
@@ -59,7 +64,7 @@ def unpack_graph(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
     return unpacked
 
 
-def edges_of(matrix: Any, source: object) -> dict[str, AnyArray]:
+def edges_of(matrix: Any, source: Path | str) -> dict[str, AnyArray]:
     """`edge_index` of an adjacency matrix, and `edge_weight` unless all values are 1.
 
     Raises:
@@ -77,13 +82,13 @@ def edges_of(matrix: Any, source: object) -> dict[str, AnyArray]:
     return {"edge_index": ends} | ({} if (weight == 1).all() else {"edge_weight": weight})
 
 
-def densified(matrix: Any, source: object) -> AnyArray:
+def densified(matrix: Any, source: Path | str) -> AnyArray:
     """A sparse matrix as float32 `[num_rows, num_columns]`.
 
     Raises:
         UserError: It takes more than the free memory.
     """
-    refuse_beyond_memory(Path(str(source)), 4 * matrix.shape[0] * matrix.shape[1])
+    refuse_beyond_memory(source, 4 * matrix.shape[0] * matrix.shape[1])
     dense: AnyArray = matrix.astype(np.float32).toarray()
     return dense
 

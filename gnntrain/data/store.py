@@ -10,7 +10,15 @@ from typing import Any, cast
 import numpy as np
 
 from gnntrain.data.graph import SPLITS, AnyArray, Edges, FeatureDtype, Graph, Nodes
-from gnntrain.data.store_files import checksums, is_sealed, map_array, stamps_of, write_seal
+from gnntrain.data.store_files import (
+    checksums,
+    hold,
+    is_sealed,
+    map_array,
+    note_use,
+    stamps_of,
+    write_seal,
+)
 from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
 
 
@@ -45,6 +53,8 @@ class StoredGraph(Graph):
         arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
         if check and not is_sealed(path, meta):
             _verify(path, meta)
+        if check:
+            note_use(path)
         nodes = Nodes(
             features=arrays["features"],
             feature_dtype=cast(FeatureDtype, meta.arrays["features"].dtype),
@@ -56,7 +66,7 @@ class StoredGraph(Graph):
         edges = Edges(
             arrays["indptr"], arrays["indices"], arrays.get("edge_weight"), arrays["gcn_norm"]
         )
-        return cls(
+        graph = cls(
             nodes={meta.node_types[0].name: nodes},
             edges={meta.edge_types[0].name: edges},
             dataset=meta.dataset,
@@ -69,6 +79,8 @@ class StoredGraph(Graph):
             path=path,
             meta=meta,
         )
+        hold(path, while_alive=graph)
+        return graph
 
     def verify(self) -> None:
         """Compare every byte with the checksums; raises `StoreError` at a difference."""

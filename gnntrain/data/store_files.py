@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import stat
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +18,14 @@ import numpy as np
 from gnntrain.cores import available_cores
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.npz_members import read_header
-from gnntrain.data.store_meta import SEAL_FILE, ArrayMeta, StoreError, StoreMeta, canonical_json
+from gnntrain.data.store_meta import (
+    META_FILE,
+    SEAL_FILE,
+    ArrayMeta,
+    StoreError,
+    StoreMeta,
+    canonical_json,
+)
 
 _HASH_CHUNK = 1 << 26
 _READ_SIZE = 1 << 20
@@ -115,3 +125,27 @@ def is_sealed(path: Path, meta: StoreMeta) -> bool:
     return bool(
         seal == {"digest": meta.digest, "files": stamps} and newest < sealed_ns - _CLOCK_STEP_NS
     )
+
+
+def note_use(path: Path) -> None:
+    """Keep when the store was last opened, as the time of its folder, where `path` is writable."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def hold(path: Path, *, while_alive: object) -> None:
+    """Mark the store as in use, so that `gnntrain clean` keeps it.
+
+    A shared lock on `meta.json`; on file systems without locks there is none.
+
+    Args:
+        path: The store's directory.
+        while_alive: The lock is given back when this object goes.
+    """
+    try:
+        handle = os.open(path / META_FILE, os.O_RDONLY)
+    except OSError:
+        return
+    weakref.finalize(while_alive, os.close, handle)
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

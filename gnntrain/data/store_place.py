@@ -38,10 +38,9 @@ def clear_place(path: Path) -> None:
 def _refuse_foreign(path: Path) -> None:
     if not path.exists():
         return
-    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name]
-    known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
-    foreign = [n for n in names if n not in known and not n.startswith(SEAL_FILE)]
-    if names and (foreign or META_FILE not in names):
+    foreign = foreign_names(path) if path.is_dir() else [path.name]
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if foreign or not (is_empty or (path / META_FILE).exists()):
         what = f"it holds {', '.join(foreign[:5])}" if foreign else f"it has no {META_FILE}"
         raise UserError(
             f"{path} is not a graph store ({what}), so it is not replaced",
@@ -49,12 +48,19 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
+def foreign_names(folder: Path) -> list[str]:
+    """What lies in a folder and is no file of a store."""
+    known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
+    names = sorted(entry.name for entry in folder.iterdir())
+    return [name for name in names if name not in known and not name.startswith(SEAL_FILE)]
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of the store at `path`, waiting for whoever holds it."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path.parent, path.name)
+        lock = store_lock(path.parent, path.name)
         lock.acquire()
     try:
         yield
@@ -86,7 +92,8 @@ def disk_full(path: Path, needed: int) -> RunError:
     )
 
 
-def _lock(directory: Path, name: str) -> FileLock:
+def store_lock(directory: Path, name: str) -> FileLock:
+    """The lock of whoever builds or removes the store `name` in `directory`."""
     return FileLock(directory / f".{name}.lock")
 
 
@@ -98,7 +105,7 @@ def _remove_leftovers(directory: Path, locked: str) -> None:
             if name == locked:
                 shutil.rmtree(leftover)
             else:
-                with _lock(directory, name).acquire(timeout=0):
+                with store_lock(directory, name).acquire(timeout=0):
                     shutil.rmtree(leftover)
         except (Timeout, OSError):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -76,6 +76,45 @@ def random_split(nodes: Int64Array, number: int) -> dict[str, Int64Array]:
     second = first + round(VAL_SHARE * len(nodes))
     parts = np.split(order, [first, min(second, len(nodes))])
     return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+
+
+def draw_split(
+    nodes: Int64Array,
+    ratio: Sequence[float],
+    seed: int,
+    number: int,
+    strata: AnyArray | None = None,
+) -> dict[str, Int64Array]:
+    """Share out `nodes` at random: the split with a given number, of all that have the same seed.
+
+    The shares are exact but for rounding: to one node in all, to two in each of the strata.
+
+    Args:
+        nodes: int64 node ids, each once.
+        ratio: Shares of train, val and test.
+        seed: Seed of all splits.
+        number: Which of them, 0 or more.
+        strata: `[len(nodes)]`: within each group of nodes with one value, the shares are the same.
+
+    Returns:
+        Sorted node ids of "train", "val" and "test".
+    """
+    order = np.random.default_rng([seed, number]).permutation(len(nodes))
+    ends = np.array([len(nodes)])
+    if strata is not None:
+        order = order[np.argsort(strata[order], kind="stable")]
+        ends = np.append(np.flatnonzero(np.diff(strata[order])) + 1, len(nodes))
+    # Rounded over all groups before, so that the errors of many small groups do not add up.
+    train = np.floor(ratio[0] / sum(ratio) * ends + 0.5)
+    rest = max(ratio[1] + ratio[2], 1e-300)
+    val = np.floor(ratio[1] / rest * (ends - train) + 0.5)
+    begins = np.append(0, ends[:-1])
+    first = begins + np.diff(train, prepend=0)
+    second = first + np.diff(val, prepend=0)
+    place = np.arange(len(nodes))
+    group = np.searchsorted(ends, place, side="right")
+    part = (place >= first[group]).astype(int) + (place >= second[group])
+    return {name: np.sort(nodes[order[part == code]]) for code, name in enumerate(SPLITS)}
 
 
 def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:

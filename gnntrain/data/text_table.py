@@ -96,7 +96,8 @@ class TextTable(Table):
         self._bad = bad
         self._block_ends: list[int] = []
         self._num_inspected = 0
-        self._has_utf8, self._not_utf8 = False, None
+        self._has_utf8 = False
+        self._not_utf8: UserError | None = None
         self._may_be_latin = encoding == "auto"
         # A field within quotation marks that never close is long; Arrow has no limit either.
         csv.field_size_limit(sys.maxsize)
@@ -124,9 +125,8 @@ class TextTable(Table):
         if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
             raise ValueError(f"its first line has more than {MAX_COLUMNS:,} columns or is endless")
         names = [name.strip() for name in names]
-        has_header = header
-        if header == "auto":
-            has_header = _is_header(names, second_row, known_names, self.decimal)
+        is_seen = header == "auto" and _is_header(names, second_row, known_names, self.decimal)
+        has_header = is_seen or header is True
         self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
         self._first_line += has_header
         skipped = [mark, *comments, line if has_header else ""]

@@ -6,7 +6,6 @@ in. Formats that can only be read by running code are refused, with the lines th
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 import zipfile
@@ -20,6 +19,7 @@ from gnntrain.data.arrow_tables import GRAPHML_SUFFIX
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.file_graph import read_graph
 from gnntrain.data.graph import GraphData
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.tables import refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
@@ -32,7 +32,13 @@ _SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)
 _SAVE = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
 
 
-def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> GraphData:
+def read_whole_graph(
+    path: Path,
+    config: FilesConfig,
+    *,
+    labelled: bool,
+    preprocessing: Preprocessing | None = None,
+) -> GraphData:
     """The graph in a file.
 
     Args:
@@ -41,6 +47,7 @@ def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> Grap
             one of edges.
         config: Name, task, metric, split, and what else makes a graph of it.
         labelled: False: for a graph to predict on; labels and splits are not read.
+        preprocessing: What makes the features of a model that was trained on another graph.
 
     Raises:
         UserError: The file cannot be read, holds anything else, or its graph has a mistake.
@@ -54,13 +61,14 @@ def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> Grap
             conversion_hint(path) or f"Give one that ends with {', '.join(_SUFFIXES)}.",
         )
     if suffix == GRAPHML_SUFFIX:
-        return read_graph(config, {"features": path, "edges": path}, labelled=labelled)
+        both = {"features": path, "edges": path}
+        return read_graph(config, both, labelled=labelled, preprocessing=preprocessing)
     is_npz = suffix not in TORCH_SUFFIXES
-    given = unpack_graph(path, load_arrays(path)) if is_npz else _load_saved(path)
-    return graph_of_object(given, config, str(path), labelled=labelled)
+    given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
+    return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
 
 
-def _load_saved(path: Path) -> Any:
+def load_saved(path: Path) -> Any:
     """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
     import torch
 
@@ -68,8 +76,12 @@ def _load_saved(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
-        # About how foreign files are pickled.
-        with _only_graphs_allowed(), warnings.catch_warnings(action="ignore"):
+        with (
+            _only_graphs_allowed(),
+            # Else indices beyond a matrix would be read.
+            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
+            warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
+        ):
             return torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
@@ -86,10 +98,10 @@ def _refused(path: Path, error: Exception) -> UserError:
     if named is not None:
         what = f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
         return UserError(what, _SAVE)
-    if isinstance(error, pickle.UnpicklingError):
-        # Its own advice is to load it unsafely.
-        return UserError(f"{path} holds no graph that PyG saved, or is damaged.", _SAVE)
-    return unreadable(path, error)
+    if isinstance(error, OSError):
+        return unreadable(path, error)
+    # torch's own advice is to load it unsafely.
+    return UserError(f"{path} is damaged, or torch.save did not write it.", _SAVE)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-KINDS = ("datasets", "models", "samplers", "runs")
+KINDS = ("datasets", "stores", "models", "samplers", "runs")
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,18 @@ class Group:
 def differences(runs: Sequence[ReportedRun]) -> list[str]:
     """The keys that the runs' configurations do not agree in, those that say what it is first."""
     keys = dict.fromkeys(key for run in runs for key in run.config if _is_material(key))
-    differing = [key for key in keys if len({repr(run.config.get(key)) for run in runs}) > 1]
+    differing = [key for key in keys if _differ(runs, key)]
     return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED))
+
+
+def _differ(runs: Sequence[ReportedRun], key: str) -> bool:
+    """Whether runs disagree in a key; another model (data set) may simply not have it."""
+    having = [run for run in runs if key in run.config]
+    if len({repr(run.config[key]) for run in having}) > 1:
+        return True
+    option = f"{key.partition('.')[0]}.name"
+    lacking = {run.config.get(option) for run in runs if key not in run.config}
+    return any(run.config.get(option) in lacking for run in having)
 
 
 def _is_material(key: str) -> bool:

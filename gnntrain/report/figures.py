@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gnntrain.report.comparison import Group
@@ -15,10 +15,9 @@ from gnntrain.report.courses import (
     spans_decades,
     typical_phases,
 )
-from gnntrain.report.outcome import Projection
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.scores import SplitScores
-from gnntrain.report.shape import Degrees
+from gnntrain.report.shape import Degrees, Floats, Ints, Points, Projection
 from gnntrain.report.style import ACCENT, class_color
 from gnntrain.report.style import PHASES as PHASE_COLORS
 from gnntrain.report.style import SPLITS as SPLIT_COLORS
@@ -29,6 +28,7 @@ Spec = dict[str, Any]
 
 _MANY_POINTS = 60
 _MANY_GROUPS = 6
+_FEW_EPOCHS = 12
 
 
 def loss_figure(run: ReportedRun) -> Spec:
@@ -189,47 +189,123 @@ def confusion_figure(scores: SplitScores, names: Sequence[str]) -> Spec:
     return {"data": [heatmap], "layout": layout}
 
 
-def projection_figure(projection: Projection, names: Sequence[str]) -> Spec:
+def projection_figure(
+    projection: Projection, classes: Ints, predicted: Ints | None, names: Sequence[str]
+) -> Spec:
     """Nodes in the plane, coloured by class; those that are told wrongly are rings."""
     traces = []
-    for number in sorted(set(projection.classes.tolist())):
-        own = (projection.classes == number).nonzero()[0]
+    for number in sorted(set(classes.tolist())):
+        own = (classes == number).nonzero()[0]
+        texts, symbols = [], []
+        for i in own.tolist():
+            text = f"{_node_text(projection, i)}<br>class {html.escape(names[number])}"
+            if predicted is not None:
+                text += f"<br>predicted {html.escape(names[predicted[i]])}"
+            texts.append(text)
+            is_wrong = predicted is not None and predicted[i] != number
+            symbols.append("circle-open" if is_wrong else "circle")
+        marker = {"color": class_color(number), "size": 6, "opacity": 0.85, "symbol": symbols}
+        name = html.escape(names[number])
+        traces.append({**_placed(projection, own), "name": name, "text": texts, "marker": marker})
+    return {"data": traces, "layout": _plane()}
+
+
+def value_projection_figure(projection: Projection, values: Floats, name: str) -> Spec:
+    """Nodes in the plane, coloured by a quantity."""
+    texts = [
+        f"{_node_text(projection, i)}<br>{html.escape(name)} {value:.6g}"
+        for i, value in enumerate(values.tolist())
+    ]
+    title = {"text": html.escape(name), "side": "right"}
+    marker = {
+        "color": _short(values),
+        "colorscale": "Viridis",
+        "colorbar": {"title": title, "thickness": 12},
+        "size": 6,
+        "opacity": 0.85,
+    }
+    trace = {**_placed(projection, slice(None)), "text": texts, "marker": marker}
+    return {"data": [trace], "layout": {**_plane(), "showlegend": False}}
+
+
+def _placed(projection: Projection, chosen: Any) -> Spec:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": _short(projection.places[chosen, 0]),
+        "y": _short(projection.places[chosen, 1]),
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _plane() -> dict[str, Any]:
+    blank = {"visible": False}
+    # one unit is as long in x as in y, or distances would mean nothing
+    same_scale = {"scaleanchor": "x", "scaleratio": 1}
+    return {"xaxis": blank, "yaxis": blank | same_scale, "hovermode": "closest"}
+
+
+def _node_text(projection: Projection, i: int) -> str:
+    return f"node {projection.nodes[i]} ({projection.splits[i]})"
+
+
+def prediction_figure(points: Mapping[str, Points], name: str) -> Spec:
+    """Predicted values over true ones, a colour a split, and the line where they are equal."""
+    ends = [end for split in points.values() for end in (*split.true, *split.predicted)]
+    low, high = min(ends), max(ends)
+    line = {"x": _short([low, high]), "y": _short([low, high]), "mode": "lines"}
+    style = {"color": "#8d99ae", "dash": "dot"}
+    traces: list[Spec] = [
+        {"type": "scatter", **line, "line": style, "hoverinfo": "skip", "showlegend": False}
+    ]
+    for split, found in points.items():
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": html.escape(names[number]),
-                "x": _short(projection.places[own, 0]),
-                "y": _short(projection.places[own, 1]),
-                "text": [_node_text(projection, int(i), names) for i in own],
-                "marker": {
-                    "color": class_color(number),
-                    "size": 6,
-                    "opacity": 0.85,
-                    "symbol": [_symbol(projection, int(i)) for i in own],
-                },
-                "hovertemplate": "%{text}<extra></extra>",
+                "name": split,
+                "x": _short(found.true),
+                "y": _short(found.predicted),
+                "text": [html.escape(node) for node in found.nodes],
+                "marker": {"color": SPLIT_COLORS[split], "size": 5, "opacity": 0.6},
+                "hovertemplate": "%{text}<br>true %{x:.6~g}<br>predicted %{y:.6~g}",
             }
         )
-    blank = {"visible": False}
-    # one unit is as long in x as in y, or distances would mean nothing
-    same_scale = {"scaleanchor": "x", "scaleratio": 1}
-    layout = {"xaxis": blank, "yaxis": blank | same_scale, "hovermode": "closest"}
+    layout = {
+        "xaxis": {"title": {"text": f"true {html.escape(name)}"}},
+        "yaxis": {"title": {"text": f"predicted {html.escape(name)}"}},
+        "hovermode": "closest",
+    }
     return {"data": traces, "layout": layout}
 
 
-def _symbol(projection: Projection, i: int) -> str:
-    if projection.predicted is None or projection.predicted[i] == projection.classes[i]:
-        return "circle"
-    return "circle-open"
+def residual_figure(histograms: Mapping[str, tuple[Floats, Floats]], name: str) -> Spec:
+    """How many of 100 nodes of a split have which error.
 
-
-def _node_text(projection: Projection, i: int, names: Sequence[str]) -> str:
-    text = f"node {projection.nodes[i]} ({projection.splits[i]})"
-    text += f"<br>class {html.escape(names[projection.classes[i]])}"
-    if projection.predicted is not None:
-        text += f"<br>predicted {html.escape(names[projection.predicted[i]])}"
-    return text
+    Args:
+        histograms: By split: middles of equal bins `[n]`, and the share of nodes in each.
+        name: The target.
+    """
+    traces = [
+        {
+            "type": "bar",
+            "name": split,
+            "x": _short(middles),
+            "y": _short(shares),
+            "marker": {"color": SPLIT_COLORS[split], "line": {"width": 0}},
+            "opacity": 0.6,
+            "hovertemplate": "%{x:.4~g}: %{y:.1%}",
+        }
+        for split, (middles, shares) in histograms.items()
+    ]
+    layout = {
+        "xaxis": {"title": {"text": f"predicted − true {html.escape(name)}"}},
+        "yaxis": {"title": {"text": "share of the nodes"}, "tickformat": ".0%"},
+        "barmode": "overlay",
+        "bargap": 0,
+        "hovermode": "closest",
+    }
+    return {"data": traces, "layout": layout}
 
 
 def losses_figure(groups: Sequence[Group]) -> Spec:
@@ -316,8 +392,12 @@ def _curve(name: str, x: Any, y: Any, color: str) -> Spec:
 def _by_epoch(
     traces: list[Spec], title: str, yaxis: dict[str, Any], shapes: Sequence[Spec] = ()
 ) -> Spec:
+    epochs = [epoch for trace in traces for epoch in trace["x"]]
+    axis: Spec = {"title": {"text": "epoch"}, "tickformat": "d"}
+    if epochs and max(epochs) - min(epochs) < _FEW_EPOCHS:
+        axis["dtick"] = 1  # or there would be ticks between epochs
     layout = {
-        "xaxis": {"title": {"text": "epoch"}, "tickformat": "d"},
+        "xaxis": axis,
         "yaxis": {"title": {"text": title}, **yaxis},
         "hovermode": "x unified",
         "shapes": list(shapes),

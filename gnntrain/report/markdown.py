@@ -42,8 +42,16 @@ def _block(block: Block) -> Iterator[str]:
         yield from (fence, block.text, fence, "")
     elif isinstance(block, Settings):
         for title, pairs in block.groups.items():
-            rows = [[key, value] for key, value, _ in pairs]
-            yield from _table([title, ""], rows, {0, 1})
+            yield from (_row([title, ""]), "|-|-|")
+            yield from (_setting(*pair) for pair in pairs)
+            yield ""
+
+
+def _setting(key: str, value: str, is_typed: bool) -> str:
+    """The row of a key; one that somebody typed is bold."""
+    if not (is_typed and value.strip()):
+        return _row([key, value])
+    return f"| **{_plain(key)}** | **{_plain(value)}** |"
 
 
 def _table(

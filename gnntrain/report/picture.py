@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gnntrain.report.comparison import Group, groups_of
 from gnntrain.report.courses import (
@@ -16,29 +17,39 @@ from gnntrain.report.courses import (
     spans_decades,
 )
 from gnntrain.report.runs import ReportedRun
+from gnntrain.report.shape import Floats
 from gnntrain.report.style import ACCENT, class_color
 from gnntrain.report.style import PHASES as PHASE_COLORS
 from gnntrain.report.style import SPLITS as SPLIT_COLORS
+from gnntrain.report.values import TargetFindings
 from gnntrain.reporting.text import format_metric, shown_metric
 
 _QUIET = "#5d6880"
 _MANY_GROUPS = 8
 
 
-def to_png(runs: Sequence[ReportedRun]) -> bytes:
-    """Loss, metric, time by phase and memory of one run; or the courses of several, by setting."""
-    figure = Figure(figsize=(11, 7), dpi=140, layout="constrained")
-    panels = [axes for row in figure.subplots(2, 2) for axes in row]
+def to_png(runs: Sequence[ReportedRun], target: TargetFindings | None = None) -> bytes:
+    """Loss, metric, time by phase and memory of one run; or the courses of several, by setting.
+
+    Args:
+        runs: The runs.
+        target: What the best model of a single run says of its first target, which is drawn too.
+    """
+    num_rows = 2 if target is None else 3
+    figure = Figure(figsize=(11, 3.5 * num_rows), dpi=140, layout="constrained")
+    panels = [axes for row in figure.subplots(num_rows, 2) for axes in row]
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=_QUIET)
         axes.grid(alpha=0.25)
     if len(runs) == 1:
         figure.suptitle(_plain(_title(runs[0])), fontsize=14, x=0.01, ha="left")
-        _draw_run(runs[0], panels)
+        _draw_run(runs[0], panels[:4])
     else:
         figure.suptitle(f"{len(runs)} runs", fontsize=14, x=0.01, ha="left")
         _draw_groups(groups_of(runs), panels)
+    if target is not None:
+        _draw_target(target, *panels[4:])
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
     return stream.getvalue()
@@ -89,6 +100,24 @@ def _draw_phases(run: ReportedRun, axes: Axes) -> None:
     _name(axes, "seconds an epoch")
 
 
+def _draw_target(target: TargetFindings, predicted: Axes, errors: Axes) -> None:
+    name = _plain(target.name)
+    for split, points in target.drawn.items():
+        color = SPLIT_COLORS[split]
+        predicted.plot(points.true, points.predicted, ".", color=color, alpha=0.6, label=split)
+        middles, shares = target.residuals[split]
+        errors.stairs(shares, _edges(middles), fill=True, color=color, alpha=0.6, label=split)
+    predicted.axline((float(points.true[0]),) * 2, slope=1, color=_QUIET, linestyle=":")
+    predicted.set_title(f"predicted over true {name}", loc="left", fontsize=11)
+    errors.set_title(f"predicted − true {name}, share of the nodes", loc="left", fontsize=11)
+    predicted.legend(frameon=False)
+
+
+def _edges(middles: Floats) -> list[float]:
+    width = middles[1] - middles[0] if len(middles) > 1 else 2.0
+    return [*(middles - width / 2).tolist(), float(middles[-1] + width / 2)]
+
+
 def _draw_groups(groups: Sequence[Group], panels: Sequence[Axes]) -> None:
     loss, val, test, spread = panels
     every_loss = [record.train_loss for _, _, run in _colored(groups) for record in run.records]
@@ -137,5 +166,6 @@ def _plain(text: str) -> str:
 def _name(axes: Axes, title: str, values: Sequence[float] = ()) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("epoch", color=_QUIET)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if spans_decades(values):
         axes.set_yscale("log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,39 @@ class Degrees:
     median: float
     mean: float
     largest: int
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Some labelled nodes in the plane, neighbours in the model's last hidden layer side by side.
+
+    Attributes:
+        nodes: int64 `[n]`.
+        places: float64 `[n, 2]`.
+        splits: `[n]`, the split of each node.
+        source: What was projected, in words.
+        num_labelled: Labelled nodes of all splits, of which these were drawn.
+    """
+
+    nodes: Ints
+    places: Floats
+    splits: Sequence[str]
+    source: str
+    num_labelled: int
+
+
+@dataclass(frozen=True)
+class Points:
+    """Nodes with a true and a predicted value.
+
+    Attributes:
+        nodes: The nodes' ids as texts.
+        true, predicted: float64 `[n]`.
+    """
+
+    nodes: Sequence[str]
+    true: Floats
+    predicted: Floats
 
 
 def degrees_of(indptr: Ints) -> Degrees:
@@ -100,3 +134,37 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
         warnings.simplefilter("ignore")  # of equal rows, which share a place
         placed = tsne.fit_transform(narrow)
     return placed.astype(np.float64) if np.isfinite(placed).all() else None
+
+
+def projection_of(
+    splits: Mapping[str, Ints],
+    labelled: Ints,
+    outputs: npt.NDArray[Any],
+    rows: npt.NDArray[Any] | None,
+) -> Projection | None:
+    """Place some of the labelled nodes in the plane, see `project`.
+
+    Args:
+        splits: Nodes of train, val and test.
+        labelled: Those of them that have a label.
+        outputs: The model's outputs of all nodes, `[num_nodes, num_outputs]`.
+        rows: What enters its last layer, `[num_nodes, width]`; None: the outputs are placed.
+    """
+    nodes = sampled_nodes(labelled)
+    places = project((outputs if rows is None else rows)[nodes])
+    if places is None:
+        return None
+    return Projection(
+        nodes=nodes,
+        places=places,
+        splits=_splits_of(nodes, splits),
+        source="the outputs" if rows is None else "the rows that enter the last layer",
+        num_labelled=len(labelled),
+    )
+
+
+def _splits_of(nodes: Ints, splits: Mapping[str, Ints]) -> list[str]:
+    names = np.full(len(nodes), "", dtype="U5")
+    for name, members in splits.items():
+        names[np.isin(nodes, members)] = name
+    return names.tolist()

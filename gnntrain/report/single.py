@@ -12,7 +12,6 @@ from gnntrain.report.comparison import shown_value
 from gnntrain.report.content import (
     Block,
     Code,
-    Confusion,
     Figure,
     Key,
     Report,
@@ -21,9 +20,8 @@ from gnntrain.report.content import (
     Table,
 )
 from gnntrain.report.courses import PHASES, background_seconds, typical_phases
-from gnntrain.report.outcome import GraphSummary, Outcome, Projection
+from gnntrain.report.outcome import GraphSummary, Outcome
 from gnntrain.report.runs import ReportedRun
-from gnntrain.report.scores import SplitScores, top_mistakes
 from gnntrain.report.style import PHASES as PHASE_COLORS
 from gnntrain.reporting.text import (
     format_bytes,
@@ -34,9 +32,6 @@ from gnntrain.reporting.text import (
     shown_metric,
 )
 
-_MATRIX_CLASSES = 12
-_HEATMAP_CLASSES = 50
-_TOP_MISTAKES = 20
 _LONG_NUMBER = 1_000_000
 
 
@@ -58,18 +53,16 @@ def report_of(run: ReportedRun, outcome: Outcome, notes: Sequence[str] = ()) -> 
 
 
 def detail_sections(run: ReportedRun, outcome: Outcome) -> list[Section]:
-    """What was read, and what takes the graph and the best model: classes, embeddings, degrees."""
+    """What was read, and what takes the graph and the best model: predictions, embeddings,
+    degrees."""
     sections = []
     read = from_plain(run.summary.get("data"))
     if read is None and outcome.graph is not None:
         read = outcome.graph.data
     if read is not None:
         sections.append(_data_section(read))
-    if outcome.graph is not None and outcome.scores:
-        sections.append(_class_section(run, outcome.graph, outcome.scores))
-    if outcome.graph is not None and outcome.projection is not None:
-        names = outcome.graph.class_names
-        sections.append(_projection_section(outcome.projection, names))
+    if outcome.findings is not None:
+        sections += outcome.findings.sections(run.result.best_epoch)
     if outcome.graph is not None:
         sections.append(_graph_section(outcome.graph))
     return sections
@@ -84,7 +77,7 @@ def configuration_sections(run: ReportedRun) -> list[Section]:
         section, _, name = key.partition(".")
         is_typed = any(_names_key(override, key) for override in run.overrides)
         groups.setdefault(section, []).append((name or key, shown_value(value), is_typed))
-    text = "Blue is what was typed; all else is a default or a recipe's."
+    text = "What was typed stands out; all else is a default or a recipe's."
     sections = [Section("Configuration", [*blocks, Settings(groups)], text)]
     if run.environment:
         sections.append(Section("Environment", [_environment(run.environment)]))
@@ -237,76 +230,6 @@ def _phase_table(run: ReportedRun) -> Table:
     return Table("Phases", "Medians over the epochs.", heads, rows, colors=colors)
 
 
-def _class_section(
-    run: ReportedRun, graph: GraphSummary, scores: Mapping[str, SplitScores]
-) -> Section:
-    blocks: list[Block] = []
-    names = graph.class_names
-    for split, scored in scores.items():
-        if scored.confusion is not None:
-            blocks += _confusion_blocks(split, scored, names)
-    if any(scored.roc is not None for scored in scores.values()):
-        caption = "True over false positive rate, at every threshold."
-        blocks.append(Figure("ROC curve", caption, figures.roc_figure(dict(scores)), wide=True))
-    blocks.append(_score_table(names, scores))
-    text = f"The best model, of epoch {run.result.best_epoch}, over all in-neighbours."
-    if graph.task != "multiclass":
-        text += " A label counts as predicted where its probability is above 0.5."
-    return Section("Classes" if graph.task != "multilabel" else "Labels", blocks, text)
-
-
-def _confusion_blocks(split: str, scored: SplitScores, names: Sequence[str]) -> Iterator[Block]:
-    assert scored.confusion is not None
-    title, caption = f"Confusion on {split}", f"{scored.num_nodes:,} nodes, by true class (rows)."
-    if len(names) <= _MATRIX_CLASSES:
-        shares = scored.confusion / scored.support.clip(min=1)[:, None]
-        yield Confusion(title, caption, names, scored.confusion.tolist(), shares.tolist())
-        return
-    if len(names) <= _HEATMAP_CLASSES:
-        spec = figures.confusion_figure(scored, names)
-        yield Figure(title, caption, spec, height="tall")
-    mistakes = top_mistakes(scored.confusion, _TOP_MISTAKES)
-    rows = [
-        [names[m.true], names[m.predicted], f"{m.num_nodes:,}", f"{m.share:.1%}"] for m in mistakes
-    ]
-    heads = ["true", "predicted", "nodes", "of the class"]
-    yield Table(f"Most frequent mistakes on {split}", caption, heads, rows, texts=frozenset({0, 1}))
-
-
-def _score_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Table:
-    heads = ["class"]
-    for split in scores:
-        heads += [f"{split} {name}" for name in ("precision", "recall", "F1", "support")]
-    rows = []
-    for i, name in enumerate(names):
-        row = [name]
-        for scored in scores.values():
-            numbers = (scored.precision[i], scored.recall[i], scored.f1[i])
-            row += [
-                *(format_metric(float(number)) for number in numbers),
-                f"{scored.support[i]:,}",
-            ]
-        rows.append(row)
-    caption = "“-” where a class was never predicted, or has no node."
-    return Table("Scores by class", caption, heads, rows, wide=True)
-
-
-def _projection_section(projection: Projection, names: Sequence[str]) -> Section:
-    shown = len(projection.nodes)
-    of = (
-        f"{shown:,} of {projection.num_labelled:,}"
-        if shown < projection.num_labelled
-        else f"all {shown:,}"
-    )
-    caption = f"t-SNE of {projection.source}, {of} labelled nodes."
-    caption += " Distances between clusters mean little."
-    if projection.predicted is not None:
-        caption += " Rings are nodes that are told wrongly."
-    spec = figures.projection_figure(projection, names)
-    figure = Figure("Nodes as the model sees them", caption, spec, wide=True, height="tall")
-    return Section("Embeddings", [figure])
-
-
 def _data_section(read: DataSummary) -> Section:
     rows = [[label, text] for label, text in read.lines()]
     caption = "As it was when the graph's store was built."
@@ -320,7 +243,7 @@ def _graph_section(graph: GraphSummary) -> Section:
         ["nodes", f"{graph.num_nodes:,}"],
         ["edges", f"{graph.num_edges:,}"],
         ["features", f"{graph.num_features:,}"],
-        ["labels" if graph.task == "multilabel" else "classes", f"{len(graph.class_names):,}"],
+        [graph.outputs, f"{graph.num_outputs:,}"],
         *([f"{name} nodes", f"{size:,}"] for name, size in graph.split_sizes.items()),
         ["median degree", f"{degrees.median:g}"],
         ["mean degree", f"{degrees.mean:.1f}"],

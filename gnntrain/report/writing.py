@@ -17,6 +17,7 @@ from gnntrain.report.outcome import outcome_of
 from gnntrain.report.runs import Found, find_runs
 from gnntrain.report.several import comparison_of, run_rows
 from gnntrain.report.single import report_of
+from gnntrain.report.values import TargetFindings, ValueFindings
 from gnntrain.training.records import json_safe
 
 Format = Literal["html", "md", "csv", "png"]
@@ -86,7 +87,7 @@ def _content(found: Found, chosen: Format, announce: Callable[[str], None]) -> b
     if chosen == "png":
         from gnntrain.report.picture import to_png
 
-        return to_png(found.runs)
+        return to_png(found.runs, _first_target(found, announce))
     report = _report(found, announce)
     if chosen == "md":
         from gnntrain.report.markdown import to_markdown
@@ -95,6 +96,16 @@ def _content(found: Found, chosen: Format, announce: Callable[[str], None]) -> b
     from gnntrain.report.page import to_html
 
     return to_html(report).encode()
+
+
+def _first_target(found: Found, announce: Callable[[str], None]) -> TargetFindings | None:
+    """What a regression's best model says of its first target; None of several runs."""
+    run = found.runs[0]
+    if len(found.runs) > 1 or run.config.get("task.type") != "node_regression":
+        return None
+    announce(f"computing what the best model of {run.name} says of every node")
+    findings = outcome_of(run).findings
+    return findings.targets[0] if isinstance(findings, ValueFindings) and findings.targets else None
 
 
 def _report(found: Found, announce: Callable[[str], None]) -> Report:

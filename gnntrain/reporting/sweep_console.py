@@ -159,7 +159,7 @@ class SweepConsole:
     def on_message(self, trial: Trial, text: str) -> None:
         """Shows a trial's notice as one line."""
         line = Text().append("note", style="yellow")
-        self._print(line.append(f"  trial {trial.number + 1}: {' '.join(text.split())}"))
+        self._print(line.append(f"  trial {trial.number}: {' '.join(text.split())}"))
 
     def on_trial_end(self, trial: Trial) -> None:
         """Adds the trial's line."""
@@ -170,7 +170,8 @@ class SweepConsole:
         is_best = self._is_best(trial)
         self._begin_table(trial.metric or "metric")
         if self._info is not None:
-            self._print(self._trial_line(trial, self._info.num_trials, is_best=is_best))
+            place = f"{self._num_ended}/{self._info.num_trials}"
+            self._print(self._trial_line(trial, place, is_best=is_best))
         del self._courses[trial.number]
         self.refresh(at_once=True)
 
@@ -179,7 +180,7 @@ class SweepConsole:
         if not self._terminal.is_live:
             if self._terminal.quiet_seconds >= _QUIET_SECONDS and self._running:
                 running = self._running.values()
-                words = [f"trial {one.number + 1}: {self._position(one)}" for one in running]
+                words = [f"trial {one.number}: {self._position(one)}" for one in running]
                 self._print(self._overall() + "  " + "; ".join(words))
             return
         self._terminal.refresh(at_once=at_once)
@@ -227,9 +228,9 @@ class SweepConsole:
         self._best = (trial.val, trial.number)
         return True
 
-    def _trial_line(self, trial: Trial, num_trials: int, *, is_best: bool) -> Text:
+    def _trial_line(self, trial: Trial, place: str, *, is_best: bool) -> Text:
         if not self._terminal.is_live or self._table is None:
-            return Text(sentence(trial, num_trials, is_best=is_best))
+            return Text(sentence(trial, place, is_best=is_best))
         line = Text(style="dim" if trial.status == "pruned" else "")
         cells = self._table.cells(trial, is_best=is_best)
         for column, cell in zip(self._table.columns, cells, strict=True):
@@ -260,7 +261,7 @@ class SweepConsole:
 
     def _running_line(self, trial: Trial) -> str:
         width = self._terminal.width - 1
-        begin = f"{trial.number + 1:>5}  {shown_overrides(trial.varied)}"
+        begin = f"{trial.number:>5}  {shown_overrides(trial.varied)}"
         if self._table is not None:
             begin = self._table.begin(trial)
         progress = self._progress.get(trial.number)
@@ -285,7 +286,7 @@ class SweepConsole:
         words = [f"{self._num_ended}/{num_trials} trials", f"ETA {self._eta()}"]
         if self._best is not None:
             value, number = self._best
-            words.append(f"best {format_metric(value)} in trial {number + 1}")
+            words.append(f"best {format_metric(value)} in trial {number}")
         return GAP.join(words)
 
     def _share(self) -> float:
@@ -302,23 +303,30 @@ class SweepConsole:
         return format_eta(self._clock() - self._began, share)
 
     def _ranking(self, standings: SweepResults) -> None:
-        if self._info is None or len(standings.ranked) < 2:
+        """The trials by their validation metric: the completed ones, then the pruned."""
+        ended = (*standings.ranked, *standings.pruned)
+        if self._info is None or len(ended) < 2:
             return
         limit = self._terminal.limit
+        room = INDENT + (STATUS if standings.pruned else 0)
         table = TrialTable(
             self._info.num_trials,
-            standings.ranked,
+            ended,
             standings.metric,
-            limit and limit - INDENT,
+            limit and limit - room,
             self._symbols,
         )
         self._print(Text(" " * INDENT + table.header().rstrip(), style="dim"))
-        for place, trial in enumerate(standings.ranked[:_MOST_RANKED]):
-            cells = GAP.join(table.cells(trial, is_best=place == 0))
-            self._print(" " * INDENT + cells.rstrip())
-        more = len(standings.ranked) - _MOST_RANKED
-        if more > 0:
-            self._print(Text(f"{' ' * INDENT}and {more} more in sweep.json", style="dim"))
+        for trial in ended[:_MOST_RANKED]:
+            is_best = trial in standings.ranked[:1]
+            cells = GAP.join(table.cells(trial, is_best=is_best))
+            status = GAP + trial.status if trial.status == "pruned" else ""
+            self._print(" " * INDENT + (cells + status).rstrip())
+        rest = ended[_MOST_RANKED:]
+        if rest:
+            pruned = sum(trial.status == "pruned" for trial in rest)
+            more = f"and {len(rest)} more in sweep.json" + (f", {pruned} pruned" * bool(pruned))
+            self._print(Text(" " * INDENT + more, style="dim"))
         self._print()
 
     def _groups(self, standings: SweepResults) -> None:
@@ -349,7 +357,7 @@ class SweepConsole:
         name = shown_metric(standings.metric)
         reached = [f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"]
         return [
-            ("best", f"trial {best.number + 1}{dot}{dot.join(reached)}"),
+            ("best", f"trial {best.number}{dot}{dot.join(reached)}"),
             ("", shown_overrides(best.varied)),
             ("time", dot.join(times)),
             ("folder", folder),

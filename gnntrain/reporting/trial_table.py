@@ -111,7 +111,7 @@ class TrialTable:
         name, digits = shown_metric(metric), max(5, len(str(num_trials)))
         width = max(9, len(name) + 5)
         columns = [
-            Column[Trial]("trial", lambda trial: str(trial.number + 1), digits, 99),
+            Column[Trial]("trial", lambda trial: str(trial.number), digits, 99),
             *self._value_columns(keys, examples, longest),
             Column[Trial](f"val {name}", lambda t: format_metric(t.val), width - 1, 98, True),
             Column[Trial](f"test {name}", lambda t: format_metric(t.test), width, 20),
@@ -141,9 +141,9 @@ class TrialTable:
         return line.ljust(_COURSE)
 
 
-def sentence(trial: Trial, num_trials: int, *, is_best: bool) -> str:
-    """A trial as a line that explains itself, for a log."""
-    parts = [f"trial {trial.number + 1}/{num_trials}", shown_overrides(trial.varied)]
+def sentence(trial: Trial, place: str, *, is_best: bool) -> str:
+    """A trial as a line that explains itself, for a log; `place` is how many ended, "2/3"."""
+    parts = [f"trial {trial.number} ({place})", shown_overrides(trial.varied)]
     if trial.status == "failed":
         parts.append(f"failed: {' '.join((trial.error or '').split())}")
     else:

@@ -145,6 +145,11 @@ class SweepResults:
             return self.groups[0].trials[0]
         return self.ranked[0] if self.ranked else None
 
+    @property
+    def pruned(self) -> tuple[Trial, ...]:
+        """The trials that were ended early, the best validation metric first."""
+        return tuple(sorted((t for t in self.trials if t.status == "pruned"), key=_cost))
+
     def count(self, status: str) -> int:
         """How many trials are in this state."""
         return sum(trial.status == status for trial in self.trials)

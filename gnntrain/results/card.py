@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import from_plain
 from gnntrain.reporting.text import format_metric
 
@@ -16,12 +14,15 @@ _TASKS = {
     "multiclass": "one of {num_classes} classes for each node",
     "binary": "yes or no for each node",
     "multilabel": "{num_classes} labels, each yes or no, for each node",
+    "continuous": "{num_classes} quantities of each node",
 }
 _OUTPUTS = {
     "multiclass": "`logits.softmax(1)` are the probabilities, `logits.argmax(1)` the class",
     "binary": "`logits[:, 0].sigmoid()` is the probability of the second class",
     "multilabel": "`logits.sigmoid()` are the labels' probabilities",
+    "continuous": "a column a target, in its own units (`model.pt` alone gives standardised ones)",
 }
+
 _SHOWN_NAMES = 50
 
 
@@ -33,6 +34,8 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
         source: `model.py`.
     """
     task = _TASKS[about["task"]].format(**about)
+    if about["task"] == "continuous" and about["num_classes"] == 1:
+        task = "a quantity of each node"
     return "\n".join(
         [
             f"# {about['model']} on {about['dataset']}",
@@ -54,7 +57,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
             "```",
             "",
             *_input(about),
-            f"The model gives logits, `[num_nodes, {about['num_outputs']}]`: "
+            f"The model gives {_outputs(about)}, `[num_nodes, {about['num_outputs']}]`: "
             f"{_OUTPUTS[about['task']]}.",
             *_names(about),
             *_balance(about),
@@ -122,7 +125,11 @@ def _use(about: Mapping[str, Any]) -> Iterator[str]:
         yield "x = prepare(columns)"
     yield "model = load()"
     yield "with torch.no_grad():"
-    yield f"    logits = model({about['takes']})"
+    yield f"    {_outputs(about)} = model({about['takes']})"
+
+
+def _outputs(about: Mapping[str, Any]) -> str:
+    return "values" if about["task"] == "continuous" else "logits"
 
 
 def _input(about: Mapping[str, Any]) -> Iterator[str]:
@@ -130,22 +137,22 @@ def _input(about: Mapping[str, Any]) -> Iterator[str]:
     preparation = about["preparation"]
     scaled = ", scaled as by PyG's `NormalizeFeatures`" * preparation["normalize_features"]
     both = ", and each edge is there in both directions (PyG's `to_undirected`)"
+    directions = both * preparation["to_undirected"]
     if _prepares(about):
         yield from _columns(about["preprocessing"])
     yield (
         f"`x` is float32 `[num_nodes, {about['num_features']}]`, with the features in the order "
-        f"they had in training{_order(about)}{scaled}. `edge_index` is int64 `[2, num_edges]`: sources, then "
-        f"targets; a node sees the sources of its edges{both * preparation['to_undirected']}."
+        f"they had in training{_order(about)}{scaled}. `edge_index` is int64 `[2, num_edges]`: "
+        f"sources, then targets; a node sees the sources of its edges{directions}."
     )
     yield ""
 
 
 def _prepares(about: Mapping[str, Any]) -> bool:
     """Whether `model.py` has `prepare`."""
-    found = about["preprocessing"]
-    return (
-        found is not None and not Preprocessing.model_validate_json(json.dumps(found)).is_identity
-    )
+    done = about["preprocessing"] or {"fills": None, "means": None, "columns": ()}
+    has_categories = any(column["categories"] is not None for column in done["columns"])
+    return has_categories or done["fills"] is not None or done["means"] is not None
 
 
 def _order(about: Mapping[str, Any]) -> str:
@@ -183,7 +190,8 @@ def _names(about: Mapping[str, Any]) -> Iterator[str]:
     names = about["class_names"]
     if names is not None:
         yield ""
-        yield f"The classes, in order: {_shown(names)}."
+        what = "targets" if about["task"] == "continuous" else "classes"
+        yield f"The {what}, in order: {_shown(names)}."
 
 
 def _balance(about: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import textwrap
 
 from gnntrain.data.columns import MISSING_MARKS
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80
@@ -39,6 +40,16 @@ class Residual{base}({base}):
         return self.lin(self.jk(rows)) if self.jk_mode else x
 '''
 
+_IN_UNITS = '''
+
+TARGET_MEAN, TARGET_STD = torch.tensor({mean}), torch.tensor({std})
+
+
+def in_units(model, inputs, outputs):
+    """The targets in their own units: the model was trained on standardised ones."""
+    return outputs * TARGET_STD.to(outputs) + TARGET_MEAN.to(outputs)
+'''
+
 _PREPARE = '''
 
 MISSING = {marks!r}
@@ -52,14 +63,12 @@ def is_missing(value):
 def numbers_of(values, width):
     """float32 [num_nodes, width], NaN where a number is missing."""
     values = values.to_numpy() if hasattr(values, "to_numpy") else values
-    if torch.is_tensor(values) or getattr(values, "dtype", object) != object:
+    if torch.is_tensor(values) or getattr(getattr(values, "dtype", None), "kind", "O") in "biuf":
         return torch.as_tensor(values).float().reshape(-1, width)
     rows = []
     for value in values:
-        if is_missing(value):
-            value = [None] * width
-        row = [value] if width == 1 and not hasattr(value, "__len__") else value
-        row = [value] if isinstance(value, str) else row
+        is_list = hasattr(value, "__len__") and not isinstance(value, str)
+        row = value if is_list else [None] * width if is_missing(value) else [value]
         rows.append([float("nan") if is_missing(number) else float(number) for number in row])
     return torch.tensor(rows)
 
@@ -108,7 +117,8 @@ def prepare(columns, path=Path(__file__).with_name("model.json")):
         x = x / x.sum(1, keepdim=True).clamp(min=1)
     return x.to(getattr(torch, about["preparation"]["feature_dtype"])).float()
 '''
-_BY_PLACE = """    columns = dict(zip(map(str, range(len(done["columns"]))), torch.as_tensor(columns).T))
+_BY_PLACE = """\
+    columns = {str(place): column for place, column in enumerate(torch.as_tensor(columns).T)}
 """
 
 _SOURCE = '''"""{title} Needs {needs}."""
@@ -117,17 +127,22 @@ _SOURCE = '''"""{title} Needs {needs}."""
 
 import torch
 {imports}
-{classes}
+{classes}{in_units}
 
 def load(path=Path(__file__).with_name("model.pt")):
     """The trained model, ready to predict."""
 {body}
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return model.eval()
+{hook}    return model.eval()
 {prepare}'''
 
 
-def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | None) -> str:
+def model_source(
+    model: PyGModel,
+    title: str,
+    preprocessing: Preprocessing | None = None,
+    scale: TargetScale | None = None,
+) -> str:
     """A Python file whose `load()` returns the model with its weights.
 
     Args:
@@ -135,8 +150,9 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
         title: A sentence for the file's docstring.
         preprocessing: What makes features of a user's columns. Where it is more than their order,
             `prepare(columns)` does it.
+        scale: How the outputs of a regression become quantities; None: of classes.
     """
-    prepares = preprocessing is not None and not preprocessing.is_identity
+    prepare = "" if preprocessing is None or preprocessing.is_identity else _prepare(preprocessing)
     own = model.own_package
     names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
@@ -148,15 +164,16 @@ def model_source(model: PyGModel, title: str, preprocessing: Preprocessing | Non
         needs="torch and torch_geometric only" if own is None else f"torch and {own}",
         imports=f"from {model.module} import {names}",
         classes=_RESIDUAL.format(base=model.name) if model.residual else "",
+        in_units="" if scale is None else _IN_UNITS.format(mean=scale.mean, std=scale.std),
         body=textwrap.indent("\n".join(lines), " " * 4),
-        standard="import json\nimport re\n" if prepares else "",
-        prepare=_prepare(has_names=preprocessing.has_names)
-        if preprocessing is not None and prepares
-        else "",
+        hook="" if scale is None else "    model.register_forward_hook(in_units)\n",
+        standard="import json\nimport re\n" if prepare else "",
+        prepare=prepare,
     )
 
 
-def _prepare(*, has_names: bool) -> str:
+def _prepare(preprocessing: Preprocessing) -> str:
+    has_names = preprocessing.has_names
     columns = "list or array by name" if has_names else "a matrix [num_nodes, num_columns]"
     by_name = "" if has_names else _BY_PLACE
     return _PREPARE.format(marks=MISSING_MARKS, columns=columns, by_name=by_name)

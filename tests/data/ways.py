@@ -356,7 +356,8 @@ def name_columns(
 
 def written_label(way: Way, node: int) -> Any:
     label = label_of(way, node)
-    missing = -1 if way.missing == "-1" else way.missing
+    number = -1.0 if way.label == "floats" else -1
+    missing = number if way.missing == "-1" else way.missing
     return missing if label is None else label
 
 
@@ -632,21 +633,24 @@ def ways_of_one_file(draw: st.DrawFn) -> Way:
 @st.composite
 def ways_of_files(draw: st.DrawFn) -> Way:
     style = draw(texts())
-    nodes = draw(st.one_of(st.just(style), st.just(style), st.sampled_from([*TABLES, *ARRAYS])))
+    # Columns are named by their places in all files, or in none.
+    others = [*TABLES, *ARRAYS] if style.header else ARRAYS
+    nodes = draw(st.one_of(st.just(style), st.just(style), st.sampled_from(others)))
     ids = draw(st.sampled_from([None, *IDS]))
     if nodes == ".npy" or (nodes == ".pt" and ids in TEXT_IDS):
         ids = None
     label = draw(st.sampled_from(list(LABELS)))
     labels: Text | str | None = None
     if not is_table(nodes) or draw(st.booleans()):
-        labels = draw(containers(style, [*TABLES, *ARRAYS]))
+        labels = draw(containers(style, others))
         lacks_text = labels == ".pt" and (label == "text" or ids in TEXT_IDS)
         if lacks_text or (labels == ".npy" and ids is not None):
             labels = ".npz"
     home = nodes if labels is None else labels
     splits = ["none", "file table", "file masks", "file ids"]
     if is_table(home):
-        splits += ["column", "column", "column", "masks", "masks 0/1"]
+        # Without a header nothing says what masks are.
+        splits += ["column"] * 3 + ["masks", "masks 0/1"] * style.header
     elif home != ".npy":
         splits += ["masks", "masks 0/1"]
     edges = draw(containers(style, [*TABLES, *ARRAYS, "columns.npz", "scipy"]))
@@ -663,7 +667,7 @@ def ways_of_files(draw: st.DrawFn) -> Way:
         id_name=draw(st.sampled_from(["id", "id", "node_id", "Node", "user"])),
         label=label,
         label_name=draw(st.sampled_from(["label", "labels", "class", "y"])),
-        missing=draw(st.sampled_from(MISSING[label == "text" :])),
+        missing=draw(st.sampled_from(MISSING[label in ("text", "bools") :])),
         missing_split=draw(st.sampled_from(["", "", "nan", "NA", "None"])),
         ends=ends,
         swapped=(ends in ENDS or keys) and draw(st.sampled_from([False, False, True])),
@@ -678,10 +682,16 @@ def ways_of_files(draw: st.DrawFn) -> Way:
 ways = st.one_of(*[ways_of_files()] * 9, ways_of_one_file())
 
 
+def has_strays(way: Way) -> bool:
+    """Whether the nodes' table can have columns that its header tells are no features."""
+    has_names = is_table(way.nodes) and getattr(way.nodes, "header", True)
+    return has_names and way.labels is not None
+
+
 @st.composite
 def ways_with_strays(draw: st.DrawFn) -> Way:
     """Ways whose labels and splits have files of their own; the nodes' table has them, too."""
-    way = draw(ways_of_files().filter(lambda way: is_table(way.nodes) and way.labels is not None))
+    way = draw(ways_of_files().filter(has_strays))
     stray = draw(st.lists(st.sampled_from(list(STRAYS)), min_size=1, max_size=3, unique=True))
     split = draw(st.sampled_from(["file table", "file masks", "file ids"]))
     return replace(way, split=split, stray=tuple(stray))

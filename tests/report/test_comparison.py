@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from pathlib import Path
@@ -72,3 +73,24 @@ def test_the_tables_have_a_row_for_each_run(make: Any) -> None:
     assert [len(row) for row in table.rows] == [len(table.heads)] * 2
     rows = run_rows(runs)
     assert [(row["trainer.lr"], row["val/accuracy"]) for row in rows] == [(0.1, 0.5), (0.2, 0.75)]
+
+
+def with_model(run: ReportedRun, **keys: Any) -> ReportedRun:
+    config = {key: value for key, value in run.config.items() if not key.startswith("model.")}
+    return dataclasses.replace(run, config=config | {f"model.{k}": v for k, v in keys.items()})
+
+
+def test_keys_that_the_other_model_does_not_have_are_no_differences(make: Any) -> None:
+    gcn = with_model(make("a", 0.5), name="gcn", num_layers=2)
+    gat = with_model(make("b", 0.6), name="gat", num_layers=2, heads=4)
+    wide = with_model(make("c", 0.7), name="gat", num_layers=2, heads=8)
+    assert differences([gcn, gat]) == ["model.name"]
+    assert differences([gcn, gat, wide]) == ["model.name", "model.heads"]
+    assert [group.label for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
+    assert len(groups_of([gcn, gat, wide])) == 3
+
+
+def test_a_key_that_one_of_two_equal_models_does_not_have_is_a_difference(make: Any) -> None:
+    plain = with_model(make("a", 0.5), name="mine", options={})
+    deep = with_model(make("b", 0.6), name="mine", **{"options.depth": 3})
+    assert set(differences([plain, deep])) == {"model.options", "model.options.depth"}

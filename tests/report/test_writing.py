@@ -18,6 +18,7 @@ from gnntrain.cli import main
 from gnntrain.config import Config, ModelConfig, SyntheticConfig, TrainerConfig
 from gnntrain.config.schema import RunConfig
 from gnntrain.errors import UserError
+from gnntrain.report.classes import ClassFindings
 from gnntrain.report.content import Figure
 from gnntrain.report.outcome import outcome_of
 from gnntrain.report.runs import read_run
@@ -86,19 +87,21 @@ def test_a_page_loads_nothing_and_runs_nothing_but_its_own(trained: Path) -> Non
 
 def test_the_confusion_matrix_gives_the_accuracy_that_evaluate_gives(trained: Path) -> None:
     outcome = outcome_of(read_run(trained))
-    for split, scores in outcome.scores.items():
+    findings = outcome.findings
+    assert isinstance(findings, ClassFindings)
+    for split, scores in findings.scores.items():
         assert scores.confusion is not None
         accuracy = scores.confusion.trace() / scores.confusion.sum()
         assert accuracy == pytest.approx(evaluate(trained)["metrics"][split]["accuracy"])
-    assert outcome.projection is not None
-    assert outcome.projection.source == "the rows that enter the last layer"
+    assert findings.projection is not None
+    assert findings.projection.source == "the rows that enter the last layer"
     assert outcome.notes == []
 
 
 def test_a_run_whose_graph_is_gone_says_what_is_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", records_of(0.5, 0.6), {})
     text = text_of(write_report([run]))
-    assert "Degrees, scores by class and the embeddings are left out" in text
+    assert "Degrees, scores and the embeddings are left out" in text
     assert "Accuracy" in text
     assert "Degree distribution" not in text
 
@@ -109,7 +112,7 @@ def test_a_run_whose_checkpoint_is_gone_still_shows_its_graph(
     run = shutil.copytree(trained, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     text = text_of(write_report([run]))
-    assert "Scores by class and the embeddings are left out" in text
+    assert "Scores and the embeddings are left out" in text
     assert "Degree distribution" in text
 
 

@@ -83,7 +83,7 @@ def shown(width: int | None = None) -> str:
 def test_a_log_has_a_line_a_trial_that_explains_itself() -> None:
     text = shown()
     assert "\x1b" not in text
-    start, _, rest = text.partition("note  trial 2: a note\n")
+    start, _, rest = text.partition("note  trial 1: a note\n")
     assert start.splitlines()[2:] == [
         "  sweep     3 trials · optuna (tpe, pruner median, seed 0) · 2 at a time",
         "  all       experiment=cora_gcn",
@@ -94,15 +94,20 @@ def test_a_log_has_a_line_a_trial_that_explains_itself() -> None:
     ]
     values = "val accuracy 0.7500 *  test accuracy 0.7500  epochs 2"
     assert rest.splitlines() == [
-        f"trial 1/3  trainer.lr=0.01235 model.hidden_channels=64  {values}  time 3.21 s",
-        "trial 2/3  trainer.lr=0.1 model.hidden_channels=128  val accuracy 0.2500  "
+        f"trial 0 (1/3)  trainer.lr=0.01235 model.hidden_channels=64  {values}  time 3.21 s",
+        "trial 1 (2/3)  trainer.lr=0.1 model.hidden_channels=128  val accuracy 0.2500  "
         "test accuracy 0.2500  epochs 2  pruned  time 3.21 s",
-        "trial 3/3  trainer.lr=1 model.hidden_channels=64  "
+        "trial 2 (3/3)  trainer.lr=1 model.hidden_channels=64  "
         "failed: The loss is nan in epoch 2 of 3, alas.  time 3.21 s",
         "",
         "completed after 3 of 3 trials: 1 completed, 1 pruned, 1 failed",
         "",
-        "  best      trial 1 · val accuracy 0.7500 · test 0.7500",
+        "  trial         lr  hidden_channels  val accuracy    test accuracy  epochs     time",
+        "      0    0.01235               64        0.7500 *         0.7500       2   3.21 s",
+        "      1        0.1              128        0.2500           0.2500       2   3.21 s"
+        "  pruned",
+        "",
+        "  best      trial 0 · val accuracy 0.7500 · test 0.7500",
         "            trainer.lr=0.01235 model.hidden_channels=64",
         "  time      1:01 · 3.21 s a trial",
         "  folder    runs/multirun/demo",
@@ -113,22 +118,22 @@ def test_a_log_has_a_line_a_trial_that_explains_itself() -> None:
 TABLES = {
     40: """\
 trial         lr  val accuracy
-    1    0.01235        0.7500 *
-    2        0.1        0.2500    pruned
-    3          1             -    failed
+    0    0.01235        0.7500 *
+    1        0.1        0.2500    pruned
+    2          1             -    failed
   The loss is nan in epoch 2 of 3, al…""",
     80: """\
 trial         lr  hidden_channels  val accuracy    test accuracy  epochs
-    1    0.01235               64        0.7500 *         0.7500       2
-    2        0.1              128        0.2500           0.2500       2  pruned
-    3          1               64             -                -       2  failed
+    0    0.01235               64        0.7500 *         0.7500       2
+    1        0.1              128        0.2500           0.2500       2  pruned
+    2          1               64             -                -       2  failed
   The loss is nan in epoch 2 of 3, alas.""",
     160: """\
 trial         lr  hidden_channels  val accuracy    test accuracy  epochs     time  course
-    1    0.01235               64        0.7500 *         0.7500       2   3.21 s  ▁█
-    2        0.1              128        0.2500           0.2500       2   3.21 s  \
+    0    0.01235               64        0.7500 *         0.7500       2   3.21 s  ▁█
+    1        0.1              128        0.2500           0.2500       2   3.21 s  \
                   pruned
-    3          1               64             -                -       2   3.21 s  \
+    2          1               64             -                -       2   3.21 s  \
                   failed
   The loss is nan in epoch 2 of 3, alas.""",
 }
@@ -137,7 +142,7 @@ trial         lr  hidden_channels  val accuracy    test accuracy  epochs     tim
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_a_terminal_keeps_a_table_and_nothing_of_the_live_view(width: int) -> None:
     stays = what_stays(shown(width))
-    rows = [line for line in stays[stays.index("note  trial 2: a note") :] if line]
+    rows = [line for line in stays[stays.index("note  trial 1: a note") :] if line]
     first = next(number for number, line in enumerate(stays) if line.startswith("trial "))
     table = [stays[first].rstrip(), *rows[1:6]]
     assert "\n".join(table[: len(TABLES[width].splitlines())]) == TABLES[width]
@@ -148,7 +153,7 @@ def test_a_terminal_keeps_a_table_and_nothing_of_the_live_view(width: int) -> No
 def test_the_live_view_keeps_to_the_width(width: int) -> None:
     lines = [ESCAPES.sub("", line) for line in re.split(r"[\r\n]", shown(width))]
     assert max(len(line) for line in lines if "gnntrain runs/" not in line) <= width
-    assert any(line.startswith("    1") and "epoch 2/3  val 0.7500" in line for line in lines)
+    assert any(line.startswith("    0") and "epoch 2/3  val 0.7500" in line for line in lines)
     assert any("/3 trials" in line for line in lines)
     if width > 40:
         assert any("━" in line and "ETA" in line for line in lines)
@@ -190,7 +195,7 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     assert "  model=sage       1           0.8200           0.7000\n" in text
     assert "  model=gcn        2  0.8050 ± 0.0071  0.7000 ± 0.0000\n" in text
     ranked = re.findall(r"^ +(\d)\s+(?:gcn|sage)", text, re.MULTILINE)
-    assert ranked == ["3", "2", "1"]
+    assert ranked == ["2", "1", "0"]
 
 
 def test_a_log_gets_a_line_a_minute_while_no_trial_ends() -> None:
@@ -208,8 +213,8 @@ def test_a_log_gets_a_line_a_minute_while_no_trial_ends() -> None:
             console.refresh()
     told = [line for line in file.getvalue().splitlines() if "ETA" in line]
     assert told == [
-        "0/3 trials  ETA -  trial 1: starting",
-        "0/3 trials  ETA 34:34  trial 1: epoch 1/3",
+        "0/3 trials  ETA -  trial 0: starting",
+        "0/3 trials  ETA 34:34  trial 0: epoch 1/3",
     ]
 
 
@@ -223,6 +228,33 @@ def test_the_best_of_before_stays_the_best_of_a_sweep_that_goes_on() -> None:
         console.on_trial_end(end(now, "completed", 0.5))
     assert "1 of them have ended before" in file.getvalue()
     assert "val accuracy 0.5000  test" in file.getvalue()
+
+
+def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
+    many = [
+        Trial(n, [], f"/{n}", "completed" if n % 4 == 0 else "pruned", "accuracy", n / 100, 0.5, 1)
+        for n in range(20)
+    ]
+    file = io.StringIO()
+    with SweepConsole(file, clock=Clock()) as console:
+        console.on_start(sweep_info(num_trials=20, examples=many[:1]))
+        console.on_finish(SweepResults.of(many), "completed", 3.0)
+    text = file.getvalue()
+    shown = re.findall(r"^ +(\d+) +0\.\d{4} ([ *])", text, re.MULTILINE)
+    assert [int(number) for number, _ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
+    assert [mark for _, mark in shown] == ["*"] + [" "] * 9
+    assert text.count("  pruned\n") == 5
+    assert "and 10 more in sweep.json, 10 pruned" in text
+
+
+def test_a_sweep_of_which_all_trials_are_pruned_has_no_best() -> None:
+    many = [Trial(n, [], f"/{n}", "pruned", "accuracy", 0.5, 0.5, 1.0) for n in range(2)]
+    file = io.StringIO()
+    with SweepConsole(file, clock=Clock()) as console:
+        console.on_start(sweep_info(examples=many))
+        console.on_finish(SweepResults.of(many), "completed", 3.0)
+    assert "*" not in file.getvalue()
+    assert file.getvalue().count("pruned") >= 2
 
 
 def test_thousands_of_trials_are_not_all_ranked() -> None:
@@ -246,4 +278,4 @@ def test_a_trial_that_ends_before_it_began_has_its_row_too() -> None:
         console.on_trial_end(end(one, "interrupted"))
     lines = what_stays(file.getvalue())
     assert any(line.startswith("trial         lr") for line in lines)
-    assert any(line.startswith("    1    0.01235") and "interrupted" in line for line in lines)
+    assert any(line.startswith("    0    0.01235") and "interrupted" in line for line in lines)

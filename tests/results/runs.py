@@ -22,7 +22,8 @@ def run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any)
     """A run directory at `path` about `store`, and its model, whose weights are random."""
     num_layers = model.get("num_layers", 2)
     sampler = {"fan_outs": [5] * num_layers}
-    made_of = from_dict({"model": {"hidden_channels": 8, **model}, "sampler": sampler, **config})
+    raw = {"model": {"hidden_channels": 8, **model}, "sampler": sampler, **config}
+    made_of = from_dict(raw, saved=True)
     torch.manual_seed(0)
     made = build_model(made_of.model, store.num_features, store.num_outputs)
     assert isinstance(made, GNN)

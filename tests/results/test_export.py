@@ -20,6 +20,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import GNN, PlainModel, build_model
 from gnntrain.results.export import export
+from gnntrain.tasks import NodeRegression
 from tests.graphs import random_graph, stored
 from tests.packages import install
 from tests.results.runs import logits_of, run_of, write_run
@@ -56,8 +57,9 @@ for folder in sys.argv[1:]:
     edge_weight = torch.from_numpy(graph["edge_weight"]) if "edge_weight" in graph else None
     (use, _) = re.findall(r"```python\\n(.*?)```", open(folder + "/README.md").read(), re.S)
     exec(use)
+    found = values if "values =" in use else logits
     torch.testing.assert_close(
-        logits, torch.from_numpy(graph["logits"]), rtol=1e-4, atol=1e-4, msg=lambda m: folder + m
+        found, torch.from_numpy(graph["logits"]), rtol=1e-4, atol=1e-4, msg=lambda m: folder + m
     )
     assert not model.training
     sys.path.pop(0)
@@ -97,6 +99,12 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
     logits = logits_of(weighted, run_of(tmp_path / "weighted_run", weighted, {"name": "gcn"}))
     folders.append(export(tmp_path / "weighted_run").path)
     keep_graph(folders[-1], weighted, logits)
+    quantities = stored(tmp_path / "quantities", random_graph(task="continuous", num_classes=2))
+    keys: dict[str, Any] = {"task": {"type": "node_regression"}, "dataset": {"name": "hills"}}
+    model = run_of(tmp_path / "regression", quantities, VARIANTS[6], **keys)
+    values = NodeRegression(quantities).values(logits_of(quantities, model)).float()
+    folders.append(export(tmp_path / "regression").path)
+    keep_graph(folders[-1], quantities, values)
     assert agree_without_us(folders) == f"{len(folders)} agree\n"
 
 

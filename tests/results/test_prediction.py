@@ -273,3 +273,23 @@ def test_keys_that_would_make_another_model_are_refused() -> None:
     assert predicting_config(saved, ["trainer.gpus=0"]).trainer.gpus == 0
     with pytest.raises(UserError, match=r"model.dropout"):
         predicting_config(saved, ["model.dropout=0.1"])
+
+
+def test_files_below_a_root_are_looked_for_here_or_below_another_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("old", "new", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name in ("edges.csv", "features.csv"):
+            (tmp_path / folder / name).touch()
+    monkeypatch.chdir(tmp_path)
+    files = {"edges": "edges.csv", "features": "features.csv"}
+    saved = from_dict({"dataset": {"name": "mine", "root": "old", **files}}).to_dict()
+
+    def paths(*keys: str) -> list[str]:
+        found = predicting_config(saved, keys).dataset
+        assert isinstance(found, FilesConfig)
+        return [str(Path(str(p)).relative_to(tmp_path)) for p in (found.edges, found.features)]
+
+    assert paths("dataset.features=features.csv") == ["old/edges.csv", "features.csv"]
+    assert paths("dataset.root=new") == ["new/edges.csv", "new/features.csv"]

@@ -1,0 +1,121 @@
+"""Stores that are not needed any more, removed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.errors import RunError, UserError
+from gnntrain.paths import expanded
+
+if TYPE_CHECKING:
+    from gnntrain.data.store_cleaning import FoundStore
+
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+
+
+def _clean(arguments: Arguments) -> int:
+    from gnntrain.config import DatasetConfig
+    from gnntrain.data.store_cleaning import find_stores
+    from gnntrain.listing.stores import total
+    from gnntrain.reporting.text import shown_path
+    from gnntrain.run_store import stores_folder
+
+    given = arguments.words[0] if arguments.words else None
+    folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
+    if given is not None and not folder.is_dir():
+        raise UserError(f"there is no folder {given}", "Give one that is there.")
+    begin = time.time() - _seconds(arguments.options.get("--older-than", "0d"))
+    found = [store for store in find_stores(folder) if store.last_used <= begin]
+    if not found:
+        say(f"no store to remove in {shown_path(folder)}")
+        return 0
+    if "--yes" not in arguments.options:
+        _show(found, folder)
+        if not _is_agreed(f"Remove {total(found)}?"):
+            say("nothing was removed")
+            return 0
+    _remove(found)
+    return 0
+
+
+def _seconds(age: str) -> float:
+    """An age such as 30d in seconds."""
+    read = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([hdw])", age)
+    if read is None:
+        hint = "As in `--older-than 30d`: a number and h (hours), d (days) or w (weeks)."
+        raise UserError(f"--older-than {age} is no age", hint)
+    return float(read[1]) * _HOURS[read[2]] * 3600
+
+
+def _show(found: list[FoundStore], folder: Path) -> None:
+    from gnntrain.listing.stores import HEADER, rows_of
+    from gnntrain.reporting.text import shown_path
+    from gnntrain.reporting.text_report import TextReport
+
+    if not sys.stdin.isatty():
+        raise UserError(
+            "clean asks before it removes stores, and there is no terminal to ask on",
+            "Add --yes, perhaps with --older-than 30d; `gnntrain ls stores` shows them.",
+        )
+    report = TextReport()
+    report.section(f"stores in {shown_path(folder)}")
+    report.table(HEADER, rows_of(found), left=2)
+    report.note(
+        "A run whose store is gone builds it again when it is needed, where the raw files are "
+        "still there."
+    )
+
+
+def _is_agreed(question: str) -> bool:
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        say("")
+        return False
+
+
+def _remove(found: list[FoundStore]) -> None:
+    """Remove what can be removed, and say what was and what was not.
+
+    Raises:
+        RunError: The file system refuses.
+    """
+    from gnntrain.data.store_cleaning import StoreInUse, remove_store
+    from gnntrain.listing.stores import total
+
+    removed: list[FoundStore] = []
+    refused: list[str] = []
+    for store in found:
+        try:
+            remove_store(store)
+            removed.append(store)
+        except StoreInUse:
+            say(f"kept {store.path.name}: it is in use")
+        except FileNotFoundError:  # another process was faster
+            continue
+        except OSError as error:
+            refused.append(f"{store.path} cannot be removed: {error.strerror or error}")
+    say(f"removed {total(removed)}")
+    if refused:
+        raise RunError(refused[0], f"{len(refused)} in all." if len(refused) > 1 else None)
+
+
+COMMAND = Command(
+    "[FOLDER] [--older-than AGE] [--yes]",
+    "remove graph stores that are not needed any more",
+    "Shows the stores in the user's cache folder, or in FOLDER, and asks whether to remove them. "
+    "Stores that a process uses are kept, and so is everything that is no store. What is removed "
+    "can be built again from the raw files: training, `resume` and `predict` do so by themselves. "
+    "`gnntrain ls stores` shows sizes and when each was last used.",
+    ["gnntrain clean", "gnntrain clean --older-than 30d --yes"],
+    _clean,
+    words=["folder"],
+    num_optional=1,
+    options={"--older-than": "AGE  only stores not used for so long: 12h, 30d, 8w"},
+    switches={"--yes": "           do not ask"},
+)

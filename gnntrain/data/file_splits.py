@@ -1,0 +1,272 @@
+"""Splits of a user's graph: from a file, from columns of the labels or features file, or drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import TEXT
+from gnntrain.data.drawn_splits import Splits, drawn_splits
+from gnntrain.data.file_columns import MASK_NAMES, named_split
+from gnntrain.data.file_target_columns import split_places
+from gnntrain.data.file_targets import Targets, rows_of_nodes
+from gnntrain.data.graph import SPLITS, AnyArray
+from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.summary import split_sizes
+from gnntrain.data.tables import Columns, Role, Rows
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+_SPLIT_WORDS = {
+    "train": 0,
+    "training": 0,
+    "val": 1,
+    "valid": 1,
+    "validation": 1,
+    "dev": 1,
+    "test": 2,
+    "testing": 2,
+}
+_FLAG_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1}
+_SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train", "train_mask", "train_idx"),
+    "val": ("val", "valid", "val_mask", "valid_mask", "val_idx", "valid_idx"),
+    "test": ("test", "test_mask", "test_idx"),
+}
+_MASKS = tuple(MASK_NAMES)
+_ROLES: tuple[Role, ...] = ("split", *_MASKS)
+_KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
+
+
+def split_nodes(
+    given: Columns | Path | None,
+    targets: Targets,
+    features: Rows,
+    index: NodeIndex,
+    config: FilesConfig,
+    bad: BadRows,
+) -> Splits:
+    """Splits from the split file, else from columns of the labels or the features file, else drawn.
+
+    Args:
+        given: The split file: its columns, or its path if it is one of arrays.
+        targets: The labels.
+        features: The rows of the features file.
+        index: The nodes.
+        config: How splits are drawn, or chosen.
+        bad: Takes the bad rows.
+
+    A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
+    truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
+    masks `[num_nodes, num_splits]`, or a drawn split.
+
+    Raises:
+        UserError: The file cannot be read, or `dataset.split` asks for another split than the
+            only one that is given.
+    """
+    split_of = np.full(index.num_nodes, -1, np.int8)
+    if isinstance(given, Path):
+        origin = _assign_arrays(given, load_arrays(given), targets, index, split_of, bad)
+    else:
+        rows = _rows_of_splits(given, targets, features, index, config, bad)
+        if rows is None:
+            labelled = np.flatnonzero(targets.labelled)
+            return drawn_splits(targets.labels, targets.task, labelled, config)
+        origin = _origin(rows, config)
+        if "split" in rows.columns:
+            # A split file without ids has a row for every node, also for those of no split.
+            must_have_name = given is not None and "id" in rows.columns
+            _assign_named(rows, targets, split_of, bad, must_have_name=must_have_name)
+        else:
+            _assign_masks(rows, targets, split_of, bad)
+    nodes = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
+    return Splits(nodes, f"{origin}{_unused_keys(config)}: {split_sizes(nodes)}")
+
+
+def _rows_of_splits(
+    given: Columns | None,
+    targets: Targets,
+    features: Rows,
+    index: NodeIndex,
+    config: FilesConfig,
+    bad: BadRows,
+) -> Rows | None:
+    """Rows with columns of splits, from the first file that has some."""
+    if given is not None:
+        return index.locate(given.read(), bad)
+    if targets.rows.columns.keys() & {*_ROLES}:
+        _refuse_unclear(targets.rows.source)
+        return targets.rows
+    table = features.source.table
+    is_there = config.split_column is None or named_split(table, config)
+    columns = Columns(table, split_places(table, config) if is_there else {}, ())
+    if columns.places:
+        _refuse_unclear(columns)
+        return rows_of_nodes(columns, features)
+    if config.split_column is not None:
+        raise UserError(
+            f"dataset.split_column={config.split_column}: no file has such a column.",
+            "Give the name of a column of the labels or the features file.",
+        )
+    return None
+
+
+def _refuse_unclear(columns: Columns) -> None:
+    """Raise a UserError where there are names and masks, or masks without one to train on."""
+    path = columns.table.path
+    found = {
+        role: columns.table.shown(columns.places[role]) for role in _ROLES if role in columns.places
+    }
+    if "split" in found and len(found) > 1:
+        raise UserError(
+            f"{path} says the split twice: in its columns {' and '.join(found.values())}.",
+            f"Set dataset.split_column={found['split']}, or name it in dataset.ignore.",
+        )
+    if not found.keys() & {"split", "train"}:
+        raise UserError(
+            f"{path} has {' and '.join(found.values())}, but no train_mask.",
+            "Add the mask of the training nodes.",
+        )
+
+
+def _unused_keys(config: FilesConfig) -> str:
+    """The keys of drawn splits that are set in vain."""
+    fields = type(config).model_fields
+    unused = [key for key in _KEYS_OF_DRAWN if getattr(config, key) != fields[key].default]
+    return f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
+
+
+def _origin(rows: Rows, config: FilesConfig) -> str:
+    """Where the split is from.
+
+    Raises:
+        UserError: `dataset.split` is a number, but there is one split alone.
+    """
+    table, places = rows.source.table, rows.source.places
+    names = [table.shown(places[role]) for role in _ROLES if role in places]
+    found = f"{'column' if len(names) == 1 else 'columns'} {', '.join(names)} of {rows.path.name}"
+    arrays = table.arrays if isinstance(table, ArrayTable) else {}
+    widths = {arrays[name].shape[1] for name in names if name in arrays and arrays[name].ndim == 2}
+    number = config.split if isinstance(config.split, int) else None
+    if number is not None and not widths:
+        raise UserError(
+            f"dataset.split={number}: the split is given, by {found}.",
+            "Leave dataset.split out to use it. With "
+            f"dataset.ignore=[{','.join(names)}], a split is drawn.",
+        )
+    return found + (f", number {number or 0} of {min(widths)}" if widths else "")
+
+
+def _assign_named(
+    rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows, *, must_have_name: bool
+) -> None:
+    """Put each row's node into the split of its name.
+
+    Unless it must have one, a row without a name says nothing.
+    """
+    if must_have_name:
+        rows = rows.drop_missing("split", bad, "the split is missing")
+    codes = _codes(rows, "split", _SPLIT_WORDS)
+    named = ~rows.is_missing("split")
+    wrong = named & (codes < 0)
+    rows = rows.drop_by_field(wrong, bad, "split", "split {} is none of train, val, test")
+    codes, named = codes[~wrong], named[~wrong]
+    unlabelled = named & ~targets.labelled[rows.nodes]
+    rows = rows.drop_by_field(unlabelled, bad, "split", "node in split {} has no label")
+    split_of[rows.nodes] = np.where(named, codes, -1)[~unlabelled]
+
+
+def _assign_masks(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows) -> None:
+    """Put each row's node into the split whose mask is 1 there."""
+    masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
+    for mask in masks:
+        name = rows.source.table.names[rows.source.places[mask]]
+        wrong = _codes(rows, mask, _FLAG_WORDS) < 0
+        rows = rows.drop_by_field(wrong, bad, mask, name + " is {} instead of 0 or 1")
+    flags = np.array([_codes(rows, mask, _FLAG_WORDS) for mask in masks])
+    num_splits = flags.sum(axis=0)
+    codes = np.where(
+        num_splits > 0, np.array([_MASKS.index(m) for m in masks])[flags.argmax(0)], -1
+    )
+    shared = np.asarray(num_splits > 1)
+    rows = rows.drop(shared, bad, lambda _: "the node is in two splits")
+    codes = codes[~shared]
+    bare = (codes >= 0) & ~targets.labelled[rows.nodes]
+    rows = rows.drop(bare, bad, lambda _: "the node is in a split and has no label")
+    split_of[rows.nodes] = codes[~bare]
+
+
+def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
+    """What the words of a column stand for; −1 for others and where there is none."""
+    found = rows.columns[role].cast(TEXT).dictionary_encode()
+    known = [words.get(word.lower(), -1) for word in found.dictionary.to_pylist()]
+    codes: AnyArray = np.array([*known, -1])[found.indices.fill_null(len(known)).to_numpy()]
+    return codes
+
+
+def _assign_arrays(
+    path: Path,
+    arrays: Arrays,
+    targets: Targets,
+    index: NodeIndex,
+    split_of: AnyArray,
+    bad: BadRows,
+) -> str:
+    found = {
+        split: next((name for name in names if name in arrays), None)
+        for split, names in _SPLIT_ARRAYS.items()
+    }
+    if found["train"] is None:
+        raise UserError(
+            f"{path} has no array called train (it has {', '.join(arrays)}).",
+            "Call the arrays of ids or masks train, val and test.",
+        )
+    for code, split in enumerate(SPLITS):
+        name = found[split]
+        if name is not None:
+            rows = _rows_of_array(path, split, _as_mask(path, name, arrays[name]), index, bad)
+            reason = _reason(f"in split {split} has no label")
+            rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
+            reason = _reason(f"in split {split} is in another split, too")
+            rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
+            split_of[rows.nodes] = code
+    names = [name for name in found.values() if name is not None]
+    widths = [arrays[name].shape[1] for name in names if arrays[name].ndim == 2]
+    number = f", number 0 of {min(widths)}" if widths else ""
+    return f"arrays {', '.join(names)} of {path.name}{number}"
+
+
+def _as_mask(path: Path, name: str, array: AnyArray) -> AnyArray:
+    """A mask of 0 and 1 as truth values, the first of several; ids as they are."""
+    if array.ndim == 2 and array.shape[1]:
+        array = array[:, 0]
+    if not name.endswith("_mask") or array.dtype == np.bool_:
+        return array
+    if not np.isin(array, (0, 1)).all():
+        raise UserError(f"{path}: {name} has other values than 0 and 1.")
+    return np.asarray(array != 0)
+
+
+def _reason(what: str) -> Callable[[Record], str]:
+    return lambda record: f"node {record[0]!r} {what}"
+
+
+def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows) -> Rows:
+    if array.ndim != 1:
+        raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
+    if array.dtype == np.bool_:
+        if len(array) != index.num_nodes:
+            raise UserError(
+                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
+            )
+        nodes = np.flatnonzero(array)
+        source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
+        return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
+    return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}, ()).read(), bad)

@@ -1,0 +1,98 @@
+"""Sections made in Python: what is wrong is told as on the command line; copies with changes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnntrain.app import compose_config
+from gnntrain.config import (
+    BuiltinConfig,
+    Config,
+    ConfigError,
+    FilesConfig,
+    ModelConfig,
+    TaskConfig,
+    TrainerConfig,
+    from_dict,
+)
+from gnntrain.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("make", "keys"),
+    [
+        (lambda: TrainerConfig(lr=-1), ["TrainerConfig.lr"]),
+        (
+            lambda: TrainerConfig(lr="x", epochs=2.0, gpus=-1),  # type: ignore[arg-type]
+            ["TrainerConfig.epochs", "TrainerConfig.gpus", "TrainerConfig.lr"],
+        ),
+        (lambda: ModelConfig(name="gat", heads=0), ["ModelConfig.heads"]),
+        (lambda: ModelConfig(name="gat", heds=1), ["ModelConfig.heds"]),
+        (lambda: BuiltinConfig(name="coro"), ["BuiltinConfig.name"]),
+        (lambda: FilesConfig(split_ratio=(1, 1, 1)), ["FilesConfig.split_ratio"]),
+        (lambda: Config(trainer={"lr": -1}), ["TrainerConfig.lr"]),  # type: ignore[arg-type]
+        (lambda: Config(trainer=7), ["Config.trainer"]),  # type: ignore[arg-type]
+        (lambda: Config(dataset=3), ["Config.dataset"]),  # type: ignore[arg-type]
+    ],
+)
+def test_every_wrong_argument_is_named_in_one_error(
+    make: Callable[[], object], keys: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert isinstance(caught.value, UserError)
+    assert sorted(problem.key for problem in caught.value.problems) == keys
+    assert all(problem.expected for problem in caught.value.problems)
+
+
+def from_arguments(*names: str) -> TrainerConfig:
+    arguments: dict[str, Any] = dict.fromkeys(names, 1)
+    return TrainerConfig(**arguments)
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("learning_rate", "lr"), ("optimiser", "optimizer")])
+def test_an_unknown_argument_has_the_key_that_was_meant(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_arguments(wrong)
+    (problem,) = caught.value.problems
+    assert problem.hint == f"did you mean {meant}?"
+
+
+def test_a_changed_copy_keeps_the_other_keys() -> None:
+    config = Config(trainer=TrainerConfig(epochs=7), model=ModelConfig(name="gat", heads=4))
+    other = config.changed(trainer={"lr": 0.5}, model={"hidden_channels": 64})
+    assert (config.trainer.lr, other.trainer.lr, other.trainer.epochs) == (0.01, 0.5, 7)
+    assert (other.model.name, dict(other.model)["heads"]) == ("gat", 4)
+    assert config.changed(model=ModelConfig(name="gcn")).model.name == "gcn"
+    assert TrainerConfig().changed(lr=0.5) == TrainerConfig(lr=0.5)
+
+
+def test_a_changed_copy_is_judged() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config().changed(trainer={"lr": -1, "epoch": 3})
+    assert {problem.key for problem in caught.value.problems} == {
+        "TrainerConfig.lr",
+        "TrainerConfig.epoch",
+    }
+    files = Config(dataset=FilesConfig()).changed(task=TaskConfig(type="node_regression"))
+    assert isinstance(files.dataset, FilesConfig)
+    assert files.dataset.task == "regression"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        Config(dataset=BuiltinConfig(name="ogbn-arxiv", to_undirected=False)),
+        compose_config(["dataset=cora", "model=gat", "logger=[csv,jsonl]", "sweep=optuna"]).config,
+    ],
+)
+def test_without_changes_it_is_the_same(config: Config) -> None:
+    assert config.changed() == config
+    assert from_dict(config.changed().to_dict()) == config
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config

@@ -1,0 +1,287 @@
+"""Graphs given as objects: what is read, what is told, and the mistakes that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx  # type: ignore[import-untyped]  # its stubs are a package of their own
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Batch, Data, HeteroData
+
+from gnntrain.config import FilesConfig
+from gnntrain.data.checks import check_graph
+from gnntrain.data.graph import GraphData
+from gnntrain.data.objects import content_digest, from_pyg, graph_of_object
+from gnntrain.errors import UserError
+from tests.graphs import random_graph
+
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+
+
+def small(**changes: Any) -> Data:
+    given = {"x": torch.arange(8.0).reshape(4, 2), "y": torch.tensor([0, 1, 0, 1])}
+    return Data(**{**given, "edge_index": EDGES, **changes})
+
+
+def read(data: object, *, labelled: bool = True, **keys: Any) -> GraphData:
+    graph = graph_of_object(data, FilesConfig(**keys), labelled=labelled)
+    check_graph(graph)
+    return graph
+
+
+def test_ids_attributes_without_use_and_masks_are_told() -> None:
+    mask = torch.tensor([True, True, False, False])
+    graph = read(
+        small(pos=torch.rand(4, 3), edge_attr=torch.rand(4), train_mask=mask, val_mask=~mask)
+    )
+    assert graph.summary is not None
+    assert set(graph.summary.left_out) == {"pos", "edge_attr"}
+    assert "dataset.weight_column=edge_attr" in graph.summary.left_out["edge_attr"]
+    assert "train_mask" in graph.summary.split
+    assert "edge_index" in graph.summary.edges
+    assert graph.edge_weight is None
+    assert graph.splits["train"].tolist() == [0, 1]
+    assert graph.splits["val"].tolist() == [2, 3]
+    assert graph.splits["test"].tolist() == []
+
+
+def test_a_split_that_was_drawn_is_told_and_numbered() -> None:
+    drawn = [read(small(), split=number) for number in (None, 0, 1)]
+    told = [graph.summary.split for graph in drawn if graph.summary is not None]
+    assert all("drawn" in text for text in told)
+    splits = [[graph.splits[name].tolist() for name in ("train", "val", "test")] for graph in drawn]
+    assert splits[0] == splits[1] != splits[2]
+    assert sorted(node for nodes in splits[2] for node in nodes) == [0, 1, 2, 3]
+
+
+def test_a_column_of_masks_is_chosen_by_the_split() -> None:
+    train = torch.eye(4, dtype=torch.bool)[:, :3]
+    test = torch.tensor([False, False, False, True])  # one for all
+    data = small(train_mask=train, test_mask=test)
+    for number in range(3):
+        graph = read(data, split=number)
+        assert graph.splits["train"].tolist() == [number]
+        assert graph.splits["test"].tolist() == [3]
+        assert graph.summary is not None
+        assert f"column {number} of 3" in graph.summary.split
+    with pytest.raises(UserError, match=r"dataset\.split=3"):
+        read(data, split=3)
+
+
+@pytest.mark.parametrize("name", ["train_idx", "train"])
+def test_a_split_may_list_its_nodes(name: str) -> None:
+    assert read(small(**{name: torch.tensor([3, 1])})).splits["train"].tolist() == [1, 3]
+
+
+def test_edge_weights_are_read_by_name_or_where_they_are_asked_for() -> None:
+    weight = torch.tensor([0.5, 1.0, 2.0, 0.25])
+    for data, column in (
+        (small(edge_weight=weight), None),
+        (small(edge_weight=weight.unsqueeze(1)), None),
+        (small(edge_attr=weight), "edge_attr"),
+    ):
+        graph = read(data, weight_column=column)
+        assert graph.edge_weight is not None
+        assert graph.edge_weight.tolist() == weight.tolist()
+        assert graph.summary is not None
+        assert "weighted" in graph.summary.edges
+    with pytest.raises(UserError, match="weight_column"):
+        read(small(), weight_column="nope")
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo])
+def test_the_rows_of_adj_t_are_targets(layout: torch.layout) -> None:
+    dense = torch.zeros(4, 4)
+    dense[EDGES[1], EDGES[0]] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    graph = read(small(edge_index=None, adj_t=dense.to_sparse(layout=layout)))
+    weight = graph.edge_weight
+    assert weight is not None
+    found = set(zip(graph.src.tolist(), graph.dst.tolist(), weight.tolist(), strict=True))
+    assert found == {(0, 1, 1.0), (1, 2, 2.0), (2, 3, 3.0), (3, 0, 4.0)}
+
+
+def test_ids_of_numbers_and_texts_are_kept() -> None:
+    assert read({**small().to_dict(), "ids": [0, 1, 2, 3]}).node_ids is None
+    numbers = read(small(node_id=torch.tensor([9, 7, 8, 6]))).node_ids
+    assert numbers is not None
+    assert numbers.tolist() == [9, 7, 8, 6]
+    texts = read({**small().to_dict(), "ids": ["a", "b", "c", "é"]}).node_ids
+    assert texts is not None
+    assert [text.decode() for text in texts.tolist()] == ["a", "b", "c", "é"]
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "num_classes", "names"),
+    [
+        ([0, 1, 2, -1], "multiclass", 3, None),
+        ([0, 1, 1, -1], "binary", 2, None),
+        ([[0], [1], [1], [0]], "binary", 2, None),
+        ([True, False, True, False], "binary", 2, None),
+        ([10, 30, 20, 10], "multiclass", 3, [10, 20, 30]),
+        ([[0, 1], [1, 1], [0, 0], [1, 0]], "multilabel", 2, None),
+        ([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]], "multilabel", 2, None),
+    ],
+)
+def test_the_kind_of_labels_is_seen(
+    y: list[Any], task: str, num_classes: int, names: list[int] | None
+) -> None:
+    graph = read(small(y=torch.tensor(y)))
+    assert (graph.task, graph.num_classes) == (task, num_classes)
+    assert (None if graph.class_names is None else graph.class_names.tolist()) == names
+    if task != "multilabel":
+        shown = np.array(names or range(num_classes))
+        given = torch.tensor(y).reshape(-1).int().numpy()
+        known = given >= 0
+        assert (shown[graph.labels[known]] == given[known]).all()
+        assert (graph.labels[~known] == -1).all()
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_quantities_need_the_task(columns: int) -> None:
+    y = torch.tensor([[0.5, 1.0], [2.0, float("nan")], [3.5, 4.0], [float("nan")] * 2])
+    y = y[:, :columns]
+    with pytest.raises(UserError, match=r"task\.type=node_regression"):
+        read(small(y=y))
+    graph = read(small(y=y), task="regression")
+    assert (graph.task, graph.num_classes, graph.metric) == ("continuous", columns, "r2")
+    np.testing.assert_array_equal(graph.labels, y.numpy())
+    assert sorted(np.concatenate(list(graph.splits.values())).tolist()) == [0, 1, 2]
+
+
+def test_whole_numbers_as_floats_are_classes_where_that_is_said() -> None:
+    y = torch.tensor([0.0, 1.0, 2.0, float("nan")])
+    with pytest.raises(UserError, match="quantities or classes"):
+        read(small(y=y))
+    assert read(small(y=y), task="multiclass").labels.tolist() == [0, 1, 2, -1]
+
+
+def test_the_drawn_split_follows_its_keys() -> None:
+    data = small(x=torch.ones(100, 2), y=torch.arange(100) % 4)
+    drawn = read(data, split_ratio=(0.2, 0.2, 0.6), split_seed=3, stratify=True)
+    sizes = {name: len(nodes) for name, nodes in drawn.splits.items()}
+    assert sizes == {"train": 20, "val": 20, "test": 60}
+    assert np.bincount(drawn.labels[drawn.splits["train"]]).tolist() == [5, 5, 5, 5]
+    assert drawn.summary is not None
+    assert "seed 3" in drawn.summary.split
+    other = read(data, split_ratio=(0.2, 0.2, 0.6), split_seed=4, stratify=True)
+    assert other.splits["train"].tolist() != drawn.splits["train"].tolist()
+
+
+def test_very_many_whole_numbers_are_asked_about() -> None:
+    data = small(x=torch.ones(200, 2), y=37 * torch.arange(200))
+    with pytest.raises(UserError, match="classes or a quantity"):
+        read(data)
+    assert read(data, task="multiclass").num_classes == 200
+    assert read(data, task="regression").task == "continuous"
+    assert from_pyg(data, "theirs").num_classes == 200
+
+
+def hetero() -> HeteroData:
+    data = HeteroData()
+    data["paper"].x = torch.ones(2, 2)
+    return data
+
+
+def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
+    shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
+    with pytest.raises(UserError, match="rows of x"):
+        read(shuffled)
+    assert read(small(ids=torch.tensor([1, 0, 3, 2]))).src.tolist() == EDGES[0].tolist()
+    assert read({**shuffled, "ids": np.array([10, 20, 30, 40])}).src.tolist() == EDGES[0].tolist()
+
+
+MISTAKES: dict[str, tuple[object, str]] = {
+    "hetero": (hetero(), "HeteroData"),
+    "two graphs": ([small(), small()], "2 graphs"),
+    "a batch of two": (Batch.from_data_list([small(), small()]), "2 graphs"),
+    "networkx": (nx.path_graph(3), "write_graphml"),
+    "a number": (7, "int"),
+    "no x": (small(x=None), "x"),
+    "num_nodes alone": (small(x=None, num_nodes=4), "x"),
+    "x of one dimension": (small(x=torch.ones(4)), r"x\.reshape"),
+    "x of complex numbers": (small(x=torch.ones(4, 2, dtype=torch.cfloat)), "x is"),
+    "x not finite": (small(x=torch.full((4, 2), float("nan"))), "not finite"),
+    "x longer than y": (small(x=torch.ones(5, 2)), "y is"),
+    "no y": (small(y=None), "y"),
+    "y of three dimensions": (small(y=torch.zeros(4, 2, 2)), "y is"),
+    "one class": (small(y=torch.zeros(4, dtype=torch.long)), "nothing to tell apart"),
+    "labels below -1": (small(y=torch.tensor([0, 1, -2, 1])), "-2"),
+    "no edges": (small(edge_index=None), "edge_index"),
+    "pairs": (small(edge_index=EDGES[:, :3].t()), r"edge_index\.t\(\)"),
+    "edges of fractions": (small(edge_index=EDGES.float()), r"edge_index\.long\(\)"),
+    "edges beyond": (small(edge_index=EDGES + 1), "4"),
+    "edges below": (small(edge_index=EDGES - 1), "-1"),
+    "weights below 0": (small(edge_weight=torch.tensor([1.0, -2, 0, 1])), "-2"),
+    "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
+    "mask of another length": (small(train_mask=torch.ones(3, dtype=torch.bool)), "train_mask"),
+    "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),
+    "a split beyond": (small(train_idx=torch.tensor([4])), "train_idx"),
+    "empty training split": (small(test_mask=torch.ones(4, dtype=torch.bool)), "train is empty"),
+    "splits that overlap": (
+        small(
+            train_mask=torch.ones(4, dtype=torch.bool), test_mask=torch.ones(4, dtype=torch.bool)
+        ),
+        "share 4 nodes",
+    ),
+    "an id twice": (small(ids=torch.tensor([1, 1, 2, 3])), "ids"),
+    "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
+    "adjacency that is not square": (
+        small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()),
+        "square",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_users_error(mistake: str) -> None:
+    data, words = MISTAKES[mistake]
+    with pytest.raises(UserError, match=words) as caught:
+        read(data)
+    assert caught.value.hint
+
+
+def test_a_graph_to_predict_for_needs_no_labels() -> None:
+    graph = read(small(y=None), labelled=False)
+    assert not graph.labelled
+    assert [len(nodes) for nodes in graph.splits.values()] == [0, 0, 0]
+
+
+def test_a_graph_data_is_taken_as_it_is() -> None:
+    given = random_graph()
+    graph = read(given, name="mine")
+    assert graph.dataset == "mine"
+    assert graph.features is given.features
+
+
+@given(st.sampled_from(["x", "y", "edge_index", "train_mask", "name"]), st.booleans())
+def test_the_digest_is_that_of_the_content(changed: str, is_copied: bool) -> None:
+    mask = torch.tensor([True, True, False, False])
+    data = small(train_mask=mask)
+    again = data.clone() if is_copied else data
+    digest = content_digest(read(data))
+    assert content_digest(read(again)) == digest
+    other = data.clone()
+    if changed == "name":
+        other.note = "this attribute is told to be left out"
+    else:
+        other[changed] = other[changed].flip(-1)
+    assert content_digest(read(other)) != digest
+
+
+def test_streamed_features_have_the_digest_of_their_rows() -> None:
+    class Stream:
+        num_features = 5
+
+        def rows(self, start: int, stop: int) -> Any:
+            return random_graph().features[start:stop]  # type: ignore[index]
+
+    kept = random_graph()
+    assert content_digest(random_graph(features=Stream())) == content_digest(kept)
+
+
+def test_a_data_set_of_a_package_may_be_without_features() -> None:
+    assert from_pyg(small(x=None, num_nodes=4), "theirs").features is None

@@ -1,0 +1,257 @@
+"""Files of a whole graph that are refused: exit code 2, a sentence, and none of their code runs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import ClusterData
+
+from gnntrain.cli import main
+from gnntrain.data import arrow_tables, whole_files
+from gnntrain.errors import UserError
+
+BOMB = """<?xml version="1.0"?>
+<!DOCTYPE graphml [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="directed">
+<node id="&b;"/></graph></graphml>"""
+
+
+def small(**changes: Any) -> Data:
+    given = {"x": torch.ones(4, 2), "y": torch.tensor([0, 1, 0, 1])}
+    return Data(**{**given, "edge_index": torch.tensor([[0, 1], [1, 2]]), **changes})
+
+
+class Evil:
+    """Unpickled, it would leave a folder behind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+class Clustered:
+    """A class that PyG lets torch unpickle; made, it would write files."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClusterData, (small(), 2, False, "ran")
+
+
+class Kept(InMemoryDataset):  # type: ignore[misc]  # PyG is not typed
+    """Any data set of one's own."""
+
+
+def _cut(path: Path) -> None:
+    torch.save(small(), path)
+    path.write_bytes(path.read_bytes()[:99])
+
+
+def _hetero() -> HeteroData:
+    data = HeteroData()
+    data["paper"].x = torch.ones(2, 2)
+    return data
+
+
+def _broken_sparse() -> Any:
+    index = torch.tensor([[0, 10**9], [0, 10**9]])
+    return torch.sparse_coo_tensor(index, torch.ones(2), (4, 4), check_invariants=False)
+
+
+def _dictionary_of_an_excel_file(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("xl/workbook.xml", BOMB)
+
+
+WRONG: dict[str, Callable[[Path], object]] = {
+    "evil.pt": lambda path: torch.save({"x": torch.ones(2, 2), "y": Evil()}, path),
+    "evil_data.pt": lambda path: torch.save(small(name=Evil()), path),
+    "allowed_by_pyg.pt": lambda path: torch.save({"x": Clustered()}, path),
+    "plain_pickle.pt": lambda path: path.write_bytes(pickle.dumps(Evil())),
+    "object_array.npz": lambda path: np.savez(path, x=np.array([Evil()], object)),
+    "hetero.pt": lambda path: torch.save(_hetero(), path),
+    "hetero_dict.pt": lambda path: torch.save(_hetero().to_dict(), path),
+    "two.pt": lambda path: torch.save([small(), small()], path),
+    "two_processed.pt": lambda path: Kept.save([small(), small()], str(path)),
+    "none.pt": lambda path: torch.save([], path),
+    "a_tensor.pt": lambda path: torch.save(torch.ones(3, 2), path),
+    "a_number.pt": lambda path: torch.save(7, path),
+    "no_x.pt": lambda path: torch.save(small(x=None, num_nodes=4), path),
+    "no_y.pt": lambda path: torch.save(small(y=None), path),
+    "short_y.pt": lambda path: torch.save(small(y=torch.tensor([0, 1])), path),
+    "float_y.pt": lambda path: torch.save(small(y=torch.rand(4)), path),
+    "edges_outside.pt": lambda path: torch.save(small(edge_index=torch.tensor([[0], [4]])), path),
+    "no_edges.pt": lambda path: torch.save(small(edge_index=None), path),
+    "broken_sparse.pt": lambda path: torch.save({"x": _broken_sparse()}, path),
+    "expanded.pt": lambda path: torch.save(small(x=torch.ones(1).expand(4, 2**40)), path),
+    "cut.pt": _cut,
+    "empty.pt": lambda path: path.write_bytes(b""),
+    "no_graph.npz": lambda path: np.savez(path, a=np.ones(3)),
+    "cut.npz": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
+    "one_matrix.npz": lambda path: sp.save_npz(path, sp.eye_array(3).tocsr()),
+    "bomb.graphml": lambda path: path.write_text(BOMB),
+    "no_xml.graphml": lambda path: path.write_text("no XML"),
+    "no_graph.graphml": lambda path: path.write_text("<html/>"),
+    "graph.pkl": lambda path: path.write_bytes(pickle.dumps(Evil())),
+    "graph.gpickle": lambda path: path.write_bytes(pickle.dumps(Evil())),
+    "graph.bin": lambda path: path.write_bytes(b"dgl"),
+    "graph.dgl": lambda path: path.write_bytes(b"dgl"),
+    "graph.gml": lambda path: path.write_text("graph []"),
+    "graph.tar": lambda path: path.write_bytes(b""),
+    "folder.pt": lambda path: path.mkdir(),
+}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *keys: str) -> str:
+    capsys.readouterr()
+    code = main(["prepare", "dataset=files", *keys])
+    printed = capsys.readouterr()
+    assert code == 2, printed.out + printed.err
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_is_refused_in_a_sentence_and_nothing_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / name
+    WRONG[name](path)
+    said = refused(capsys, f"dataset.data={name}")
+    assert name in said
+    assert not Path("ran").exists()
+    assert not list(tmp_path.glob("cache/gnntrain/stores/*/meta.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("evil.pt", ["mkdir", "to_dict"]),
+        ("hetero.pt", ["to_homogeneous"]),
+        ("hetero_dict.pt", ["to_homogeneous"]),
+        ("two_processed.pt", ["2 graphs"]),
+        ("float_y.pt", ["task.type=node_regression", "long()"]),
+        ("no_x.pt", ["torch.ones(num_nodes, 1)"]),
+        ("graph.gpickle", ["pickle.load", "write_graphml"]),
+        ("graph.dgl", ["dgl.load_graphs", "numpy.savez"]),
+        ("graph.gml", ["networkx.read_gml", "write_graphml"]),
+    ],
+)
+def test_the_way_out_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: list[str]
+) -> None:
+    WRONG[name](tmp_path / name)
+    said = refused(capsys, f"dataset.data={name}")
+    for word in words:
+        assert word in said
+
+
+def test_a_class_that_pyg_allows_would_run_without_the_shorter_list(tmp_path: Path) -> None:
+    """The test above is one: PyG's import lets `ClusterData` be made from a file."""
+    torch.save({"x": Clustered()}, tmp_path / "saved.pt")
+    before = torch.serialization.get_safe_globals()
+    assert ClusterData in before
+    with pytest.raises(UserError):
+        whole_files.load_saved(tmp_path / "saved.pt")
+    assert set(torch.serialization.get_safe_globals()) == set(before)
+
+
+@pytest.mark.parametrize("key", ["edges", "features", "labels", "split"])
+def test_another_file_beside_a_whole_graph_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    torch.save(small(), tmp_path / "graph.pt")
+    (tmp_path / "more.csv").write_text("0,1\n")
+    assert f"dataset.{key}" in refused(capsys, "dataset.data=graph.pt", f"dataset.{key}=more.csv")
+
+
+@pytest.mark.parametrize(
+    "key", ["dataset.ignore=[a]", "dataset.id_column=a", "dataset.header=true"]
+)
+def test_a_key_about_tables_is_refused_for_arrays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    torch.save(small(), tmp_path / "graph.pt")
+    assert key.partition("=")[0] in refused(capsys, "dataset.data=graph.pt", key)
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "bin", "xls", "gml"])
+def test_tables_of_other_tools_are_refused_with_the_lines_that_convert(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    for name in ("nodes", "edges"):
+        (tmp_path / f"{name}.{suffix}").write_bytes(b"\x80")
+    said = refused(capsys, f"dataset.features=nodes.{suffix}", f"dataset.edges=edges.{suffix}")
+    assert "Convert it" in said or "convert it" in said
+
+
+def test_excel_without_its_library_is_refused_and_never_a_bomb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    _dictionary_of_an_excel_file(tmp_path / "nodes.xlsx")
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
+    keys = ["dataset.features=nodes.xlsx", "dataset.edges=edges.csv"]
+    monkeypatch.setattr(arrow_tables, "find_spec", lambda _: None)
+    assert "pip install openpyxl" in refused(capsys, *keys)
+    monkeypatch.setattr(arrow_tables, "find_spec", lambda _: True)
+    assert "DOCTYPE" in refused(capsys, *keys)
+
+
+@pytest.mark.parametrize("name", ["cut.feather", "text.arrow", "text.jsonl", "text.xlsx"])
+def test_damaged_tables_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / name).write_bytes(b"ARROW1\0\0 and no more {")
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
+    assert name in refused(capsys, f"dataset.features={name}", "dataset.edges=edges.csv")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"indices": np.array([0, 99])},
+        {"indptr": np.array([0, 1, 1, 99])},
+        {"indptr": np.array([0, 2])},
+        {"shape": np.array([3, 4])},
+        {"shape": np.array([-3, -3])},
+        {"format": np.array(b"bsr")},
+        {"format": np.array(b"lil")},
+    ],
+)
+def test_broken_sparse_matrices_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: dict[str, Any]
+) -> None:
+    parts = {
+        "format": np.array(b"csr"),
+        "data": np.ones(2),
+        "indices": np.array([0, 2]),
+        "indptr": np.array([0, 1, 1, 2]),
+        "shape": np.array([3, 3]),
+    }
+    np.savez(tmp_path / "edges.npz", **{**parts, **broken})
+    (tmp_path / "nodes.csv").write_text("id,x,label\n0,0.5,0\n1,0.5,1\n2,0.5,1\n")
+    assert "edges.npz" in refused(capsys, "dataset.features=nodes.csv", "dataset.edges=edges.npz")
+
+
+def test_sparse_features_beyond_the_memory_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sp.save_npz(tmp_path / "x.npz", sp.coo_array(([1.0], ([0], [0])), shape=(2**20, 2**30)))
+    (tmp_path / "labels.csv").write_text("id,label\n0,0\n1,1\n")
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
+    keys = ["dataset.labels=labels.csv", "dataset.edges=edges.csv"]
+    assert "GiB" in refused(capsys, "dataset.features=x.npz", *keys)

@@ -1,0 +1,252 @@
+"""A regression from the command line: trained, judged, resumed, predicted, exported, searched."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+from gnntrain.cli import main
+from gnntrain.config import from_dict
+from gnntrain.data.store import StoredGraph
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.run import evaluate
+from gnntrain.run_store import model_signature
+from tests.hills import install_hills
+
+HILLS = ["dataset=hills", "task.type=node_regression", "trainer.gpus=0", "model.hidden_channels=16"]
+SHORT = ["trainer.epochs=6", "trainer.lr=0.02", "model.dropout=0"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    install_hills(tmp_path / "site", monkeypatch, "hills_of_others")
+
+
+def summary(run: str = "run") -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((Path(run) / "summary.json").read_text())
+    return told
+
+
+def store_of(run: str = "run") -> StoredGraph:
+    record = RunDirectory.open(run).store_record()
+    assert record is not None
+    return StoredGraph.open(Path(record.path))
+
+
+def predicted(path: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
+    with path.open() as file:
+        names, *rows = csv.reader(file)
+    return names, np.array(rows, float)
+
+
+def test_a_regression_learns_and_predicts_in_the_users_units_and_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*HILLS, "trainer.epochs=60", *SHORT[1:], "run.dir=run"]) == 0
+    told = capsys.readouterr().out
+    assert "2 targets" in told
+    assert "val R2" in told
+    assert summary()["metric"] == "r2"
+    assert summary()["val"]["r2"] > 0.8
+    assert main(["predict", "run", "--out", "all.csv"]) == 0
+    names, rows = predicted(Path("all.csv"))
+    assert names == ["node", "height", "slope"]
+    graph = store_of()
+    for split in ("train", "val", "test"):
+        nodes = graph.split(split)
+        found = evaluate("run")["metrics"][split]
+        assert found == pytest.approx(summary()[split], rel=1e-5)
+        oracles = {"r2": r2_score, "rmse": root_mean_squared_error, "mae": mean_absolute_error}
+        for name, oracle in oracles.items():
+            values = []
+            for target in (0, 1):
+                known = nodes[~np.isnan(graph.labels[nodes, target])]
+                values.append(oracle(graph.labels[known, target], rows[known, 1 + target]))
+            assert found[name] == pytest.approx(np.mean(values), rel=1e-4)
+
+
+def test_evaluate_plan_ls_and_the_help_suit_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*HILLS, *SHORT, "run.name=hilly"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "hilly"]) == 0
+    assert "rmse" in capsys.readouterr().out
+    assert main(["ls", "runs"]) == 0
+    assert "R2" in capsys.readouterr().out
+    assert main(["plan", *HILLS, *SHORT]) == 0
+    assert "2 targets" in capsys.readouterr().out
+    assert main(["predict", "--help"]) == 0
+    assert "value" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["class", "probabilities", "logits", "values"])
+def test_a_regression_predicts_no_classes(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*HILLS, *SHORT, "run.dir=run"]) == 0
+    capsys.readouterr()
+    assert main(["predict", "run", "--out", "a.csv", "--what", what]) == 2
+    told = capsys.readouterr().err
+    assert what in told
+    assert "value" in told
+    assert not Path("a.csv").exists()
+    assert main(["predict", "run", "--out", "a.npz", "--what", "embeddings"]) == 0
+    assert main(["predict", "run", "--out", "b.npz", "--nodes", "test"]) == 0
+    found = np.load("b.npz")
+    assert found["value"].shape == (len(store_of().split("test")), 2)
+    assert found["target_names"].tolist() == ["height", "slope"]
+
+
+def test_a_classification_predicts_no_values(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["dataset.num_nodes=200", "trainer.epochs=1", "trainer.gpus=0", "run.dir=run"]
+    assert main(small) == 0
+    capsys.readouterr()
+    assert main(["predict", "run", "--out", "a.csv", "--what", "value"]) == 2
+    assert "probabilities" in capsys.readouterr().err
+
+
+def test_another_graph_is_predicted_in_the_units_of_the_training() -> None:
+    assert main([*HILLS, *SHORT, "run.dir=run"]) == 0
+    graph = store_of()
+    np.save("x.npy", graph.features)
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    np.save("edges.npy", np.stack([graph.indices, dst], axis=1))
+    other = ["dataset=files", "dataset.features=x.npy", "dataset.edges=edges.npy"]
+    assert main(["predict", "run", "--out", "own.csv"]) == 0
+    assert main(["predict", "run", "--out", "other.csv", *other]) == 0
+    (names, own), (others_names, others) = (predicted(Path(f"{n}.csv")) for n in ("own", "other"))
+    assert names == others_names
+    np.testing.assert_allclose(own, others, rtol=1e-5)
+
+
+def test_a_resumed_regression_goes_on_as_if_it_had_not_ended() -> None:
+    assert main([*HILLS, *SHORT, "run.dir=whole"]) == 0
+    assert main([*HILLS, *SHORT, "trainer.epochs=3", "run.dir=run"]) == 0
+    assert main(["resume", "run", "trainer.epochs=6"]) == 0
+    assert summary()["train_loss"] == summary("whole")["train_loss"]
+    assert summary()["test"] == summary("whole")["test"]
+
+
+@pytest.mark.parametrize("loss", ["mse", "huber"])
+def test_two_ranks_have_the_loss_of_one(loss: str) -> None:
+    keys = [*HILLS, *SHORT, f"task.loss={loss}", "sampler.fan_outs=[-1,-1]"]
+    assert main([*keys, "trainer.batch_size=50", "run.dir=one"]) == 0
+    two = ["trainer.batch_size=25", "distributed.num_processes=2", "run.dir=two"]
+    assert main([*keys, *two]) == 0
+    assert summary("one")["train_loss"] == pytest.approx(summary("two")["train_loss"], rel=1e-4)
+    assert summary("one")["test"] == pytest.approx(summary("two")["test"], rel=1e-3)
+
+
+def test_a_run_of_an_older_version_still_opens() -> None:
+    """Its record knows no scale of targets; its graph does."""
+    small = ["dataset.num_nodes=200", "trainer.epochs=1", "trainer.gpus=0", "run.dir=run"]
+    assert main(small) == 0
+    path = Path("run/store.json")
+    record = json.loads(path.read_text())
+    assert record["learnt"].pop("target_scale") is None
+    path.write_text(json.dumps(record))
+    run = RunDirectory.open("run")
+    config = from_dict(run.config(), saved=True)
+    assert model_signature(run, config.dataset).target_scale is None
+    assert main(["predict", "run", "--out", "a.csv", "dataset.seed=3"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (["dataset=hills"], ["task.type=node_regression", "hills"]),
+        ([*HILLS, "trainer.label_smoothing=0.1"], ["trainer.label_smoothing"]),
+        ([*HILLS, "trainer.class_weights=balanced"], ["trainer.class_weights"]),
+        (["task.type=node_regression"], ["task.type", "synthetic"]),
+        (["task.loss=huber"], ["task.loss", "task.type=node_regression"]),
+        (
+            ["dataset=files", "dataset.task=regression"],
+            ["dataset.task", "task.type=node_regression"],
+        ),
+        (
+            ["dataset=files", "dataset.task=binary", "task.type=node_regression"],
+            ["dataset.task", "regression"],
+        ),
+    ],
+)
+def test_a_contradiction_is_a_sentence(
+    keys: list[str], named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*keys, "run.dir=run"]) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in named), told
+    assert not Path("run").exists()
+
+
+def test_classes_of_a_package_are_no_quantities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {
+        '"continuous"': '"multilabel"',
+        "'r2'": "'accuracy'",
+        "labels[rng": "labels = labels > 1; labels[rng",
+        "np.nan": "0",
+    }
+    module = tmp_path / "site" / "hills_of_others.py"
+    code = module.read_text()
+    for old, new in changes.items():
+        code = code.replace(old, new)
+    module.write_text(code)
+    sys.modules.pop("hills_of_others", None)
+    assert main(["dataset=hills", "task.type=node_regression"]) == 2
+    assert "task.type=node_classification" in capsys.readouterr().err
+    sys.modules.pop("hills_of_others", None)
+
+
+@pytest.fixture
+def _by_rmse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_hills(tmp_path / "other_site", monkeypatch, "hills_by_rmse", "rmse")
+
+
+@pytest.mark.usefixtures("_by_rmse")
+class TestTheLeastErrorIsTheBest:
+    def test_of_a_run(self, capsys: pytest.CaptureFixture[str]) -> None:
+        keys = ["trainer.epochs=30", "trainer.lr=0.3", "trainer.patience=3"]
+        assert main([*HILLS, *keys, "run.dir=run"]) == 0
+        rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+        errors = [row["val/rmse"] for row in rows]
+        told = summary()
+        assert told["metric"] == "rmse"
+        assert told["best_epoch"] == 1 + errors.index(min(errors))
+        assert told["epochs"] in (told["best_epoch"] + 3, 30)
+        best = 0
+        starred = [
+            line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")
+        ]
+        for number, line in enumerate(starred):
+            is_best = errors[number] == min(errors[: number + 1])
+            assert ("*" in line) == is_best
+            best = number if is_best else best
+        assert best + 1 == told["best_epoch"]
+
+    @pytest.mark.parametrize("kind", ["grid", "optuna"])
+    def test_of_a_sweep(self, kind: str) -> None:
+        swept = ["trainer.lr=1e-7,0.05"]
+        if kind == "optuna":
+            swept = ["sweep=optuna", "sweep.trials=4", "trainer.lr=tag(log,interval(1e-7,0.1))"]
+        assert main(["-m", *HILLS, "trainer.epochs=5", *swept, "run.dir=sweep"]) == 0
+        told = json.loads(Path("sweep/summary.json").read_text())
+        trials = json.loads(Path("sweep/sweep.json").read_text())
+        assert told["metric"] == "rmse"
+        ended = [trial["val"] for trial in trials if trial["status"] == "completed"]
+        assert told["best"]["val"] == min(ended)
+        best = yaml.safe_load(Path("sweep/best.yaml").read_text())
+        assert best["trainer"]["lr"] > 1e-6
+        if kind == "optuna":
+            import optuna
+
+            storage = f"sqlite:///{Path('sweep/optuna.db').absolute()}"
+            study = optuna.load_study(study_name="gnntrain", storage=storage)
+            assert study.direction.name == "MINIMIZE"

@@ -1,0 +1,201 @@
+"""Runs on a graph that is an object, as in a notebook: trained, found again, predicted for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from gnntrain.cli import main
+from gnntrain.config import (
+    BuiltinConfig,
+    Config,
+    ConfigError,
+    FilesConfig,
+    ModelConfig,
+    RunConfig,
+    SamplerConfig,
+    SyntheticConfig,
+    TaskConfig,
+    TrainerConfig,
+)
+from gnntrain.errors import UserError
+from gnntrain.inference import infer
+from gnntrain.results.prediction import predict
+from gnntrain.run import evaluate, resume, train
+from gnntrain.run_store import object_dataset, prepare_store
+from tests.graphs import random_graph
+
+NUM_NODES = 60
+TRAINER = TrainerConfig(epochs=2, gpus=0, batch_size=16)
+
+
+def graph(seed: int = 0, **changes: Any) -> Data:
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.arange(NUM_NODES) % 3
+    x = torch.randn(NUM_NODES, 4, generator=rng) + y[:, None]
+    edge_index = torch.randint(0, NUM_NODES, (2, 200), generator=rng)
+    return Data(**{"x": x, "y": y, "edge_index": edge_index, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def stores() -> list[str]:
+    return sorted(path.parent.name for path in Path("cache").rglob("meta.json"))
+
+
+def test_each_call_has_a_run_of_its_own_and_one_store() -> None:
+    first, second = (train(Config(trainer=TRAINER), data=graph()) for _ in range(2))
+    assert first["run"] != second["run"]
+    assert first["train_loss"] == second["train_loss"]
+    assert first["dataset"] == "data"
+    assert len(stores()) == 1
+    assert evaluate(second["run"])["metrics"]["test"] == pytest.approx(second["test"])
+    train(Config(trainer=TRAINER), data=graph(seed=1))
+    assert len(stores()) == 2
+
+
+def test_a_run_goes_on_and_predicts_from_its_store(tmp_path: Path) -> None:
+    run = train(Config(trainer=TRAINER), data=graph())["run"]
+    assert infer(run).logits.shape == (NUM_NODES, 3)
+    assert predict(run, "out.csv").num_rows == NUM_NODES
+    assert main(["resume", run, "trainer.epochs=3", "trainer.gpus=0"]) == 0
+    assert resume(run)["epochs"] == 3
+    record = next(tmp_path.glob("cache/gnntrain/stores/data-*"))
+    shutil.rmtree(record)
+    with pytest.raises(UserError, match="object") as caught:
+        resume(run)
+    assert "data=data" in str(caught.value.hint)
+    train(Config(trainer=TRAINER), data=graph())
+    assert resume(run)["epochs"] == 3
+
+
+def test_another_object_is_predicted_for() -> None:
+    config = Config(trainer=TRAINER, dataset=FilesConfig(to_undirected=True, name="mine"))
+    summary = train(config, data=graph())
+    assert summary["dataset"] == "mine"
+    other = graph(seed=1, y=None)
+    logits = infer(summary["run"], data=other).logits
+    both = torch.cat([other.edge_index, other.edge_index.flip(0)], dim=1)
+    given_both = infer(summary["run"], data=graph(seed=1, y=None, edge_index=both)).logits
+    assert torch.equal(logits, given_both)
+    done = predict(summary["run"], "out.npz", what="logits", data=other)
+    assert done.num_rows == NUM_NODES
+    np.testing.assert_allclose(np.load("out.npz")["logits"], logits.numpy())
+    with pytest.raises(UserError, match="4 features"):
+        infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
+
+
+def test_masks_and_the_split_are_the_configurations() -> None:
+    masks = torch.arange(NUM_NODES)[:, None] % 5 == torch.arange(5)
+    data = graph(train_mask=masks, val_mask=masks.roll(1, 1), test_mask=masks.roll(2, 1))
+    losses = [
+        train(Config(trainer=TRAINER, dataset=FilesConfig(split=split)), data=data)["train_loss"]
+        for split in (0, 3)
+    ]
+    assert losses[0] != losses[1]
+    assert len(stores()) == 2
+
+
+def test_a_graph_data_and_arrays_are_trained_on() -> None:
+    assert train(Config(trainer=TRAINER), data=random_graph())["dataset"] == "data"
+    arrays = {name: value.numpy() for name, value in graph().to_dict().items()}
+    given, same = (train(Config(trainer=TRAINER), data=data) for data in (arrays, graph()))
+    assert given["train_loss"] == same["train_loss"]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [BuiltinConfig(name="cora"), SyntheticConfig(num_nodes=70), FilesConfig(edges="edges.csv")],
+)
+def test_two_graphs_are_refused(dataset: Any) -> None:
+    with pytest.raises(UserError, match="two graphs"):
+        train(Config(dataset=dataset), data=graph())
+
+
+def test_a_mistake_in_the_object_leaves_nothing_behind() -> None:
+    with pytest.raises(UserError, match="edge_index"):
+        train(Config(trainer=TRAINER), data=graph(edge_index=torch.full((2, 3), NUM_NODES)))
+    assert not Path("runs").exists()
+    assert stores() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (Config(sampler=SamplerConfig(fan_outs=(5,))), "sampler.fan_outs"),
+        (Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)), "model.heads"),
+        (Config(trainer=TrainerConfig(gpus=999)), "trainer.gpus"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused_before_anything(config: Config, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(config, data=graph())
+    assert [problem.key for problem in caught.value.problems] == [key]
+    assert not Path("runs").exists()
+
+
+def test_a_name_is_one_runs_alone() -> None:
+    config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
+    assert train(config, data=graph())["run"] == "runs/mine"
+    with pytest.raises(UserError, match="mine"):
+        train(config, data=graph())
+
+
+def test_quantities_are_learnt() -> None:
+    config = Config(trainer=TRAINER, task=TaskConfig(type="node_regression"))
+    data = graph(y=torch.rand(NUM_NODES))
+    summary = train(config, data=data)
+    assert (summary["metric"], set(summary["test"])) == ("r2", {"r2", "rmse", "mae"})
+    assert infer(summary["run"], data=data).logits.shape == (NUM_NODES, 1)
+
+
+@pytest.mark.parametrize("trained_on", ["object", "file", "tables"])
+def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> None:
+    data, other = graph(), graph(seed=1, y=None)
+    torch.save(data, "graph.pt")
+    torch.save(other.to_dict(), "other.pt")
+    np.savez("nodes.npz", x=data.x, y=data.y)
+    np.savez("edges.npz", edge_index=data.edge_index)
+    dataset = {
+        "object": FilesConfig(),
+        "file": FilesConfig(data="graph.pt"),
+        "tables": FilesConfig(edges="edges.npz", features="nodes.npz", labels="nodes.npz"),
+    }
+    config = Config(trainer=TRAINER, dataset=dataset[trained_on])
+    run = train(config, data=data if trained_on == "object" else None)["run"]
+    written = ["predict", run, "--what", "logits", "--out"]
+    assert main([*written, "out.npz", "dataset.data=other.pt"]) == 0
+    expected = infer(run, data=other).logits.numpy()
+    np.testing.assert_allclose(np.load("out.npz")["logits"], expected)
+    words = ["dataset.features=nodes.npz", "dataset.edges=edges.npz"]
+    assert main([*written, "own.npz", *words]) == 0
+    np.testing.assert_allclose(np.load("own.npz")["logits"], infer(run).logits.numpy())
+
+
+def test_standardised_features_are_so_in_predictions() -> None:
+    data = graph()
+    data.x = 1000 + 50 * data.x
+    data.x[7, 2] = float("nan")
+    dataset = FilesConfig(standardize=True, missing="mean")
+    summary = train(Config(trainer=TRAINER, dataset=dataset), data=data)
+    store = prepare_store(object_dataset(dataset), data=data).store
+    mean = store.features[store.split("train")].mean(axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-4)
+    own = infer(summary["run"]).logits
+    assert torch.equal(infer(summary["run"], data=data).logits, own)
+    torch.save(data, "graph.pt")
+    words = ["--what", "logits", "--out", "out.npz", "dataset.data=graph.pt"]
+    assert main(["predict", summary["run"], *words]) == 0
+    np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
+    with pytest.raises(UserError, match="4 numbers a node"):
+        infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
