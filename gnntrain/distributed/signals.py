@@ -180,7 +180,7 @@ def block_signals() -> Iterator[None]:
 
 
 def install_rank_handlers(control: RunControl) -> None:
-    """Handle signals in a spawned rank, which begins with them blocked.
+    """Handle signals in a rank's process, which begins with them blocked.
 
     A terminal or a scheduler signals all processes of a run, so a signal is only a request to the
     run. When the run is abandoned, it ends this rank where it is, unless it is writing its results.

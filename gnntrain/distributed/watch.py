@@ -16,7 +16,7 @@ from gnntrain.distributed.signals import LAST_SECONDS, STEP_SECONDS
 
 @contextmanager
 def watching(control: RunControl, timeout: float) -> Iterator[None]:
-    """Run the thread of a spawned rank.
+    """Run the thread of a rank that is a process of its own.
 
     It calls `control.sync()`. It ends the rank when the run is abandoned; when the parent process
     has gone (the rank first saves and stops as after SIGTERM); and when rank 0 has not answered

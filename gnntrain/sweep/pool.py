@@ -38,7 +38,7 @@ class Worker:
     def start(self, order: TrialRequest) -> None:
         """Train a trial; the process is idle."""
         if self._connection is None:
-            self._connection = self._spawn()
+            self._connection = self._start_process()
         self._connection.send(order)
 
     def answer(self, epoch: int, *, is_hopeless: bool) -> None:
@@ -83,7 +83,7 @@ class Worker:
                 process.kill()
             process.join()
 
-    def _spawn(self) -> Connection:
+    def _start_process(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()
         arguments = (theirs, self._devices, self._log)
         self._process = start_process(serve, arguments, uses_gpu=self._devices is not None)
