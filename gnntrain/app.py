@@ -211,7 +211,7 @@ def _parse_one(text: str) -> Override | None:
         return None  # parsers recurse
     # Hydra wants values such as ~/data or a=b.csv quoted; where nothing else can be meant, they
     # are taken as they are.
-    plain = value and not set(value) & set("[]{}'\"\\,")
+    plain = value and (value == "," or not set(value) & set("[]{}'\"\\,"))
     for form in (text, f'{key}="{value}"' if plain else text):
         try:
             override = parser.parse_override(form)

@@ -15,7 +15,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gnntrain.config import Config, ConfigError, Problem, from_dict
+import torch
+
+from gnntrain.config import (
+    Config,
+    ConfigError,
+    Problem,
+    contradictions,
+    from_dict,
+    machine_problems,
+    needs_gpu_count,
+)
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.summary import plain_summary
@@ -74,6 +84,7 @@ def train(
         # As a whole, so that task.type reaches the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
+    _refuse_mistakes(config)
     opened = prepare_store(config.dataset, data=data)
     plan = LaunchPlan.of(config)
     refuse_untrainable(config, opened.store, plan.world_size)
@@ -85,6 +96,15 @@ def train(
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
     return _train(run, job, opened.store, plan)
+
+
+def _refuse_mistakes(config: Config) -> None:
+    """Raise a ConfigError for what a configuration made in Python was not yet judged by."""
+    num_gpus = torch.cuda.device_count() if needs_gpu_count(config) else 0
+    contradicting = [problem for _, problem in contradictions(config)]
+    problems = [*contradicting, *machine_problems(config, num_gpus)]
+    if problems:
+        raise ConfigError(problems)
 
 
 def saved_config(run_dir: str | Path) -> dict[str, Any]:

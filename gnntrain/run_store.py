@@ -121,7 +121,8 @@ def prepare_store(
     if data is None:
         builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
     else:
-        builder = ObjectBuilder(data, object_dataset(dataset), labelled=labelled)
+        own = object_dataset(dataset)
+        builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
     options = _options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
 

@@ -301,6 +301,11 @@ def test_an_experiment_that_chooses_as_hydra_does_not_is_told_how(
     assert "- override /dataset: cora" in problem.hint
 
 
+def test_a_comma_needs_no_quotes_of_hydras() -> None:
+    found = problems_of("dataset=files", "dataset.decimal=,")
+    assert {problem.key for problem in found} == {"dataset.edges", "dataset.features"}
+
+
 def test_a_key_of_hydras_own_has_its_counterpart_as_a_hint() -> None:
     (problem,) = problems_of("hydra.run.dir=x")
     assert problem.hint == "did you mean run.dir?"

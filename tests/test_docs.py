@@ -63,7 +63,8 @@ def test_the_page_about_own_data_works_when_it_is_typed(tmp_path: Path) -> None:
     new = """
 customers.drop(columns="kind").iloc[:50, ::-1].to_csv("new.csv", index=False)
 first = set(customers["customer"][:50])
-edges[edges["source"].isin(first) & edges["target"].isin(first)].to_csv("new-edges.csv", index=False)
+among = edges[edges["source"].isin(first) & edges["target"].isin(first)]
+among.to_csv("new-edges.csv", index=False)
 """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}

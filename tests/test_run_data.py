@@ -15,8 +15,11 @@ from gnntrain.cli import main
 from gnntrain.config import (
     BuiltinConfig,
     Config,
+    ConfigError,
     FilesConfig,
+    ModelConfig,
     RunConfig,
+    SamplerConfig,
     SyntheticConfig,
     TaskConfig,
     TrainerConfig,
@@ -25,6 +28,7 @@ from gnntrain.errors import UserError
 from gnntrain.inference import infer
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, resume, train
+from gnntrain.run_store import object_dataset, prepare_store
 from tests.graphs import random_graph
 
 NUM_NODES = 60
@@ -125,6 +129,21 @@ def test_a_mistake_in_the_object_leaves_nothing_behind() -> None:
     assert stores() == []
 
 
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (Config(sampler=SamplerConfig(fan_outs=(5,))), "sampler.fan_outs"),
+        (Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)), "model.heads"),
+        (Config(trainer=TrainerConfig(gpus=999)), "trainer.gpus"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused_before_anything(config: Config, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(config, data=graph())
+    assert [problem.key for problem in caught.value.problems] == [key]
+    assert not Path("runs").exists()
+
+
 def test_a_name_is_one_runs_alone() -> None:
     config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
     assert train(config, data=graph())["run"] == "runs/mine"
@@ -132,12 +151,51 @@ def test_a_name_is_one_runs_alone() -> None:
         train(config, data=graph())
 
 
-def test_the_task_reaches_the_labels() -> None:
+def test_quantities_are_learnt() -> None:
     config = Config(trainer=TRAINER, task=TaskConfig(type="node_regression"))
     data = graph(y=torch.rand(NUM_NODES))
-    from gnntrain.run_store import object_dataset, prepare_store
+    summary = train(config, data=data)
+    assert (summary["metric"], set(summary["test"])) == ("r2", {"r2", "rmse", "mae"})
+    assert infer(summary["run"], data=data).logits.shape == (NUM_NODES, 1)
 
-    dataset = object_dataset(config.dataset)
-    whole = Config.model_validate({**dict(config), "dataset": dataset})
-    store = prepare_store(whole.dataset, data=data).store
-    assert (store.task, store.num_classes) == ("continuous", 1)
+
+@pytest.mark.parametrize("trained_on", ["object", "file", "tables"])
+def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> None:
+    data, other = graph(), graph(seed=1, y=None)
+    torch.save(data, "graph.pt")
+    torch.save(other.to_dict(), "other.pt")
+    np.savez("nodes.npz", x=data.x, y=data.y)
+    np.savez("edges.npz", edge_index=data.edge_index)
+    dataset = {
+        "object": FilesConfig(),
+        "file": FilesConfig(data="graph.pt"),
+        "tables": FilesConfig(edges="edges.npz", features="nodes.npz", labels="nodes.npz"),
+    }
+    config = Config(trainer=TRAINER, dataset=dataset[trained_on])
+    run = train(config, data=data if trained_on == "object" else None)["run"]
+    written = ["predict", run, "--what", "logits", "--out"]
+    assert main([*written, "out.npz", "dataset.data=other.pt"]) == 0
+    expected = infer(run, data=other).logits.numpy()
+    np.testing.assert_allclose(np.load("out.npz")["logits"], expected)
+    words = ["dataset.features=nodes.npz", "dataset.edges=edges.npz"]
+    assert main([*written, "own.npz", *words]) == 0
+    np.testing.assert_allclose(np.load("own.npz")["logits"], infer(run).logits.numpy())
+
+
+def test_standardised_features_are_so_in_predictions() -> None:
+    data = graph()
+    data.x = 1000 + 50 * data.x
+    data.x[7, 2] = float("nan")
+    dataset = FilesConfig(standardize=True, missing="mean")
+    summary = train(Config(trainer=TRAINER, dataset=dataset), data=data)
+    store = prepare_store(object_dataset(dataset), data=data).store
+    mean = store.features[store.split("train")].mean(axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-4)
+    own = infer(summary["run"]).logits
+    assert torch.equal(infer(summary["run"], data=data).logits, own)
+    torch.save(data, "graph.pt")
+    words = ["--what", "logits", "--out", "out.npz", "dataset.data=graph.pt"]
+    assert main(["predict", summary["run"], *words]) == 0
+    np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
+    with pytest.raises(UserError, match="4 numbers a node"):
+        infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))

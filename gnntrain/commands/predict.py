@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gnntrain.commands.base import Arguments, Command, say
 
 if TYPE_CHECKING:
-    from gnntrain.config import Config
+    from gnntrain.config import Config, DatasetConfig
 
 # How a graph is prepared for a model; another graph is prepared alike.
 _PREPARATION = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
@@ -56,18 +56,26 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
         return config
     begun = config.dataset
     choice = next((o for o in about_graph if o.startswith("dataset=")), f"dataset={begun.option}")
-    is_same_kind = choice == f"dataset={begun.option}"
+    rest = [o for o in about_graph if not o.startswith("dataset=")]
+    is_same_kind = choice == f"dataset={begun.option}" and _has_same_files(begun, rest)
     kept = set(type(begun).model_fields) - {*_UNREAD} if is_same_kind else _PREPARATION
     values = {key: getattr(begun, key) for key in sorted(kept)}
     if is_same_kind and isinstance(begun, FilesConfig):
         _move(values, has_moved=any(o.startswith("dataset.root=") for o in about_graph))
     own = [f"dataset.{key}={_written(value)}" for key, value in values.items()]
-    rest = [o for o in about_graph if not o.startswith("dataset=")]
     dataset = compose_config([choice, *own, *rest]).config.dataset
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
         dataset = dataset.model_copy(update={key: getattr(begun, key) for key in _UNREAD})
     return config.model_copy(update={"dataset": dataset})
+
+
+def _has_same_files(begun: DatasetConfig, overrides: Sequence[str]) -> bool:
+    """Whether a run's graph and that of `overrides` are both one file, or both several."""
+    typed = {o.lstrip("+~").partition("=")[0].partition(".")[2] for o in overrides}
+    if "data" in typed:
+        return getattr(begun, "data", None) is not None
+    return not typed & {"edges", "features"} or getattr(begun, "edges", None) is not None
 
 
 def _move(values: dict[str, Any], *, has_moved: bool) -> None:

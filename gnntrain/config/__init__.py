@@ -1,6 +1,6 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
-from gnntrain.config.checks import machine_problems, needs_gpu_count
+from gnntrain.config.checks import contradictions, machine_problems, needs_gpu_count
 from gnntrain.config.loggers import (
     CSVConfig,
     JSONLConfig,
@@ -59,6 +59,7 @@ __all__ = [
     "TrainerConfig",
     "WandBConfig",
     "changed_meaning",
+    "contradictions",
     "from_dict",
     "machine_problems",
     "model_names",

@@ -151,13 +151,15 @@ class FilesConfig(DatasetConfig):
     split_seed: Seed = 0
     """Seed of the drawn splits; dataset.split=K is the K-th of them."""
     stratify: bool = False
-    """Draw the split within each class, so that all three have the same share of it."""
+    """Draw the split within each class, or each tenth of a quantity, so that all three have the
+    same share of it."""
     header: Literal["auto"] | bool = "auto"
     """Whether CSV files start with a line of column names."""
     source_column: Text | None = None
-    """Column of an edge's source node, by name or number from 0; null: found, else the first."""
+    """Column of an edge's source node, by name or number from 0; null: found by its name, or the
+    first of two columns."""
     target_column: Text | None = None
-    """Column of an edge's target node; null: found, else the second."""
+    """Column of an edge's target node; null: found by its name, or the second of two columns."""
     weight_column: Text | None = None
     """Column of an edge's weight; null: edges have no weight."""
     id_column: Text | None = None

@@ -42,8 +42,10 @@ def load_arrays(path: Path) -> Arrays:
     except Exception as error:  # zipfile, NumPy and torch stumble over damage in many ways
         if "pickle" in str(error) or isinstance(error, pickle.UnpicklingError):
             # Their own advice is to load it unsafely.
-            plain = ValueError("it does not hold plain arrays, and nothing else is ever loaded")
-            raise unreadable(path, plain) from error
+            raise UserError(
+                f"{path} cannot be read: it holds Python objects, and only arrays are loaded.",
+                "Save arrays of numbers or texts, by numpy.savez or as a dict of tensors.",
+            ) from error
         raise unreadable(path, error) from error
     for name, array in arrays.items():
         _refuse_other_types(path, name, array)

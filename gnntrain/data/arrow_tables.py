@@ -42,13 +42,14 @@ class ArrowTable(Table):
     Args:
         path: Their file.
         table: The columns.
+        note: See `Table.note`.
 
     Raises:
         UserError: There are too many columns, or two have one name.
     """
 
-    def __init__(self, path: Path, table: pa.Table) -> None:
-        self.path = path
+    def __init__(self, path: Path, table: pa.Table, note: str = "") -> None:
+        self.path, self.note = path, note
         self._table = table
         self.names = tuple(table.column_names)
         with readable(path):
@@ -58,7 +59,7 @@ class ArrowTable(Table):
                 raise ValueError("two of its columns have the same name")
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers, *columns.others)))
+        places = columns.all_places
         start = 0
         for batch in self._table.select(places).to_batches(_BATCH_ROWS):
             end = start + batch.num_rows
@@ -156,8 +157,10 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> ArrowTable:
             graph = nx.read_graphml(path)
         except (nx.NetworkXException, SyntaxError, KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"it is no GraphML: {error}") from error
-    table = _nodes(graph) if part == "nodes" else _edges(graph)
-    return ArrowTable(path, table)
+    if part == "nodes":
+        return ArrowTable(path, _nodes(graph))
+    both_ways = "" if graph.is_directed() else " (without direction there, stored in both)"
+    return ArrowTable(path, _edges(graph), both_ways)
 
 
 def _nodes(graph: Any) -> pa.Table:

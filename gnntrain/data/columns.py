@@ -23,7 +23,8 @@ _WHOLE_FLOAT = r"^([+-]?[0-9]+)\.0+$"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
 
-_TRUTH_WORDS = pa.array(["false", "true"], TEXT)
+TRUTH_WORDS = ("false", "true")
+"""How truth values are written, in lower case; as numbers they are 0 and 1."""
 
 MISSING_MARKS = (
     *("", "nan", "na", "n/a", "none", "null", "?", "-nan", "<na>", "#n/a"),
@@ -50,7 +51,8 @@ def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
 
     Args:
         column: Of any type that Arrow can write as text. Blank texts are missing, and so is NaN.
-        labels: Whether fractions stay float64 and the `MISSING_MARKS` are missing, too.
+        labels: Whether fractions stay float64, and the `MISSING_MARKS` and the text -1 are
+            missing, too.
 
     Raises:
         pa.ArrowException: The type cannot be written as text (lists, for example).
@@ -67,7 +69,7 @@ def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
         except pa.ArrowInvalid:  # beyond 64 bits
             return column.cast(TEXT)
     texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    return pc.if_else(is_missing_mark(texts) if labels else pc.equal(texts, ""), _NULL, texts)
+    return pc.if_else(_is_no_label(texts) if labels else pc.equal(texts, ""), _NULL, texts)
 
 
 def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> pa.Array:
@@ -92,11 +94,11 @@ def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
 
 
 def missing_marks(column: pa.Array) -> dict[str, int]:
-    """How often each of `MISSING_MARKS` stands in a column of texts, blanks left out."""
+    """How often each mark of a missing label stands in a column of texts, blanks left out."""
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return {}
     texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    marks = texts.filter(pc.and_(is_missing_mark(texts), pc.not_equal(texts, "")))
+    marks = texts.filter(pc.and_(_is_no_label(texts), pc.not_equal(texts, "")))
     return {found["values"]: found["counts"] for found in pc.value_counts(marks).to_pylist()}
 
 
@@ -128,6 +130,10 @@ def is_missing_mark(texts: pa.Array) -> pa.Array:
     """Which texts are null or one of `MISSING_MARKS`, in any case, blanks around them."""
     folded = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     return pc.or_(pc.is_in(folded, pa.array(MISSING_MARKS, TEXT)), texts.is_null())
+
+
+def _is_no_label(texts: pa.Array) -> pa.Array:
+    return pc.or_(is_missing_mark(texts), pc.fill_null(pc.equal(texts, "-1"), fill_value=False))
 
 
 def to_categories(column: pa.Array) -> pa.DictionaryArray:
@@ -197,7 +203,7 @@ def _float32(column: pa.Array) -> Float32Array:
 
 def _truth(texts: pa.Array) -> pa.Array:
     """Truth values, as pandas writes them, as 1 and 0; null where a text is none."""
-    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), _TRUTH_WORDS)
+    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(TRUTH_WORDS, TEXT))
     return place.cast(pa.float32())
 
 

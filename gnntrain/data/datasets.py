@@ -60,15 +60,23 @@ class ObjectBuilder:
         given: See `gnntrain.data.objects.graph_of_object`.
         config: Name, task, metric, split.
         labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+        preprocessing: What makes the features of the model that predicts; None: it is learnt.
 
     Raises:
         UserError: It is no graph, or has a mistake.
     """
 
-    def __init__(self, given: object, config: FilesConfig, *, labelled: bool = True) -> None:
+    def __init__(
+        self,
+        given: object,
+        config: FilesConfig,
+        *,
+        labelled: bool = True,
+        preprocessing: Preprocessing | None = None,
+    ) -> None:
         from gnntrain.data.objects import content_digest, graph_of_object
 
-        self._graph = graph_of_object(given, config, labelled=labelled)
+        self._graph = graph_of_object(given, config, labelled=labelled, preprocessing=preprocessing)
         self._digest = content_digest(self._graph)
 
     def identity(self) -> dict[str, JSON]:

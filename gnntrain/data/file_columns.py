@@ -2,9 +2,9 @@
 
 **Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
 `node_id`, `node` or `nid`; else the first column without another use (such as the unnamed one that
-pandas writes), if there are others and its first value is not a fraction; else the index that
-pandas writes into Parquet. Without an id (`id_column=none` says
-so), the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
+pandas writes), if there are others and its first value is not a fraction (40.0 is one among
+features); else the index that pandas writes into Parquet. Without an id (`id_column=none` says so),
+the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
 file holds an array called `ids`, `id` or `node_id`.
 
 `gnntrain.data.file_target_columns` finds labels and splits, `gnntrain.data.file_edges` the ends of
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
@@ -32,6 +33,7 @@ from gnntrain.data.array_files import (
 )
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.columns import is_repeated
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.preprocessing import Preprocessing
@@ -82,7 +84,7 @@ def feature_columns(
     config: FilesConfig,
     bad: BadRows,
     *,
-    labelled: bool,
+    split_elsewhere: bool = False,
     preprocessing: Preprocessing | None = None,
 ) -> Columns:
     """The features file: ids, and as `numbers` all columns that hold neither labels nor splits.
@@ -91,7 +93,7 @@ def feature_columns(
         path: The file.
         config: How it is read.
         bad: Takes its bad rows.
-        labelled: Whether each name in `dataset.ignore` must match a column.
+        split_elsewhere: Whether another file says the split.
         preprocessing: What the model was trained on that the graph is read for, if any.
 
     Raises:
@@ -101,24 +103,32 @@ def feature_columns(
         arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
         return Columns(arrays, find_id(arrays, config), arrays.main)
     table = open_table(path, config, bad)
-    ignored = matching_columns(table, "ignore", config.ignore, strict=labelled)
+    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
     places = _find_node_id(table, config, ignored, preprocessing)
-    taken = {*places.values(), *_target_places(table, config, ignored)}
+    taken = set(places.values())
+    taken |= set() if config.labels is not None else _label_places(table, config, ignored)
+    taken |= set() if split_elsewhere else _split_places(table, config, ignored)
     return Columns(table, places, [at for at in range(len(table.names)) if at not in taken])
 
 
-def _target_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
-    """Columns of the features file that are read as labels or splits."""
-    places: list[int] = []
-    if config.labels is None:
-        given = config.label_column or ()
-        places += chain(*(named_column(table, name) for name in given))
-        places += [] if given else find_column(table, "label", None, ignored).values()
-    if not isinstance(config.split, str):
-        places += named_column(table, config.split_column or "")
-        places += find_column(table, "split", None, ignored).values()
-        places += find_masks(table, ignored).values()
-    return set(places)
+def _label_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    given = config.label_column or ()
+    usual = {} if given else find_column(table, "label", None, ignored)
+    return {*usual.values(), *chain(*(named_column(table, name) for name in given))}
+
+
+def _split_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
+    found = find_column(table, "split", None, ignored) | find_masks(table, ignored)
+    return {*found.values(), *named_split(table, config)}
+
+
+def named_split(features: Table, config: FilesConfig) -> list[int]:
+    """The column that `dataset.split_column` is in the features file, if it is there."""
+    wanted = config.split_column
+    # A number counts the columns of the labels file, if there is one.
+    if wanted is None or (config.labels is not None and wanted.isdecimal()):
+        return []
+    return named_column(features, wanted)
 
 
 def _find_node_id(
@@ -128,12 +138,12 @@ def _find_node_id(
     if config.id_column is not None:
         refuse_ignored(table, "id_column", (config.id_column,), ignored)
     if config.id_column is not None or preprocessing is None or not preprocessing.has_names:
-        return find_id(table, config, ignored)
+        return find_id(table, config, ignored, has_features=True)
     if preprocessing.id_name in table.names:
         return {"id": table.names.index(preprocessing.id_name)}
     known = {column.name for column in preprocessing.columns}
     features = {place for place, name in enumerate(table.names) if name in known}
-    return find_id(table, config, features.union(ignored))
+    return find_id(table, config, features.union(ignored), has_features=True)
 
 
 def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collection[int]) -> None:
@@ -144,6 +154,18 @@ def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collec
                 f"dataset.ignore names column {name}, and so does dataset.{key}.",
                 "Leave it out of one of the two.",
             )
+
+
+def refuse_unknown_ignored(
+    features: Table, others: Sequence[Table], patterns: Sequence[str]
+) -> None:
+    """Raise a UserError where a pattern in `dataset.ignore` matches no column of any file."""
+    left = [
+        pattern
+        for pattern in patterns
+        if not any(matching_columns(t, "ignore", (pattern,), strict=False) for t in others)
+    ]
+    matching_columns(features, "ignore", left)
 
 
 def matching_columns(
@@ -291,14 +313,22 @@ def place_of(table: Table, key: str, wanted: str) -> int:
 
 
 def find_id(
-    table: Table, config: FilesConfig, passed_over: Collection[int] = ()
+    table: Table,
+    config: FilesConfig,
+    passed_over: Collection[int] = (),
+    *,
+    has_features: bool = False,
 ) -> dict[Role, int]:
-    """The column of ids; those in `passed_over` are not guessed to be it."""
+    """The column of ids, which is guessed to be none in `passed_over`.
+
+    A whole number written as a fraction, as 40.0, may be an id only where there are no features.
+    """
     if config.id_column == NO_ID:
         return {}
     if isinstance(table, ArrayTable):
-        names = (config.id_column,) if config.id_column is not None else ID_ARRAYS
-        return next(({"id": table.names.index(name)} for name in names if name in table.names), {})
+        columns = table.names[: table.main.start]
+        names = (config.id_column, *ID_ARRAYS)
+        return next(({"id": columns.index(name)} for name in names if name in columns), {})
     found = find_column(table, "id", config.id_column)
     if found or len(table.names) == 1:
         return found
@@ -314,13 +344,42 @@ def find_id(
     is_id = (
         place
         for place in free[:1] + written
-        if rows and not _is_fraction(rows[0][1][place], table.decimal)
+        if rows and not _is_fraction(rows[0][1][place], table.decimal, as_written=has_features)
     )
-    return next(({"id": place} for place in is_id), {})
+    place = next(is_id, None)
+    if place is None:
+        return {}
+    if has_features and free[1:] and is_pandas_index(table.names[place]):
+        _refuse_two_ids(table, place, free[1])
+    return {"id": place}
 
 
-def _is_fraction(field: str, decimal: str) -> bool:
-    return is_number(field, decimal) and not field.strip().lstrip("+-").isdecimal()
+def _refuse_two_ids(table: Table, index: int, other: int) -> None:
+    """Ask which of two columns holds the ids: what pandas calls an index, or the one behind it.
+
+    Raises:
+        UserError: The other one holds whole numbers, each once, and not those of the index.
+    """
+    rows = Columns(table, {}, (), (index, other)).read()
+    first, second = (table.to_plain(rows.others[place], labels=False) for place in (index, other))
+    may_be_ids = all(pa.types.is_integer(column.type) for column in (first, second))
+    if not may_be_ids or second.null_count or first.equals(second) or is_repeated(second).any():
+        return
+    name = table.shown(other)
+    raise UserError(
+        f"{table.path} has a column that is called as pandas calls an index, and behind it "
+        f"{name}, whose whole numbers are all different: either may hold the node ids.",
+        f"Set dataset.id_column={name}; or dataset.id_column=none, if the rows are the nodes "
+        "0, 1, 2, ….",
+    )
+
+
+def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
+    if not is_number(field, decimal):
+        return False
+    if as_written:
+        return not field.strip().lstrip("+-").isdecimal()
+    return not float(field.replace(decimal, ".")).is_integer()
 
 
 def listed(names: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from gnntrain.data.file_columns import (
 from gnntrain.data.graph import AnyArray, index_dtype
 from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex
 from gnntrain.data.sparse import unpack_edges
-from gnntrain.data.tables import Columns, Table
+from gnntrain.data.tables import Columns, Role, Table
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ PAIRS_OF_ENDS = (
 """Names of the source's and the target's column, in lower case."""
 # A single letter may be a node's id at the top of a list.
 _HEADER_NAMES = frozenset(name for name in chain(*PAIRS_OF_ENDS) if len(name) > 1)
+_ENDS: tuple[Role, Role] = ("source", "target")
 _PAIR_ARRAYS = ("edge_index", "edges")
 _WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
 _WEIGHT_NAMES = (*_WEIGHT_ARRAYS, "w")
@@ -81,7 +82,7 @@ def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) 
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
     for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):
-        src, dst = index.find(batch.columns["source"]), index.find(batch.columns["target"])
+        src, dst = (index.find(batch.columns[end], columns.table.decimal) for end in _ENDS)
         known = (src >= 0) & (dst >= 0)
         usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
         unknown_end = partial(_unknown_end, columns, index)
@@ -93,16 +94,16 @@ def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) 
         weights.append(batch.matrix[kept].reshape(-1))
     src = np.concatenate(sources)
     weight = np.concatenate(weights) if columns.numbers else None
-    phrase = _phrase(columns, len(src), both_ways=config.to_undirected)
+    phrase = _phrase(columns, len(src))
     return FileEdges(src, np.concatenate(targets), weight, phrase, _left_out(columns))
 
 
 def _unknown_end(columns: Columns, index: NodeIndex, record: Record) -> str:
-    for end in ("source", "target"):
+    for end in _ENDS:
         field = record[columns.places[end]]
         if not field.strip():
             return f"the {end} node is missing"
-        if not index.knows(field):
+        if not index.knows(field, columns.table.decimal):
             return UNKNOWN_NODE.format(repr(field))
     return "its nodes are not in the features file"
 
@@ -111,12 +112,12 @@ def _wrong_weight(columns: Columns, record: Record) -> str:
     return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
 
 
-def _phrase(columns: Columns, num_edges: int, *, both_ways: bool) -> str:
+def _phrase(columns: Columns, num_edges: int) -> str:
     shown, places = columns.table.shown, columns.places
     ends = f"from column {shown(places['source'])} to column {shown(places['target'])}"
-    direction = ", stored in both directions" if both_ways else ""
     weight = f"weight column {shown(columns.numbers[0])}" if columns.numbers else "no weight"
-    return f"{num_edges:,} of {columns.table.path.name}, {ends}{direction}; {weight}"
+    file = f"{columns.table.path.name}{columns.table.note}"
+    return f"{num_edges:,} of {file}, {ends}; {weight}"
 
 
 def _left_out(columns: Columns) -> dict[str, str]:

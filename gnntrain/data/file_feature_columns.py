@@ -140,7 +140,7 @@ def _chosen_columns(
     for key in ("feature_columns", "categorical"):
         named |= _named_columns(columns, key, getattr(config, key) or ())
     categorical = matching_columns(table, "categorical", config.categorical, strict=strict)
-    ignored = matching_columns(table, "ignore", config.ignore, strict=strict)
+    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
     chosen = set(columns.numbers)
     if config.feature_columns is not None:
         wanted = config.feature_columns

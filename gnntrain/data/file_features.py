@@ -13,7 +13,16 @@ import pyarrow as pa
 
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import MISSING_MARKS, is_finite, to_categories, to_matrix
+from gnntrain.data.columns import (
+    MISSING_MARKS,
+    TEXT,
+    TRUTH_WORDS,
+    is_finite,
+    to_categories,
+    to_int64,
+    to_matrix,
+    with_decimal_point,
+)
 from gnntrain.data.file_feature_columns import (
     NUM_SHOWN,
     FeatureChoice,
@@ -67,6 +76,8 @@ def _holds_row_numbers(table: Table, place: int, nodes: Rows) -> bool:
     one in another order; one called `index` must count these rows from 0 or 1.
     """
     values = table.to_plain(nodes.others[place], labels=True)
+    if values.type == TEXT:
+        values = to_int64(values)
     if not pa.types.is_integer(values.type) or values.null_count or not len(values):
         return False
     found = values.to_numpy()
@@ -84,7 +95,10 @@ def _joined(nodes: Rows, choice: FeatureChoice) -> Rows:
         for place, end, width in zip(choice.columns.numbers, ends, widths, strict=True)
     }
     for place in choice.doubtful:
-        matrix, (width,) = to_matrix([nodes.others[place]], len(nodes), [None])
+        column = nodes.others[place]
+        if column.type == TEXT:
+            column = with_decimal_point(column, nodes.source.table.decimal)
+        matrix, (width,) = to_matrix([column], len(nodes), [None])
         parts[place] = matrix, width
     joined = [parts[place] for place in nodes.source.numbers]
     return replace(
@@ -108,7 +122,7 @@ def refuse_text_columns(nodes: Rows) -> None:
         wrong = np.isinf(values).any(axis=1)
         if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
             ((_, record),) = table.records(nodes.rows[wrong][:1])
-            if not is_number(record[place]) and not record[place].startswith("["):
+            if not _is_number(record[place], table) and not record[place].startswith("["):
                 found[table.shown(place)] = record[place]
     if found:
         raise _text_columns(table, found)
@@ -119,6 +133,13 @@ def _text_columns(table: Table, found: Mapping[str, str]) -> UserError:
     samples = " and ".join(repr(found[name]) for name in names[:3])
     what = "Column {} of {} holds" if len(found) == 1 else "Columns {} of {} hold"
     shown = ", ".join(names) + ", …" * (len(found) > len(names))
+    other = "," if table.decimal == "." else "."
+    if all(is_number(field, other) for field in found.values()):
+        return UserError(
+            f"{what.format(shown, table.path)} text, not numbers, such as {samples}: the decimal "
+            f"mark is {other!r}, not {table.decimal!r}.",
+            f"Set dataset.decimal='{other}'.",
+        )
     return UserError(
         f"{what.format(shown, table.path)} text, not numbers, such as {samples}.",
         f"Leave out a column with dataset.ignore={key_value(names)}, or make each of its values a "
@@ -132,7 +153,13 @@ def drop_bad_values(nodes: Rows, choice: FeatureChoice, config: FilesConfig, bad
     suspects = ~is_finite(nodes.matrix)
     if not refuse and suspects.any():
         suspects[suspects] = np.isinf(nodes.matrix[suspects]).any(axis=1)
-    nodes = nodes.drop(suspects, bad, lambda row: _wrong_number(row, nodes.source, refuse=refuse))
+    lacks_some = refuse and np.isnan(nodes.matrix[suspects]).any()
+    nodes = nodes.drop(
+        suspects,
+        bad,
+        lambda row: _wrong_number(row, nodes.source, refuse=refuse),
+        "dataset.missing=mean, zero or indicator fills missing numbers." * bool(lacks_some),
+    )
     for place in choice.categorical if refuse else ():
         name = choice.columns.table.shown(place)
         lacks = to_categories(nodes.others[place]).is_null().to_numpy(zero_copy_only=False)
@@ -152,9 +179,18 @@ def _wrong_number(record: Record, columns: Columns, *, refuse: bool) -> str:
         is_missing = field.strip().lower() in MISSING_MARKS
         if field.startswith("[") or (is_missing and not refuse):
             continue
-        if is_missing or not is_number(field) or not abs(float(field)) <= _LARGEST:
+        if is_missing or not _is_number(field, columns.table, largest=_LARGEST):
             return f"column {name} is {field!r} instead of a finite number"
     return "the list of numbers is missing, not finite, or of another length than the first"
+
+
+def _is_number(field: str, table: Table, *, largest: float = np.inf) -> bool:
+    """Whether a field reads as a number up to `largest`, or as a truth value."""
+    if field.strip().lower() in TRUTH_WORDS:
+        return True
+    if not is_number(field, table.decimal) or (table.decimal != "." and "." in field):
+        return False
+    return abs(float(field.replace(table.decimal, "."))) <= largest
 
 
 def make_features(

@@ -7,8 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.file_columns import feature_columns, is_array_file, is_pandas_index
+from gnntrain.data.drawn_splits import no_splits
+from gnntrain.data.file_columns import (
+    feature_columns,
+    is_array_file,
+    is_pandas_index,
+    refuse_unknown_ignored,
+)
 from gnntrain.data.file_edges import read_edges
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features, has_names
 from gnntrain.data.file_features import (
@@ -18,8 +27,8 @@ from gnntrain.data.file_features import (
     refuse_text_columns,
     resolve_indices,
 )
-from gnntrain.data.file_splits import no_splits, split_nodes
-from gnntrain.data.file_target_columns import label_columns, split_columns
+from gnntrain.data.file_splits import split_nodes
+from gnntrain.data.file_target_columns import has_split, label_columns, split_columns
 from gnntrain.data.file_targets import no_targets, read_targets
 from gnntrain.data.graph import GraphData
 from gnntrain.data.node_index import NodeIndex, drop_repeated
@@ -58,14 +67,23 @@ def read_graph(
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
-    columns = feature_columns(
-        paths["features"], config, bad, labelled=labelled, preprocessing=preprocessing
-    )
     labels, split = _other_files(paths, config, bad) if labelled else (None, None)
     elsewhere = {**_names_of(labels, "labels"), **_names_of(split, "splits")}
+    columns = feature_columns(
+        paths["features"],
+        config,
+        bad,
+        split_elsewhere=split is not None or (labels is not None and has_split(labels)),
+        preprocessing=preprocessing,
+    )
+    if labelled and not isinstance(columns.table, ArrayTable):
+        others = [given.table for given in (labels, split) if isinstance(given, Columns)]
+        refuse_unknown_ignored(columns.table, others, config.ignore)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
+    if config.id_column is None and index.node_ids() is None:
+        _refuse_second_ids(nodes)
     if labelled:
         targets = read_targets(labels, nodes, index, config, bad)
         splits = split_nodes(split, targets, nodes, index, config, bad)
@@ -101,9 +119,34 @@ def read_graph(
         "labels": targets.phrase,
         "edges": edges.phrase,
         "split": splits.phrase,
-        "left_out": {**(choice.left_out or {}), **edges.left_out},
+        "left_out": {
+            **(choice.left_out or {}),
+            **_unused(labels, "not a label, by its name or dataset.label_column"),
+            **_unused(split, "not the split"),
+            **edges.left_out,
+        },
     }
     return replace(data, summary=DataSummary.model_validate(phrases))
+
+
+def _refuse_second_ids(nodes: Rows) -> None:
+    """Raise a UserError where a column beside pandas' index counts the rows in another order."""
+    source = nodes.source
+    place = source.places.get("id")
+    if place is None or not is_pandas_index(source.table.names[place]):
+        return
+    # The column behind the index would hold the ids if there were no index.
+    second = next((i for i, number in enumerate(source.numbers) if number == place + 1), None)
+    if second is None:
+        return
+    values = nodes.matrix[:, sum((nodes.widths or [1] * len(source.numbers))[:second])]
+    if (np.sort(values) == np.arange(len(nodes))).all():
+        name = source.table.shown(place + 1)
+        raise UserError(
+            f"{nodes.path}: it is not plain whether column {name} holds the node ids; it has each "
+            f"of the numbers 0 to {len(nodes) - 1:,} once, as the index before it.",
+            f"Set dataset.id_column={name}; or none, if it is a feature.",
+        )
 
 
 def _other_files(
@@ -125,6 +168,15 @@ def _names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
     others = [place for role, place in columns.places.items() if role != "id"]
     reason = f"{table.path.name} has {what} of this name"
     return {table.names[place]: reason for place in (*columns.numbers, *others)}
+
+
+def _unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
+    """Columns of the labels or the split file that are not used."""
+    if not isinstance(columns, Columns) or is_array_file(columns.table.path):
+        return {}
+    table, used = columns.table, {*columns.places.values(), *columns.numbers}
+    unused = [place for place in range(len(table.names)) if place not in used]
+    return {f"{table.shown(place)} of {table.path.name}": reason for place in unused}
 
 
 def _refuse_statistics(config: FilesConfig) -> None:

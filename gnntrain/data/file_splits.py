@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,14 @@ import numpy as np
 from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
-from gnntrain.data.file_columns import MASK_NAMES
+from gnntrain.data.drawn_splits import Splits, drawn_splits
+from gnntrain.data.file_columns import MASK_NAMES, named_split
 from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.graph import SPLITS, AnyArray
 from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.summary import split_sizes
 from gnntrain.data.tables import Columns, Role, Rows
-from gnntrain.data.targets import draw_split
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,27 +40,9 @@ _SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
     "val": ("val", "valid", "val_mask", "valid_mask", "val_idx", "valid_idx"),
     "test": ("test", "test_mask", "test_idx"),
 }
-_NUM_BINS = 10
 _MASKS = tuple(MASK_NAMES)
 _ROLES: tuple[Role, ...] = ("split", *_MASKS)
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The nodes of the splits.
-
-    Attributes:
-        nodes: Sorted node ids of "train", "val" and "test".
-        phrase: See `DataSummary.split`.
-    """
-
-    nodes: Mapping[str, Int64Array]
-    phrase: str
-
-
-def no_splits() -> Splits:
-    """Splits of a graph to predict on only: they are empty."""
-    return Splits({name: np.empty(0, np.int64) for name in SPLITS}, "")
+_KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
 
 
 def split_nodes(
@@ -95,14 +77,17 @@ def split_nodes(
     else:
         rows = _rows_of_splits(given, targets, features, index, config, bad)
         if rows is None:
-            return _drawn(targets, config)
+            labelled = np.flatnonzero(targets.labelled)
+            return drawn_splits(targets.labels, targets.task, labelled, config)
         origin = _origin(rows, config)
         if "split" in rows.columns:
-            _assign_named(rows, targets, split_of, bad, must_have_name=given is not None)
+            # A split file without ids has a row for every node, also for those of no split.
+            must_have_name = given is not None and "id" in rows.columns
+            _assign_named(rows, targets, split_of, bad, must_have_name=must_have_name)
         else:
             _assign_masks(rows, targets, split_of, bad)
     nodes = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
-    return Splits(nodes, f"{origin}{_unused_keys(config)}: {_sizes(nodes)}")
+    return Splits(nodes, f"{origin}{_unused_keys(config)}: {split_sizes(nodes)}")
 
 
 def _rows_of_splits(
@@ -119,7 +104,9 @@ def _rows_of_splits(
     if targets.rows.columns.keys() & {*_ROLES}:
         _refuse_unclear(targets.rows.source)
         return targets.rows
-    columns = Columns(features.source.table, split_places(features.source.table, config), ())
+    table = features.source.table
+    is_there = config.split_column is None or named_split(table, config)
+    columns = Columns(table, split_places(table, config) if is_there else {}, ())
     if columns.places:
         _refuse_unclear(columns)
         return rows_of_nodes(columns, features)
@@ -149,44 +136,10 @@ def _refuse_unclear(columns: Columns) -> None:
         )
 
 
-def _drawn(targets: Targets, config: FilesConfig) -> Splits:
-    nodes = np.flatnonzero(targets.labelled)
-    number = config.split if isinstance(config.split, int) else 0
-    strata, within = _strata(targets, nodes) if config.stratify else (None, "")
-    splits = draw_split(nodes, config.split_ratio, config.split_seed, number, strata)
-    ratio = "/".join(f"{100 * share:g}" for share in config.split_ratio)
-    how = f"drawn at random{within}: {ratio}, seed {config.split_seed}, number {number}"
-    return Splits(splits, f"{how}; {_sizes(splits)}")
-
-
-def _strata(targets: Targets, nodes: Int64Array) -> tuple[AnyArray, str]:
-    """Groups of nodes that are shared out alike: classes, or tenths of a quantity.
-
-    Raises:
-        UserError: A node has several labels.
-    """
-    labels = targets.labels[nodes]
-    if labels.ndim == 1:
-        return labels, " within each class"
-    if targets.task != "continuous" or labels.shape[1] > 1:
-        raise UserError(
-            f"dataset.stratify=true: a node has {labels.shape[1]} labels, and the split can be "
-            "alike in one only.",
-            "Leave dataset.stratify=false.",
-        )
-    bounds = np.quantile(labels[:, 0], np.arange(1, _NUM_BINS) / _NUM_BINS)
-    return np.searchsorted(bounds, labels[:, 0], side="right"), " within each tenth of the quantity"
-
-
-def _sizes(nodes: Mapping[str, Int64Array]) -> str:
-    return ", ".join(f"{len(nodes[name]):,} {name}" for name in SPLITS)
-
-
 def _unused_keys(config: FilesConfig) -> str:
     """The keys of drawn splits that are set in vain."""
     fields = type(config).model_fields
-    keys = ("split_ratio", "split_seed", "stratify")
-    unused = [key for key in keys if getattr(config, key) != fields[key].default]
+    unused = [key for key in _KEYS_OF_DRAWN if getattr(config, key) != fields[key].default]
     return f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
 
 
@@ -205,8 +158,8 @@ def _origin(rows: Rows, config: FilesConfig) -> str:
     if number is not None and not widths:
         raise UserError(
             f"dataset.split={number}: the split is given, by {found}.",
-            f"Leave dataset.split out to use it, or set dataset.ignore={','.join(names)} and have "
-            "one drawn.",
+            "Leave dataset.split out to use it. With "
+            f"dataset.ignore=[{','.join(names)}], a split is drawn.",
         )
     return found + (f", number {number or 0} of {min(widths)}" if widths else "")
 
@@ -216,7 +169,7 @@ def _assign_named(
 ) -> None:
     """Put each row's node into the split of its name.
 
-    In another file than one of splits, a row without a name says nothing.
+    Unless it must have one, a row without a name says nothing.
     """
     if must_have_name:
         rows = rows.drop_missing("split", bad, "the split is missing")

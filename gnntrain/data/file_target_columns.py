@@ -16,6 +16,7 @@ from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.file_columns import (
     COLUMN_NAMES,
     LABEL_ARRAYS,
+    MASK_NAMES,
     find_column,
     find_id,
     find_masks,
@@ -82,22 +83,25 @@ def label_columns_within(features: Table, config: FilesConfig) -> Columns:
     Raises:
         UserError: It has no labels, or no column of a name that is asked for.
     """
-    table, kind, usual = features, "column", COLUMN_NAMES["label"]
-    names: Collection[str] = features.names
+    table = features
     if isinstance(features, ArrayTable):
-        kind, usual, names = "array", _label_arrays(config), features.arrays
-        if pick(features.arrays, usual) is not None:
-            table = open_arrays(features.path, features.arrays, usual, config)
-    is_found = table is not features or not isinstance(features, ArrayTable)
-    labels = _named_labels(table, config, _ignored(table, config)) if is_found else []
+        usual = _label_arrays(config)
+        if pick(features.arrays, usual) is None:
+            raise _no_labels(features.path, "array", usual, features.arrays)
+        table = open_arrays(features.path, features.arrays, usual, config)
+    labels = _named_labels(table, config, _ignored(table, config))
     if not labels:
-        found = f"it has {listed(tuple(names))}" if any(names) else "its array has no name"
-        raise UserError(
-            f"dataset.labels is not given, and {features.path} has no {kind} called "
-            f"{' or '.join(usual)} ({found}).",
-            f"Give a file of labels, or the {kind}'s name as dataset.label_column.",
-        )
+        raise _no_labels(features.path, "column", COLUMN_NAMES["label"], features.names)
     return _with_labels(table, split_places(table, config), labels, config)
+
+
+def _no_labels(path: Path, kind: str, usual: Sequence[str], names: Collection[str]) -> UserError:
+    found = f"it has {listed(tuple(names))}" if any(names) else f"its {kind} has no name"
+    return UserError(
+        f"dataset.labels is not given, and {path} has no {kind} called {' or '.join(usual)} "
+        f"({found}).",
+        f"Give a file of labels, or the {kind}'s name as dataset.label_column.",
+    )
 
 
 def _named_labels(table: Table, config: FilesConfig, ignored: Collection[int]) -> list[int]:
@@ -127,6 +131,11 @@ def split_places(table: Table, config: FilesConfig) -> dict[Role, int]:
         found = named_column(table, config.split_column)
         return {"split": found[0]} if found else {}
     return find_column(table, "split", None, ignored) | find_masks(table, ignored)
+
+
+def has_split(columns: Columns) -> bool:
+    """Whether the labels file says the split."""
+    return bool(columns.places.keys() & {"split", *MASK_NAMES})
 
 
 def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:

@@ -15,6 +15,7 @@ from gnntrain.data.columns import TEXT, BoolArray
 from gnntrain.data.file_target_columns import label_columns_within
 from gnntrain.data.graph import AnyArray, Float32Array
 from gnntrain.data.node_index import NodeIndex, utf8
+from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
@@ -103,18 +104,16 @@ def _missing(targets: Targets) -> str:
     marks = targets.rows.missing_marks
     listed = ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
     if marks and targets.class_names is not None and targets.class_names.dtype.kind == "S":
-        _logger.warning(
-            "%s: labels that say there is none are missing (%s), not a class.",
-            targets.rows.path,
-            listed,
-        )
-    return f"; {num_missing:,} without a label" + (f" ({listed})" if marks else "")
+        path = targets.rows.path
+        _logger.warning("%s: these labels are read as missing, not as classes: %s", path, listed)
+    found = f"; {num_missing:,} of {len(targets.labelled):,} nodes have none"
+    return found + (f" ({listed})" if marks else "")
 
 
 def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
     where = _where(rows, [rows.source.places["label"]])
     if config.task == "auto":
-        _ask_about_numbers(rows.columns["label"], where)
+        ask_about_numbers(rows.columns["label"], where)
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
         bad,
@@ -129,21 +128,25 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
     if len(classes) < 2:
         bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
-    phrase = f"{where}: {len(classes):,} classes ({_first(classes)})"
+    phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
     return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes), phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
     names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
-    return f"{kind} {_first(names)} of {rows.path.name}"
+    return f"{kind} {first_names(names)} of {rows.path.name}"
 
 
-def _ask_about_numbers(column: pa.Array, where: str) -> None:
+def ask_about_numbers(column: pa.Array, where: str) -> None:
     """Raise a UserError where numbers may be classes or a quantity.
 
     Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
     ones, or if they fill their range as class numbers do and a typical one has several nodes.
+
+    Args:
+        column: The labels; −1 and null are none.
+        where: Where they are from, for the message.
     """
     if column.type == TEXT:
         return
@@ -220,6 +223,9 @@ def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> T
         "If only one column holds the labels, set dataset.label_column; if they are quantities, "
         "task.type=node_regression."
     )
+    if len(rows) and wrong.all():
+        where = _where(rows, rows.source.numbers)
+        raise UserError(f"{where}: no row has 0 or 1 in each of them.", hint)
     is_flag = frozenset((0.0, 1.0)).__contains__
     rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_flag, "0 or 1"), hint)
     labels = np.zeros((index.num_nodes, num_classes), np.uint8)
@@ -295,7 +301,3 @@ def _range(values: Float32Array) -> str | None:
 def _number(value: float) -> str:
     whole = float(value).is_integer() and abs(value) < 1e15
     return f"{int(value):,}" if whole else f"{value:,.6g}"
-
-
-def _first(values: Sequence[object] | AnyArray) -> str:
-    return ", ".join(str(value) for value in values[:5]) + (", …" if len(values) > 5 else "")

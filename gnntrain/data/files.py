@@ -1,12 +1,13 @@
 """A user's own graph, `dataset=files`.
 
-`dataset.features` has a row a node and defines the nodes; `dataset.edges` has a row an edge,
-source and target first unless `source_column` and `target_column` say otherwise; `dataset.labels`
-and `dataset.split` speak of nodes by the ids of the features file, or row by row without ids.
+`dataset.features` has a row a node and defines the nodes; `dataset.edges` has a row an edge;
+`dataset.labels` and `dataset.split` speak of nodes by the ids of the features file, or row by row
+without ids.
 Tables are CSV, TSV, other delimited text (packed with gzip, bzip2 or zstandard, too) or Parquet;
 arrays are npy, npz or pt. `dataset.data` is one file of a whole graph instead
 (`gnntrain.data.whole_files`). `gnntrain.data.text_table` says when a table has a header,
-`gnntrain.data.file_columns` which column is the id.
+`gnntrain.data.file_columns` which column is the id, `gnntrain.data.file_target_columns` which ones
+are labels and splits, `gnntrain.data.file_edges` which ones are the ends of an edge.
 
 A row that cannot be used (too few fields, text for a number, an unknown node, …) is reported with
 its file, line and reason; `dataset.bad_rows` says whether that is an error.
@@ -114,14 +115,10 @@ class FilesBuilder:
         from gnntrain.data.whole_files import read_whole_graph
 
         whole = self._paths.get("data")
+        labelled, made_by = self._labelled, self._preprocessing
         if whole is not None:
-            return read_whole_graph(whole, self.config, labelled=self._labelled)
-        return read_graph(
-            self.config,
-            self._paths,
-            labelled=self._labelled,
-            preprocessing=self._preprocessing,
-        )
+            return read_whole_graph(whole, self.config, labelled=labelled, preprocessing=made_by)
+        return read_graph(self.config, self._paths, labelled=labelled, preprocessing=made_by)
 
 
 def _stamp(role: str, path: Path) -> dict[str, JSON]:

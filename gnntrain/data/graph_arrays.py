@@ -12,8 +12,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, AnyArray, GraphData, Int64Array, IntArray
-from gnntrain.data.summary import DataSummary
+from gnntrain.data.columns import from_numpy
+from gnntrain.data.drawn_splits import drawn_splits, no_splits
+from gnntrain.data.file_targets import ask_about_numbers
+from gnntrain.data.graph import (
+    SPLITS,
+    AnyArray,
+    FeatureRows,
+    GraphData,
+    Int64Array,
+    IntArray,
+)
+from gnntrain.data.preprocessing import (
+    FeatureColumn,
+    PreparedFeatures,
+    Preprocessing,
+    RawFeatures,
+)
+from gnntrain.data.summary import DataSummary, split_sizes
 from gnntrain.data.targets import check_split_number, random_split, smallest_int
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind
@@ -76,7 +92,13 @@ class _Attributes:
 
 
 def graph_of_arrays(
-    arrays: Arrays, config: FilesConfig, source: str, *, labelled: bool = True
+    arrays: Arrays,
+    config: FilesConfig,
+    source: str,
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
+    is_own: bool = True,
 ) -> GraphData:
     """A graph from its arrays.
 
@@ -88,24 +110,33 @@ def graph_of_arrays(
         config: Name, task, metric, and how the split is chosen or drawn.
         source: What the arrays are from, for messages: a path, or "data".
         labelled: False: for a graph to predict on; `y` and masks are not read.
+        preprocessing: What makes the features of a model that was trained on another graph; None:
+            it is learnt from this one.
+        is_own: Whether it is a user's own: what may be wrong is asked about, and a split is drawn
+            as the keys for own data say. False: of a data set that is known to be right.
 
     Raises:
         UserError: An array is missing, or is of a type or a shape that it cannot have.
     """
     given = _Attributes(arrays, source)
-    features = _features(given)
+    features: AnyArray | FeatureRows | None
+    features = x = _features(given)
     _, counted = given.take("num_nodes")
     label_name, y = given.take(*_LABELS)
-    num_nodes = _num_nodes(given, features, y, counted)
+    num_nodes = _num_nodes(given, x, y, counted)
     src, dst, weight, edges = _edges(given, num_nodes, config.weight_column)
     ids = _ids(given, num_nodes)
     masks = {split: given.take(*names) for split, names in _MASKS.items()}
     if labelled:
         labels = _labels(given, label_name, y, num_nodes, config)
-        splits, split = _splits(given, masks, labels, num_nodes, config)
+        if is_own:
+            _ask(given, label_name, labels, weight, config)
+        splits, split = _splits(given, masks, labels, num_nodes, config, is_own=is_own)
     else:
         labels = _Labels(np.full(num_nodes, -1, np.int32), 1, "multiclass")
-        splits, split = {name: np.empty(0, np.int64) for name in SPLITS}, ""
+        splits, split = no_splits().nodes, ""
+    if x is not None:
+        features, preprocessing = _prepared(given, x, splits["train"], config, preprocessing)
     metric = DEFAULT_METRICS[labels.task] if config.metric == "auto" else config.metric
     return GraphData(
         dataset=config.name,
@@ -122,6 +153,7 @@ def graph_of_arrays(
         class_names=labels.names,
         labelled=labelled,
         metric=metric,
+        preprocessing=preprocessing,
         summary=DataSummary(
             ids="row numbers" if ids is None else "the graph's own",
             edges=edges,
@@ -139,6 +171,48 @@ def _features(given: _Attributes) -> AnyArray | None:
         hint = f"Give {name} a row of numbers a node; one number a node is {name}.reshape(-1, 1)."
         raise given.wrong(name, f"is {_shown(x)} instead of [num_nodes, num_features]", hint)
     return x
+
+
+def _prepared(
+    given: _Attributes,
+    x: AnyArray,
+    train: Int64Array,
+    config: FilesConfig,
+    preprocessing: Preprocessing | None,
+) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
+    """Features as the configuration or, to predict, the run's graph has them, and what makes them.
+
+    Raises:
+        UserError: A value is missing and may not be, or the model takes other features.
+    """
+    raw = RawFeatures(x)
+    if preprocessing is None:
+        if config.missing == "refuse" and not config.standardize:
+            return x, None
+        columns = [FeatureColumn(name=str(place), width=1) for place in range(x.shape[1])]
+        preprocessing = Preprocessing.fit(
+            columns,
+            raw,
+            train,
+            missing=config.missing,
+            standardize=config.standardize,
+            has_names=False,
+        )
+    elif preprocessing.has_categories or preprocessing.num_numbers != x.shape[1]:
+        takes = "categories, and " * preprocessing.has_categories
+        raise UserError(
+            f"The model takes {takes}{preprocessing.num_numbers} numbers a node; {given.source} "
+            f"has {x.shape[1]} in x.",
+            "Give the features it was trained on: of categories, as a table.",
+        )
+    return (
+        (x, None)
+        if preprocessing.is_identity
+        else (
+            PreparedFeatures(raw, preprocessing),
+            preprocessing,
+        )
+    )
 
 
 def _num_nodes(
@@ -303,9 +377,31 @@ def _flags(given: _Attributes, name: str, y: AnyArray, config: FilesConfig) -> _
 _Found = Mapping[str, tuple[str, AnyArray | None]]
 
 
+def _ask(
+    given: _Attributes,
+    name: str,
+    labels: _Labels,
+    weight: AnyArray | None,
+    config: FilesConfig,
+) -> None:
+    """Raise a UserError for numbers that may be classes or a quantity, and for weights below 0."""
+    if config.task == "auto" and labels.task in ("multiclass", "binary"):
+        numbers = labels.values if labels.names is None else labels.names[labels.values]
+        ask_about_numbers(from_numpy(numbers[labels.labelled]), f"{given.source}: {name}")
+    if weight is not None and (weight < 0).any():
+        shown = f"has {(weight < 0).sum():,} weights below 0 (first: {weight[weight < 0][0]:g})"
+        raise given.wrong("edge_weight", shown, "A weight is a number from 0 on.")
+
+
 def _splits(
-    given: _Attributes, found: _Found, labels: _Labels, num_nodes: int, config: FilesConfig
-) -> tuple[dict[str, Int64Array], str]:
+    given: _Attributes,
+    found: _Found,
+    labels: _Labels,
+    num_nodes: int,
+    config: FilesConfig,
+    *,
+    is_own: bool,
+) -> tuple[Mapping[str, Int64Array], str]:
     """Node ids by split, and where they are from."""
     number = config.split if isinstance(config.split, int) else 0
     masks = {
@@ -314,25 +410,24 @@ def _splits(
         if array is not None
     }
     if not masks:
+        if is_own:
+            drawn = drawn_splits(labels.values, labels.task, labels.labelled, config)
+            return drawn.nodes, drawn.phrase
         return _drawn(labels, number)
     num_splits = max(mask.shape[1] for mask in masks.values())
-    check_split_number(config.name, number, num_splits)
+    check_split_number(given.source, number, num_splits)
     splits = {split: np.empty(0, np.int64) for split in SPLITS}
     for split, mask in masks.items():
         column = mask[:, number if mask.shape[1] > 1 else 0]
         splits[split] = np.flatnonzero(column)
     names = ", ".join(name for name, array in found.values() if array is not None)
     which = f", column {number} of {num_splits} (dataset.split)" if num_splits > 1 else ""
-    return splits, f"{_sizes(splits)} by {names}{which}"
+    return splits, f"{split_sizes(splits)} by {names}{which}"
 
 
 def _drawn(labels: _Labels, number: int) -> tuple[dict[str, Int64Array], str]:
     splits = random_split(labels.labelled, number)
-    return splits, f"{_sizes(splits)}, drawn at random (dataset.split={number})"
-
-
-def _sizes(splits: Mapping[str, Int64Array]) -> str:
-    return ", ".join(f"{len(nodes):,} {split}" for split, nodes in splits.items())
+    return splits, f"{split_sizes(splits)}, drawn at random (dataset.split={number})"
 
 
 def _mask(given: _Attributes, name: str, array: AnyArray, num_nodes: int) -> AnyArray:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, is_repeated, to_int64, to_plain
+from gnntrain.data.columns import TEXT, is_repeated, to_int64, to_plain, with_decimal_point
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.tables import Rows
 from gnntrain.errors import UserError
@@ -59,9 +59,9 @@ class NodeIndex:
         """What to say of a node that is not there."""
         return f"The features file defines the nodes ({self.shown()}); no other file may add any."
 
-    def find(self, ids: pa.Array) -> Int64Array:
+    def find(self, ids: pa.Array, decimal: str = ".") -> Int64Array:
         """Node numbers of ids of any type, −1 for those that are missing or unknown."""
-        ids = self._comparable(ids)
+        ids = self._comparable(ids, decimal)
         if self._ids is None:
             is_known = pc.and_(pc.greater_equal(ids, 0), pc.less(ids, self.num_nodes))
             found = pc.if_else(is_known, ids, None)
@@ -77,7 +77,7 @@ class NodeIndex:
         """
         if "id" in rows.columns:
             rows = rows.drop_missing("id", bad, "the node id is missing")
-            rows = replace(rows, nodes=self.find(rows.columns["id"]))
+            rows = replace(rows, nodes=self.find(rows.columns["id"], rows.source.table.decimal))
             rows = rows.drop_by_field(rows.nodes < 0, bad, "id", UNKNOWN_NODE, self.hint)
             return drop_repeated(rows, pa.array(rows.nodes), bad)
         if rows.end != self.num_nodes:
@@ -88,16 +88,18 @@ class NodeIndex:
             )
         return replace(rows, nodes=rows.rows)
 
-    def knows(self, text: str) -> bool:
+    def knows(self, text: str, decimal: str = ".") -> bool:
         """Whether an id, as written in a file, is a node's."""
-        node = self._comparable(pa.array([text], TEXT))[0]
+        node = self._comparable(pa.array([text], TEXT), decimal)[0]
         if self._ids is None or not node.is_valid:
             return bool(node.is_valid and 0 <= node.as_py() < self.num_nodes)
         return bool(pc.index(self._ids, node).as_py() >= 0)
 
-    def _comparable(self, ids: pa.Array) -> pa.Array:
+    def _comparable(self, ids: pa.Array, decimal: str) -> pa.Array:
         ids = to_plain(ids)
-        return ids.cast(TEXT) if self._is_text else to_int64(ids)
+        if self._is_text:
+            return ids.cast(TEXT)
+        return to_int64(with_decimal_point(ids, decimal) if ids.type == TEXT else ids)
 
 
 def drop_repeated(rows: Rows, ids: pa.Array, bad: BadRows, hint: str = "") -> Rows:

@@ -20,6 +20,7 @@ from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import SPLITS, AnyArray, FeatureRows, GraphData
 from gnntrain.data.graph_arrays import graph_of_arrays, no_features
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
 from gnntrain.data.store_meta import canonical_json
 from gnntrain.data.tables import refuse_beyond_memory
@@ -27,6 +28,7 @@ from gnntrain.errors import UserError
 
 _WHOLE_GRAPH_KEYS = {
     *("data", "split", "split_ratio", "split_seed", "stratify", "weight_column", "task", "metric"),
+    *("missing", "standardize"),
 }
 """Keys of `FilesConfig` that say something of a graph that is no table."""
 
@@ -39,7 +41,12 @@ HETERO_HINT = (
 
 
 def graph_of_object(
-    given: object, config: FilesConfig, source: str = "data", *, labelled: bool = True
+    given: object,
+    config: FilesConfig,
+    source: str = "data",
+    *,
+    labelled: bool = True,
+    preprocessing: Preprocessing | None = None,
 ) -> GraphData:
     """A user's graph from an object.
 
@@ -49,6 +56,7 @@ def graph_of_object(
         config: Name, task, metric, split, and what else makes a graph of it.
         source: What the object is called in messages.
         labelled: False: for a graph to predict on; labels and splits are not read.
+        preprocessing: What makes the features of a model that was trained on another graph.
 
     Raises:
         UserError: It is no such object, or has a mistake.
@@ -56,11 +64,29 @@ def graph_of_object(
     _refuse_table_keys(config, source)
     if isinstance(given, GraphData):
         return replace(given, dataset=config.name, labelled=labelled and given.labelled)
-    attributes = _attributes(given, source)
-    graph = graph_of_arrays(_arrays(attributes, source), config, source, labelled=labelled)
+    arrays = _arrays(_attributes(given, source), source)
+    graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=preprocessing)
     if graph.features is None:
         raise no_features(source)
+    if isinstance(given, Mapping):
+        _refuse_two_meanings(graph, source)
     return graph
+
+
+def _refuse_two_meanings(graph: GraphData, source: str) -> None:
+    """Raise a UserError where an edge's ends may be rows of `x` or the user's own ids.
+
+    In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
+    """
+    ids = graph.node_ids
+    if ids is None or ids.dtype.kind != "i" or not len(graph.src):
+        return
+    if np.isin(graph.src, ids).all() and np.isin(graph.dst, ids).all():
+        raise UserError(
+            f"{source} has ids, and edge_index may hold them or count the rows of x.",
+            "Leave the ids out if it counts rows. If it holds ids, give the file as "
+            "dataset.features and as dataset.edges.",
+        )
 
 
 def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
@@ -75,7 +101,8 @@ def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
         UserError: There is no split of this number, or the graph has a mistake.
     """
     arrays = _arrays(data.to_dict(), dataset)
-    return graph_of_arrays(arrays, FilesConfig(name=dataset, split=split), dataset)
+    graph = graph_of_arrays(arrays, FilesConfig(split=split), dataset, is_own=False)
+    return replace(graph, dataset=dataset)
 
 
 def _refuse_table_keys(config: FilesConfig, source: str) -> None:
@@ -193,6 +220,8 @@ def content_digest(graph: GraphData) -> str:
         for name in ("num_nodes", "num_classes", "task", "metric", "symmetric", "labelled")
     }
     words["ogb_name"] = graph.ogb_name
+    made_by = graph.preprocessing
+    words["preprocessing"] = None if made_by is None else made_by.model_dump(mode="json")
     words["feature_names"] = None if graph.feature_names is None else list(graph.feature_names)
     words["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
     digest.update(canonical_json(words).encode())

@@ -19,7 +19,7 @@ from gnntrain.data.graph import GraphData
 from gnntrain.data.large_raw import LARGE_READERS
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
-from gnntrain.data.summary import DataSummary, split_sizes
+from gnntrain.data.summary import DataSummary
 
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
@@ -46,10 +46,8 @@ class PyGBuilder(PublishedBuilder):
         from gnntrain.data.objects import from_pyg
 
         graph = from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
-        if self.published.num_splits:
-            return graph
-        drawn = f"{split_sizes(graph.splits)}, drawn at random (dataset.split={self.split})"
-        return replace(graph, summary=DataSummary(split=drawn))
+        read = graph.summary or DataSummary()
+        return replace(graph, summary=DataSummary(split=read.split))
 
 
 def layout_of(dataset: str) -> RawLayout:

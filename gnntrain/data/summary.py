@@ -53,7 +53,7 @@ def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
     if data.labelled:
         found |= {"labels": _labels(data), "split": split_sizes(data.splits)}
     texts = {key: getattr(given, key) or text for key, text in found.items()}
-    done = {"features": _done_to_features(options), "edges": _done_to_edges(options)}
+    done = {"features": _done_to_features(options), "edges": _done_to_edges(data, options)}
     texts |= {key: ", ".join([texts[key], *words]) for key, words in done.items()}
     return given.model_copy(update=texts)
 
@@ -122,8 +122,7 @@ def _features(data: GraphData) -> str:
 
 
 def _edges(data: GraphData) -> str:
-    both = ", each stored in both directions" if data.symmetric else ""
-    return f"{len(data.src):,} given{both}" + ", weighted" * (data.edge_weight is not None)
+    return f"{len(data.src):,} given" + ", weighted" * (data.edge_weight is not None)
 
 
 def _done_to_features(options: PrepareOptions) -> list[str]:
@@ -132,6 +131,7 @@ def _done_to_features(options: PrepareOptions) -> list[str]:
     return words if kept == "float32" else [*words, f"stored as {kept}"]
 
 
-def _done_to_edges(options: PrepareOptions) -> list[str]:
-    words = ["reverse edges added"] if options.to_undirected else []
+def _done_to_edges(data: GraphData, options: PrepareOptions) -> list[str]:
+    both_ways = data.symmetric or options.to_undirected
+    words = ["stored in both directions"] if both_ways else []
     return [*words, "self-loops added"] if options.add_self_loops else words

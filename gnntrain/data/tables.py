@@ -55,6 +55,11 @@ class Columns:
         """Names of the columns of numbers by their places."""
         return {place: self.table.shown(place) for place in self.numbers}
 
+    @property
+    def all_places(self) -> list[int]:
+        """Places of all columns that are read, each once."""
+        return list(dict.fromkeys((*self.places.values(), *self.numbers, *self.others)))
+
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
         """Read the columns in batches of `num_rows` rows or more, but for the last one.
 
@@ -194,6 +199,7 @@ class Table(ABC):
     path: Path
     names: tuple[str, ...]
     unit: Literal["line", "row"] = "row"
+    note: str = ""
     decimal: str = "."
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
@@ -256,7 +262,7 @@ class ParquetTable(Table):
         self._num_rows = metadata.num_rows
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        places = list(dict.fromkeys((*columns.places.values(), *columns.numbers, *columns.others)))
+        places = columns.all_places
         # Equal values are written once: a small file may hold any number of rows.
         refuse_beyond_memory(self.path, 4 * self._num_rows * len(places))
         start = 0

@@ -19,6 +19,7 @@ from gnntrain.data.arrow_tables import GRAPHML_SUFFIX
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.file_graph import read_graph
 from gnntrain.data.graph import GraphData
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.tables import refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
@@ -31,7 +32,13 @@ _SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)
 _SAVE = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
 
 
-def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> GraphData:
+def read_whole_graph(
+    path: Path,
+    config: FilesConfig,
+    *,
+    labelled: bool,
+    preprocessing: Preprocessing | None = None,
+) -> GraphData:
     """The graph in a file.
 
     Args:
@@ -40,6 +47,7 @@ def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> Grap
             one of edges.
         config: Name, task, metric, split, and what else makes a graph of it.
         labelled: False: for a graph to predict on; labels and splits are not read.
+        preprocessing: What makes the features of a model that was trained on another graph.
 
     Raises:
         UserError: The file cannot be read, holds anything else, or its graph has a mistake.
@@ -53,10 +61,11 @@ def read_whole_graph(path: Path, config: FilesConfig, *, labelled: bool) -> Grap
             conversion_hint(path) or f"Give one that ends with {', '.join(_SUFFIXES)}.",
         )
     if suffix == GRAPHML_SUFFIX:
-        return read_graph(config, {"features": path, "edges": path}, labelled=labelled)
+        both = {"features": path, "edges": path}
+        return read_graph(config, both, labelled=labelled, preprocessing=preprocessing)
     is_npz = suffix not in TORCH_SUFFIXES
     given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
-    return graph_of_object(given, config, str(path), labelled=labelled)
+    return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
 
 
 def load_saved(path: Path) -> Any:

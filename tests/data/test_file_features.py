@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
@@ -98,7 +100,6 @@ def test_the_labels_files_own_columns_are_no_features(tmp_path: Path) -> None:
     given["labels"] = save(labels, tmp_path / "labels.csv")
     data = build(**given, label_column="kind", split_column="part")
     assert names_of(data) == ["f0", "f1"]
-    assert set(left_out(data)) == {"kind", "part"}
     assert "labels.csv" in left_out(data)["kind"]
 
 
@@ -119,6 +120,14 @@ def test_the_split_files_column_is_no_feature(tmp_path: Path) -> None:
     assert names_of(data) == ["f0", "f1"]
 
 
+def test_masks_that_are_read_are_no_features(tmp_path: Path) -> None:
+    masks = {"train_mask": [1] * 4 + [0] * 4, "val_mask": [0] * 4 + [1, 1, 0, 0]}
+    given = paths(tmp_path, nodes(**masks, test_mask=[0] * 6 + [1, 1]))
+    data = build(**given)
+    assert names_of(data) == ["f0", "f1"]
+    assert data.splits["test"].tolist() == [6, 7]
+
+
 def test_another_label_is_no_feature_where_the_label_is_a_column_of_the_same_file(
     tmp_path: Path,
 ) -> None:
@@ -128,8 +137,10 @@ def test_another_label_is_no_feature_where_the_label_is_a_column_of_the_same_fil
 
 
 @pytest.mark.parametrize("name", ["train_mask", "val_mask", "test_mask_0", "split", "target"])
-def test_masks_splits_and_ends_are_no_features(tmp_path: Path, name: str) -> None:
-    data = build(**paths(tmp_path, nodes(**{name: [0, 1] * 4})))
+def test_masks_splits_and_ends_are_no_features_beside_a_split_file(
+    tmp_path: Path, name: str
+) -> None:
+    data = build(**with_split(tmp_path, nodes(**{name: [0, 1] * 4})))
     assert names_of(data) == ["f0", "f1"]
     assert list(left_out(data)) == [name]
 
@@ -197,6 +208,24 @@ def test_a_column_with_the_name_of_an_index_and_other_numbers_is_a_feature(
     assert left_out(data) == {}
 
 
+def test_it_is_asked_which_of_an_index_and_another_column_of_whole_numbers_is_the_id(
+    tmp_path: Path,
+) -> None:
+    table = nodes().drop(columns="id")
+    table.insert(0, "user", [3, 0, 1, 2, 7, 6, 5, 4])
+    given = paths(tmp_path, table, index=True)
+    with pytest.raises(UserError, match="user") as caught:
+        build(**given)
+    assert "dataset.id_column=user" in str(caught.value.hint)
+    assert names_of(build(**given, id_column="none")) == ["user", "f0", "f1"]
+    of_users = pd.DataFrame({"user": range(8), "label": LABELS})
+    given["labels"] = save(of_users, tmp_path / "of_users.csv")
+    users = build(**given, id_column="user")
+    assert users.node_ids is not None
+    assert users.node_ids.tolist() == table["user"].tolist()
+    assert names_of(users) == ["f0", "f1"]
+
+
 def test_an_index_called_index_in_another_order_is_a_feature(tmp_path: Path) -> None:
     data = build(**paths(tmp_path, nodes(index=[7, 0, 1, 2, 3, 4, 5, 6])))
     assert names_of(data) == ["f0", "f1", "index"]
@@ -214,7 +243,7 @@ def test_an_unnamed_first_column_is_the_id_where_nothing_else_is_and_never_a_fea
     assert names_of(data) == ["f0", "f1"]
     assert data.summary is not None
     assert data.summary.ids == "row numbers of nodes.csv"
-    assert len(left_out(data)) == 1
+    assert "pandas index" in left_out(data)["column 0 (without a name)"]
     table.index = pd.Index(IDS)
     given = paths(tmp_path, table, "parquet")
     edges = save(pd.DataFrame({"source": IDS, "target": IDS[::-1]}), tmp_path / "edges.csv")
@@ -278,6 +307,19 @@ def test_several_columns_of_texts_and_dates_are_told_at_once(tmp_path: Path) -> 
 def test_a_few_texts_among_numbers_are_bad_rows(tmp_path: Path) -> None:
     given = paths(tmp_path, nodes(a=[1, 2, "x", 4, 5, 6, 7, 8]))
     assert "nodes.csv line 4: column a is 'x' instead of a finite number" in message_of(**given)
+
+
+def test_a_decimal_comma_is_said_where_it_makes_texts_of_numbers(tmp_path: Path) -> None:
+    table = nodes(flag=[True, False] * 4, **{"": np.arange(8) / 8})
+    given = paths(tmp_path, table, sep=";", decimal=",")
+    (tmp_path / "labels.csv").write_text("id;label\n" + "".join(f"{i};{i[1]}\n" for i in IDS))
+    assert "Set dataset.decimal=','." in message_of(**given)
+    data = build(**given, decimal=",")
+    np.testing.assert_allclose(features_of(data)[:, 3], np.arange(8) / 8)
+    table.loc[2, "f1"] = None
+    save(table, tmp_path / "nodes.csv", sep=";", decimal=",")
+    message = message_of(**given, decimal=",")
+    assert "line 4: column f1 is '' instead of a finite number" in message
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -476,6 +518,22 @@ def test_a_category_is_the_same_in_every_file(tmp_path: Path) -> None:
     assert names_of(flags[0]) == names_of(flags[1]) == ["f0", "f1", "kind=False", "kind=True"]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "jsonl"])
+def test_every_kind_of_table_has_categories_and_missing_values(tmp_path: Path, suffix: str) -> None:
+    table = nodes(a=[1.0, np.nan] * 4, kind=["x", None] * 4)
+    given = with_split(tmp_path, table)
+    if suffix == "feather":
+        table.to_feather(tmp_path / "nodes.feather")
+    elif suffix == "jsonl":
+        table.to_json(tmp_path / "nodes.jsonl", orient="records", lines=True)
+    else:
+        save(table, tmp_path / f"nodes.{suffix}")
+    given["features"] = str(tmp_path / f"nodes.{suffix}")
+    data = build(**given, categorical="kind", missing="indicator")
+    assert names_of(data) == ["f0", "f1", "a", "a_missing", "kind=x", "kind_missing"]
+    assert features_of(data)[:, 2:].tolist() == [[1, 0, 1, 0], [1, 1, 0, 1]] * 4
+
+
 def test_a_mean_that_does_not_exist_is_told(tmp_path: Path) -> None:
     given = with_split(tmp_path, nodes(a=[None] * 4 + [1.0] * 4))
     message = message_of(**given, missing="mean")
@@ -599,3 +657,75 @@ def test_the_identity_holds_the_preprocessing(tmp_path: Path) -> None:
         )
     ]
     assert all(a != b for i, a in enumerate(identities) for b in identities[:i])
+
+
+def test_the_columns_of_a_whole_graph_in_one_file_are_prepared_alike(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx", reason="it writes the file")
+    graph = networkx.Graph()
+    for i in range(6):
+        graph.add_node(f"n{i}", size=float(i * i), kind="ab"[i % 2], label=i % 2)
+    graph.add_edges_from([("n0", "n1"), ("n2", "n3")])
+    networkx.write_graphml(graph, tmp_path / "seen.graphml")
+    keys = {"standardize": True, "categorical": "kind"}
+    data = build(data=str(tmp_path / "seen.graphml"), **keys)
+    for i in range(6):
+        graph.nodes[f"n{i}"]["size"] += 100.0
+    networkx.write_graphml(graph, tmp_path / "new.graphml")
+    new = again(data.preprocessing, data=str(tmp_path / "new.graphml"), **keys)
+    assert data.preprocessing is not None
+    assert data.preprocessing.stds is not None
+    moved = features_of(new)[:, 0] - features_of(data)[:, 0]
+    np.testing.assert_allclose(moved, 100 / data.preprocessing.stds[0], rtol=1e-5)
+
+
+CELLS = st.one_of(
+    st.integers(-(2**20), 2**20).map(str),
+    st.floats(-1e6, 1e6, width=32).map(str),
+    st.sampled_from(["", "nan", "NA", "N/A", "None", "null", "?", "True", "false"]),
+)
+KINDS = st.sampled_from(["red", "blue", "1", "2.0", "é è", "", "NA", "None"])
+
+
+@st.composite
+def own_tables(draw: st.DrawFn) -> pd.DataFrame:
+    """A table of texts as a user's file may hold them: ids, numbers, categories, in any order."""
+    columns: dict[str, list[str]] = {"id": IDS}
+    for i in range(draw(st.integers(1, 3))):
+        columns[f"x{i}"] = draw(st.lists(CELLS, min_size=8, max_size=8))
+    for i in range(draw(st.integers(0, 2))):
+        columns[f"kind{i}"] = draw(st.lists(KINDS, min_size=8, max_size=8))
+    for name in draw(st.sets(st.sampled_from(["label", "test_mask", "split", "Unnamed: 0"]))):
+        columns[name] = list(map(str, range(8)))
+    return pd.DataFrame({name: columns[name] for name in draw(st.permutations(list(columns)))})
+
+
+def number_of(cell: str) -> float:
+    """A cell as a number; 0 where it is missing."""
+    if cell in ("True", "false"):
+        return float(cell == "True")
+    return 0.0 if cell in ("", "nan", "NA", "N/A", "None", "null", "?") else float(cell)
+
+
+def kind_of(cell: str) -> str | None:
+    return None if cell in ("", "NA", "None") else cell.removesuffix(".0")
+
+
+@given(table=own_tables(), suffix=st.sampled_from(["csv", "parquet"]))
+@settings(max_examples=60, deadline=None)
+def test_cells_become_the_features_that_an_obvious_reader_makes_of_them(
+    tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame, suffix: str
+) -> None:
+    given = with_split(tmp_path_factory.mktemp("own"), table, suffix)
+    keys = {"categorical": "kind*"} if any(name.startswith("kind") for name in table) else {}
+    data = build(**given, missing="zero", **keys)
+    expected: dict[str, list[float]] = {}
+    for name in table:
+        if name.startswith("x"):
+            expected[name] = [number_of(cell) for cell in table[name]]
+        elif name.startswith("kind"):
+            kinds = [kind_of(cell) for cell in table[name]]
+            for kind in sorted({kind for kind in kinds if kind is not None}):
+                expected[f"{name}={kind}"] = [float(kind == other) for other in kinds]
+    assert names_of(data) == list(expected)
+    columns = np.array(list(expected.values()), np.float32)
+    np.testing.assert_array_equal(features_of(data), columns.T)

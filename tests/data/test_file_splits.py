@@ -193,3 +193,39 @@ def test_a_table_of_splits_with_several_columns_is_asked_about(tmp_path: Path) -
     paths = write(tmp_path, split=text)
     assert "dataset.split_column" in message_of(**paths)
     assert splits_of(build(**paths, split_column="part")) == [[0, 3], [1], [2]]
+
+
+def test_a_number_of_a_split_column_counts_the_labels_files_columns(tmp_path: Path) -> None:
+    labels = "10,a,train\n20,b,val\n30,a,test\n40,b,train\n"
+    paths = write(tmp_path, labels=labels, features="10,0.5,1\n20,1.5,2\n30,2.5,3\n40,3.5,4\n")
+    keys = {"split": None, "id_column": 0, "label_column": 1, "split_column": 2}
+    data = build(**{**paths, **keys})
+    assert splits_of(data) == [[0, 3], [1], [2]]
+    assert features_of(data).shape == (4, 2)
+
+
+def test_columns_of_another_split_are_told_and_no_features(tmp_path: Path) -> None:
+    paths = {**write(tmp_path), **table_with(tmp_path, **MASKS)}
+    data = build(**paths)
+    assert splits_of(data) == [[0, 3], [1], [2]]
+    assert features_of(data).shape == (4, 1)
+    assert data.summary is not None
+    assert set(data.summary.left_out) >= set(MASKS)
+    assert "split of split.csv" in phrase_of(data)
+
+
+def test_a_split_file_without_ids_may_leave_nodes_out(tmp_path: Path) -> None:
+    texts = {
+        "features": "f,g\n0.5,1\n1.5,2\n2.5,3\n3.5,4\n",
+        "labels": "label\na\nb\na\nb\n",
+        "split": 'split\ntrain\nNA\ntest\n""\n',
+    }
+    assert splits_of(build(**write(tmp_path, edges="0,1\n", **texts))) == [[0], [], [2]]
+
+
+def test_a_split_column_of_the_labels_file_may_be_left_out(tmp_path: Path) -> None:
+    labels = "id,label,split\n10,a,train\n20,b,test\n30,a,test\n40,b,test\n"
+    paths = {**write(tmp_path, labels=labels), "split": 3}
+    assert "dataset.ignore=[split]" in message_of(**paths)
+    assert "number 3; 2 train, 1 val, 1 test" in phrase_of(build(**paths, ignore="split"))
+    assert "dataset.ignore" in message_of(**paths, ignore="splitt")

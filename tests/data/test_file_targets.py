@@ -48,7 +48,7 @@ def test_marks_of_missing_labels_are_no_classes(tmp_path: Path, mark: str, kind:
     data = build(**paths)
     assert data.num_classes == 2
     assert data.labels.tolist() == [0, -1, 1, 0]
-    assert "1 without a label" in summary_of(data)
+    assert "1 of 4 nodes have none" in summary_of(data)
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NaT, pd.NA])
@@ -85,7 +85,7 @@ def test_flags_are_missing_all_or_none(tmp_path: Path) -> None:
     data = build(**{**write(tmp_path, labels=labels), **NO_SPLIT})
     assert data.labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 1]]
     assert 1 not in np.concatenate(list(data.splits.values()))
-    assert "1 without a label" in summary_of(data)
+    assert "1 of 4 nodes have none" in summary_of(data)
     message = message_of(**{**write(tmp_path, labels=labels.replace("?", "1")), **NO_SPLIT})
     assert "line 3: label old is 'NA' instead of 0 or 1" in message
 
@@ -155,7 +155,7 @@ def test_a_column_of_quantities_is_read_as_it_is(tmp_path: Path, kind: str) -> N
     np.testing.assert_array_equal(data.labels, values.astype(np.float32)[:, None])
     assert (data.task, data.metric, data.num_classes) == ("continuous", "r2", 1)
     assert 2 not in np.concatenate(list(data.splits.values()))
-    assert "from 18,000 to 120,000; 1 without a label" in summary_of(data)
+    assert "from 18,000 to 120,000; 1 of 4 nodes have none" in summary_of(data)
     assert features_of(data)[:, 0].tolist() == [0.5, 1.5, 2.5, 3.5]
     assert build(**paths, **options, task="regression", metric="mae").metric == "mae"
 
@@ -223,3 +223,37 @@ def test_rows_that_are_left_out_move_no_label(tmp_path: Path) -> None:
     assert data.node_ids.tolist() == [10, 40, 50]
     assert data.labels.tolist() == [0, 1, 2]
     assert [nodes.tolist() for nodes in data.splits.values()] == [[0], [1], [2]]
+
+
+def test_minus_one_among_texts_is_no_class(tmp_path: Path) -> None:
+    labels = "id,label\n10,True\n20,-1\n30,False\n40,True\n"
+    data = build(**{**write(tmp_path, labels=labels), **NO_SPLIT})
+    assert data.labels.tolist() == [1, -1, 0, 1]
+    assert "-1: 1" in summary_of(data)
+
+
+def test_columns_of_the_labels_file_that_are_not_used_are_told(tmp_path: Path) -> None:
+    labels = "id,label,when\n10,a,7\n20,b,8\n30,a,9\n40,b,7\n"
+    data = build(**{**write(tmp_path, labels=labels), **NO_SPLIT})
+    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert data.summary is not None
+    assert list(data.summary.left_out) == ["when of labels.csv"]
+
+
+def test_columns_that_are_no_flags_at_all_are_asked_about(tmp_path: Path) -> None:
+    labels = "id,city,income\n10,Rome,7\n20,Oslo,8\n30,Bonn,9\n40,Rome,7\n"
+    message = message_of(**{**write(tmp_path, labels=labels), **NO_SPLIT})
+    assert "columns city, income of labels.csv" in message
+    assert "dataset.label_column" in message
+
+
+@pytest.mark.parametrize("label_column", [None, "y", ["a", "b"]])
+def test_several_targets_among_arrays(tmp_path: Path, label_column: object) -> None:
+    targets = np.array([[1.5, 7], [2.5, np.nan], [np.nan, np.nan], [4.5, 9]], np.float32)
+    path, edges = tmp_path / "graph.npz", write(tmp_path, edges="0,1\n")["edges"]
+    np.savez(path, x=np.eye(4), y=targets, a=targets[:, 0], b=targets[:, 1])
+    options = {"features": str(path), "edges": edges, "task": "regression"}
+    data = build(**options, label_column=label_column)
+    np.testing.assert_array_equal(data.labels, targets)
+    assert data.num_features == 4
+    assert (data.class_names is None) == (label_column in (None, "y"))

@@ -635,9 +635,9 @@ def test_a_file_that_is_no_table_is_a_users_error(tmp_path: Path, content: bytes
 
 def test_an_unknown_suffix_and_a_broken_parquet_file_are_a_users_error(tmp_path: Path) -> None:
     paths = write(tmp_path)
-    (tmp_path / "edges.xlsx").write_text(EDGES)
-    message = message_of(**{**paths, "edges": str(tmp_path / "edges.xlsx")})
-    assert "'.xlsx'" in message
+    (tmp_path / "edges.foo").write_text(EDGES)
+    message = message_of(**{**paths, "edges": str(tmp_path / "edges.foo")})
+    assert "'.foo'" in message
     assert ".parquet" in message
     (tmp_path / "edges.parquet").write_text(EDGES)
     assert "cannot be read" in message_of(**{**paths, "edges": str(tmp_path / "edges.parquet")})

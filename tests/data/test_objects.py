@@ -159,10 +159,39 @@ def test_whole_numbers_as_floats_are_classes_where_that_is_said() -> None:
     assert read(small(y=y), task="multiclass").labels.tolist() == [0, 1, 2, -1]
 
 
+def test_the_drawn_split_follows_its_keys() -> None:
+    data = small(x=torch.ones(100, 2), y=torch.arange(100) % 4)
+    drawn = read(data, split_ratio=(0.2, 0.2, 0.6), split_seed=3, stratify=True)
+    sizes = {name: len(nodes) for name, nodes in drawn.splits.items()}
+    assert sizes == {"train": 20, "val": 20, "test": 60}
+    assert np.bincount(drawn.labels[drawn.splits["train"]]).tolist() == [5, 5, 5, 5]
+    assert drawn.summary is not None
+    assert "seed 3" in drawn.summary.split
+    other = read(data, split_ratio=(0.2, 0.2, 0.6), split_seed=4, stratify=True)
+    assert other.splits["train"].tolist() != drawn.splits["train"].tolist()
+
+
+def test_very_many_whole_numbers_are_asked_about() -> None:
+    data = small(x=torch.ones(200, 2), y=37 * torch.arange(200))
+    with pytest.raises(UserError, match="classes or a quantity"):
+        read(data)
+    assert read(data, task="multiclass").num_classes == 200
+    assert read(data, task="regression").task == "continuous"
+    assert from_pyg(data, "theirs").num_classes == 200
+
+
 def hetero() -> HeteroData:
     data = HeteroData()
     data["paper"].x = torch.ones(2, 2)
     return data
+
+
+def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
+    shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
+    with pytest.raises(UserError, match="rows of x"):
+        read(shuffled)
+    assert read(small(ids=torch.tensor([1, 0, 3, 2]))).src.tolist() == EDGES[0].tolist()
+    assert read({**shuffled, "ids": np.array([10, 20, 30, 40])}).src.tolist() == EDGES[0].tolist()
 
 
 MISTAKES: dict[str, tuple[object, str]] = {
@@ -186,6 +215,7 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "edges of fractions": (small(edge_index=EDGES.float()), r"edge_index\.long\(\)"),
     "edges beyond": (small(edge_index=EDGES + 1), "4"),
     "edges below": (small(edge_index=EDGES - 1), "-1"),
+    "weights below 0": (small(edge_weight=torch.tensor([1.0, -2, 0, 1])), "-2"),
     "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
     "mask of another length": (small(train_mask=torch.ones(3, dtype=torch.bool)), "train_mask"),
     "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),

@@ -89,6 +89,16 @@ def flip_last_byte(file: Path) -> None:
 # What it holds
 
 
+def test_a_store_from_before_preprocessing_and_names_were_kept_still_opens(path: Path) -> None:
+    def forget(content: dict[str, Any]) -> None:
+        for key in ("preprocessing", "feature_names", "summary"):
+            del content[key]
+
+    edit_meta(path, forget, sign=True)
+    meta = StoredGraph.open(path).meta
+    assert (meta.preprocessing, meta.feature_names, meta.summary) == (None, None, None)
+
+
 def test_a_store_says_what_it_was_made_from(path: Path) -> None:
     store = StoredGraph.open(path)
     assert (store.dataset, store.task, store.metric) == ("small", "multiclass", "f1_micro")

@@ -70,7 +70,7 @@ def test_edges_and_features_as_they_are_stored() -> None:
     )
     weight = np.ones(240, np.float32)
     read = summary_of(random_graph(edge_weight=weight), options)
-    assert all(word in read.edges for word in ("240", "weighted", "reverse", "self-loops"))
+    assert all(word in read.edges for word in ("240", "weighted", "both directions", "self-loops"))
     assert "sum of 1" in read.features
     assert "float16" in read.features
     assert "both directions" in summary_of(random_graph(symmetric=True), PLAIN).edges
@@ -147,3 +147,15 @@ def test_a_run_tells_what_was_read_everywhere(own_run: tuple[Path, dict[str, Any
     for _, phrase in read.lines():
         assert phrase in card
         assert phrase.replace("_", r"\_") in page
+
+
+def test_a_direction_is_told_once_whoever_described_the_edges(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("source,target\n0,1\n1,2\n")
+    (tmp_path / "x.csv").write_text(
+        "id,f,label\n" + "".join(f"{i},{i}.5,{i % 2}\n" for i in range(9))
+    )
+    files = {"edges": str(tmp_path / "e.csv"), "features": str(tmp_path / "x.csv")}
+    dataset = {"name": "files", "store_dir": str(tmp_path), "to_undirected": True, **files}
+    told = prepare(from_dict({"dataset": dataset}))["data"]["edges"]
+    assert told.count("both directions") == 1
+    assert "column source" in told

@@ -38,5 +38,5 @@ def test_a_published_graph_takes_one_line_more_and_an_old_store_none() -> None:
     ],
 )
 def test_what_is_learnt_has_its_own_word(task: str, number: int, words: str) -> None:
-    rows = dict(start_block(info(task=task, num_classes=number), UNICODE))
+    rows = dict(start_block(info(label_kind=task, num_classes=number), UNICODE))
     assert rows["graph"].endswith(words)
