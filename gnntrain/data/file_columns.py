@@ -33,7 +33,7 @@ from gnntrain.data.array_files import (
 )
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import is_repeated
+from gnntrain.data.columns import TEXT, is_repeated
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.preprocessing import Preprocessing
@@ -358,17 +358,18 @@ def _refuse_two_ids(table: Table, index: int, other: int) -> None:
     """Ask which of two columns holds the ids: what pandas calls an index, or the one behind it.
 
     Raises:
-        UserError: The other one holds whole numbers, each once.
+        UserError: The other one holds whole numbers or texts, each once.
     """
     rows = Columns(table, {}, (), (index, other)).read()
-    first, second = (table.to_plain(rows.others[place], labels=False) for place in (index, other))
-    may_be_ids = all(pa.types.is_integer(column.type) for column in (first, second))
-    if not may_be_ids or second.null_count or is_repeated(second).any():
+    first, second = (table.to_plain(rows.others[place], labels=True) for place in (index, other))
+    may_be_ids = pa.types.is_integer(second.type) or second.type == TEXT
+    is_index = pa.types.is_integer(first.type)
+    if not is_index or not may_be_ids or second.null_count or is_repeated(second).any():
         return
     name = table.shown(other)
     raise UserError(
         f"{table.path} has a column that is called as pandas calls an index, and behind it "
-        f"{name}, whose whole numbers are all different: either may hold the node ids.",
+        f"{name}, whose values are all different: either may hold the node ids.",
         f"Set dataset.id_column={name}; or dataset.id_column=none, if the rows are the nodes "
         "0, 1, 2, ….",
     )

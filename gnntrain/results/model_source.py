@@ -64,7 +64,8 @@ def numbers_of(values, width):
     """float32 [num_nodes, width], NaN where a number is missing."""
     values = values.to_numpy() if hasattr(values, "to_numpy") else values
     if torch.is_tensor(values) or getattr(getattr(values, "dtype", None), "kind", "O") in "biuf":
-        return torch.as_tensor(values).float().reshape(-1, width)
+        values = values if torch.is_tensor(values) else torch.tensor(values)
+        return values.float().reshape(-1, width)
     rows = []
     for value in values:
         is_list = hasattr(value, "__len__") and not isinstance(value, str)

@@ -208,22 +208,22 @@ def test_a_column_with_the_name_of_an_index_and_other_numbers_is_a_feature(
     assert left_out(data) == {}
 
 
-def test_it_is_asked_which_of_an_index_and_another_column_of_whole_numbers_is_the_id(
-    tmp_path: Path,
+@pytest.mark.parametrize("users", [[3, 0, 1, 2, 7, 6, 5, 4], list("hgfedcba")])
+def test_it_is_asked_which_of_an_index_and_another_column_is_the_id(
+    tmp_path: Path, users: list[Any]
 ) -> None:
     table = nodes().drop(columns="id")
-    table.insert(0, "user", [3, 0, 1, 2, 7, 6, 5, 4])
+    table.insert(0, "user", users)
     given = paths(tmp_path, table, index=True)
     with pytest.raises(UserError, match="user") as caught:
         build(**given)
     assert "dataset.id_column=user" in str(caught.value.hint)
-    assert names_of(build(**given, id_column="none")) == ["user", "f0", "f1"]
-    of_users = pd.DataFrame({"user": range(8), "label": LABELS})
-    given["labels"] = save(of_users, tmp_path / "of_users.csv")
-    users = build(**given, id_column="user")
-    assert users.node_ids is not None
-    assert users.node_ids.tolist() == table["user"].tolist()
-    assert names_of(users) == ["f0", "f1"]
+    given["labels"] = save(pd.DataFrame({"user": users, "label": LABELS}), tmp_path / "kinds.csv")
+    ring = pd.DataFrame({"source": users, "target": users[::-1]})
+    data = build(**{**given, "edges": save(ring, tmp_path / "ring.csv")}, id_column="user")
+    assert data.node_ids is not None
+    assert [str(name) for name in data.node_ids.astype(str)] == [str(user) for user in users]
+    assert names_of(data) == ["f0", "f1"]
 
 
 def test_an_index_called_index_in_another_order_is_a_feature(tmp_path: Path) -> None:
