@@ -89,7 +89,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         module = types.ModuleType(f"gnntrain.results.{room}")
         setattr(module, verb, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("gnntrain.sweep.pool.Process", ThreadProcess)
+    monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
     monkeypatch.setattr("gnntrain.commands.plan._show", fake.asked.append)
     report = types.ModuleType("gnntrain.report.writing")

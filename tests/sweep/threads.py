@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +18,15 @@ class ThreadProcess(threading.Thread):
     def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
         super().__init__(target=target, args=args, daemon=True)
         self._end, self._rest = args[0], args[1:]
+
+    @classmethod
+    def launch(
+        cls, target: Callable[..., None], arguments: Sequence[Any], **_: object
+    ) -> ThreadProcess:
+        """Stands in for `distributed.processes.start_process`."""
+        process = cls(target, tuple(arguments))
+        process.start()
+        return process
 
     def start(self) -> None:
         """As a process: the parent's copy of the connection may be closed after it."""
