@@ -1,9 +1,10 @@
 """The files of a user's graph as tables, and which of their columns is what.
 
 **Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
-`node_id`, `node` or `nid`; else the first column without another use (such as the unnamed one that
-pandas writes), if there are others and its first value is not a fraction (40.0 is one among
-features); else the index that pandas writes into Parquet. Without an id (`id_column=none` says so),
+`node_id`, `node` or `nid`; else the index that pandas writes into Parquet; else the first column
+without another use (such as the unnamed one that pandas writes into CSV), if there are others and
+its first value is not a fraction (40.0 is one among features). Where both an index and another
+column may be meant, it is asked. Without an id (`id_column=none` says so),
 the rows are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt
 file holds an array called `ids`, `id` or `node_id`.
 
@@ -57,6 +58,12 @@ MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
     "train": ("train_mask",),
     "val": ("val_mask", "valid_mask"),
     "test": ("test_mask",),
+}
+# Such words alone may be ordinary features; two or three of them side by side are masks.
+_PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
+    "train": ("train", "is_train"),
+    "val": ("val", "valid", "is_val", "is_valid"),
+    "test": ("test", "is_test"),
 }
 ID_ARRAYS = ("ids", "id", "node_id")
 FEATURE_ARRAYS = ("features", "feature", "x", "feat")
@@ -282,9 +289,17 @@ def find_column(
 
 
 def find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
-    """The columns of masks."""
+    """The columns of masks: `train_mask` and the like, else two of `train`, `val` and `test`."""
+    found = _masks_called(table, MASK_NAMES, ignored)
+    plain = {} if found else _masks_called(table, _PLAIN_MASK_NAMES, ignored)
+    return plain if len(plain) > 1 else found
+
+
+def _masks_called(
+    table: Table, usual: Mapping[Role, tuple[str, ...]], ignored: Collection[int]
+) -> dict[Role, int]:
     found: dict[Role, int] = {}
-    for role, names in MASK_NAMES.items():
+    for role, names in usual.items():
         found |= _first_called(table, role, names, ignored)
     return found
 
@@ -333,11 +348,12 @@ def find_id(
     if found or len(table.names) == 1:
         return found
     usual = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *_MASK_ARRAYS}
+    masks = find_masks(table, passed_over).values()
     asked = {*(config.label_column or ()), config.split_column}
     free = [
         place
         for place, name in enumerate(table.names)
-        if place not in passed_over and name.lower() not in usual and name not in asked
+        if place not in (*passed_over, *masks) and name.lower() not in usual and name not in asked
     ]
     written = [place for place in free if table.names[place].startswith("__index_level_")]
     rows = table.records(np.zeros(1, np.int64))
@@ -349,13 +365,29 @@ def find_id(
     place = next(is_id, None)
     if place is None:
         return {}
-    if has_features and place == free[0] and free[1:] and is_pandas_index(table.names[place]):
-        _refuse_two_ids(table, place, free[1])
+    others = free[1:2] if place in written else written or free[1:2]
+    if has_features and place == free[0] and others:
+        return {"id": _index_or(table, place, others[0])}
     return {"id": place}
 
 
+def _index_or(table: Table, first: int, other: int) -> int:
+    """Of the first column and another, the index that pandas wrote; else the first.
+
+    Raises:
+        UserError: The one that is no index may hold the ids, too.
+    """
+    if is_pandas_index(table.names[first]):
+        _refuse_two_ids(table, first, other)
+        return first
+    if table.names[other].startswith("__index_level_"):
+        _refuse_two_ids(table, other, first)
+        return other
+    return first
+
+
 def _refuse_two_ids(table: Table, index: int, other: int) -> None:
-    """Ask which of two columns holds the ids: what pandas calls an index, or the one behind it.
+    """Ask which of two columns holds the ids: what pandas calls an index, or the other one.
 
     Raises:
         UserError: The other one holds whole numbers or texts, each once.
@@ -368,7 +400,7 @@ def _refuse_two_ids(table: Table, index: int, other: int) -> None:
         return
     name = table.shown(other)
     raise UserError(
-        f"{table.path} has a column that is called as pandas calls an index, and behind it "
+        f"{table.path} has a column that is called as pandas calls an index, and a column "
         f"{name}, whose values are all different: either may hold the node ids.",
         f"Set dataset.id_column={name}; or dataset.id_column=none, if the rows are the nodes "
         "0, 1, 2, ….",

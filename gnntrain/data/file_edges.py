@@ -175,9 +175,9 @@ def _find_ends(
         and name not in _WEIGHT_NAMES
         and not is_pandas_index(table.names[place])
     ]
-    if not found and len(names) == 2:
+    if not found and len(names) == 2 and not _has_other_use(names):
         found = [(0, 1)]
-    if not found and len(rest) == 2:
+    if not found and len(rest) == 2 and not _has_other_use([names[place] for place in rest]):
         found = [(rest[0], rest[1])]
     if not found and _are_ends_and_weight(table, index):
         found = [(0, 1)]
@@ -193,6 +193,13 @@ def _find_ends(
             "Set dataset.source_column and dataset.target_column.",
         )
     return source, target
+
+
+def _has_other_use(names: Sequence[str]) -> bool:
+    """Whether one of two columns is called a weight, or like the other end of an edge."""
+    source, target = names
+    targets, sources = {pair[1] for pair in PAIRS_OF_ENDS}, {pair[0] for pair in PAIRS_OF_ENDS}
+    return source in targets or target in sources or not {*names}.isdisjoint(_WEIGHT_NAMES)
 
 
 def _are_ends_and_weight(table: Table, index: NodeIndex) -> bool:

@@ -292,7 +292,7 @@ def describe_features(
 ) -> str:
     """A phrase for `DataSummary.features`."""
     path = nodes.path.name
-    number = f"{nodes.matrix.shape[1]:,} numbers of {path}"
+    number = f"{_counted(nodes.matrix.shape[1], 'number')} of {path}"
     if preprocessing is None:
         return number
     columns = preprocessing.columns
@@ -303,12 +303,16 @@ def describe_features(
     if preprocessing.fills is not None:
         fill = "0" if missing == "zero" else f"the mean {by}"
         count = sum(c.indicator for c in columns)
-        marked = f", marked by {count:,} indicators" if count else ""
+        marked = f", marked by {_counted(count, 'indicator')}" if count else ""
         parts.append(f"missing values are {fill}{marked}")
     if preprocessing.means is not None:
         parts.append("standardised " + by.replace("of", "on", 1))
     parts += [f"column {name} holds row numbers" for name in _row_number_columns(nodes)]
     return "; ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + "s" * (count != 1)
 
 
 def _described(column: FeatureColumn) -> str:

@@ -35,13 +35,6 @@ from gnntrain.errors import UserError
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-_MASKS_OF_SPLIT_FILES: dict[str, Role] = {
-    "train": "train",
-    "val": "val",
-    "valid": "val",
-    "test": "test",
-}
-
 
 def _label_arrays(config: FilesConfig) -> tuple[str, ...]:
     return config.label_column or LABEL_ARRAYS
@@ -148,10 +141,6 @@ def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
     if config.split_column is not None:
         place_of(table, "split_column", config.split_column)
     ids, places = find_id(table, config), split_places(table, config)
-    if not places:
-        masks = {_MASKS_OF_SPLIT_FILES.get(name.lower()): at for at, name in enumerate(table.names)}
-        places = {mask: at for mask, at in masks.items() if mask is not None}
-        places = places if len(places) > 1 else {}
     if not places:
         others = _others(table, _ignored(table, config).union(ids.values()))
         if len(others) != 1:

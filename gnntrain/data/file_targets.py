@@ -27,6 +27,7 @@ _logger = logging.getLogger("gnntrain")
 
 _MOST_CLASSES = 50  # of whole numbers that are taken as classes without a question
 _FEW_NODES = 5
+_FEW_TEXTS = 2  # nodes of a typical text
 _LARGEST = float(np.finfo(np.float32).max)
 _TWO_KEYS = (
     "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each number "
@@ -113,6 +114,7 @@ def _missing(targets: Targets) -> str:
 def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
     where = _where(rows, [rows.source.places["label"]])
     if config.task == "auto":
+        _ask_about_texts(rows.columns["label"], where)
         ask_about_numbers(rows.columns["label"], where)
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
@@ -136,6 +138,21 @@ def _where(rows: Rows, places: Sequence[int]) -> str:
     names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
     return f"{kind} {first_names(names)} of {rows.path.name}"
+
+
+def _ask_about_texts(column: pa.Array, where: str) -> None:
+    """Raise a UserError where most of very many texts stand once: "10,111", a date, a name."""
+    if column.type != TEXT:
+        return
+    counts = column.filter(_has_label(column)).value_counts().field("counts").to_numpy()
+    if len(counts) > _MOST_CLASSES and np.median(counts) < _FEW_TEXTS:
+        example = column.drop_null()[0].as_py()
+        raise UserError(
+            f"{where} has {len(counts):,} different texts for labels, such as {example!r}, "
+            "and most of them stand only once: are they classes?",
+            "Set dataset.task=multiclass if each text is a class; else name another column as "
+            "dataset.label_column. A quantity is written in digits with a decimal mark alone.",
+        )
 
 
 def ask_about_numbers(column: pa.Array, where: str) -> None:

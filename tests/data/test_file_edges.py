@@ -67,6 +67,9 @@ def test_ends_that_are_plain(tmp_path: Path, edges: str, options: dict[str, Any]
         "10,20,0.5,1\n20,30,0.5,1\n",
         "a,b,c\n10,20,0.5\n20,30,0.5\n",
         "source,target,src,dst\n10,20,30,40\n",
+        "target,count\n10,20\n",
+        "weight,user\n10,20\n",
+        "user,source\n10,20\n",
     ],
 )
 def test_ends_that_may_be_others_are_not_guessed(tmp_path: Path, edges: str) -> None:

@@ -729,3 +729,18 @@ def test_cells_become_the_features_that_an_obvious_reader_makes_of_them(
     assert names_of(data) == list(expected)
     columns = np.array(list(expected.values()), np.float32)
     np.testing.assert_array_equal(features_of(data), columns.T)
+
+
+def test_the_index_of_a_parquet_file_is_the_id_before_its_first_column(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    given = {"features": str(path), "edges": str(tmp_path / "e.csv"), "label_column": "kind"}
+    Path(given["edges"]).write_text("source,target\n10,20\n30,40\n")
+    table = pd.DataFrame({"age": [7, 7, 3, 5], "kind": list("abab")}, index=[40, 10, 30, 20])
+    table.to_parquet(path)
+    data = build(**given)
+    assert data.node_ids is not None
+    assert data.node_ids.tolist() == [40, 10, 30, 20]
+    table.assign(age=[8, 7, 3, 5]).to_parquet(path)
+    with pytest.raises(UserError) as caught:
+        build(**given)
+    assert "dataset.id_column=age" in str(caught.value.hint)

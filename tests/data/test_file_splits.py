@@ -50,6 +50,21 @@ def test_columns_of_masks_are_the_split_and_no_features(
     assert "2 train, 1 val, 1 test" in phrase_of(data)
 
 
+@pytest.mark.parametrize("names", [("train", "val", "test"), ("is_train", "is_valid", "is_test")])
+def test_columns_of_plain_words_are_masks_where_there_are_several(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    columns = dict(zip(names, MASKS.values(), strict=True))
+    data = build(**table_with(tmp_path, **{k: np.array(v).astype(int) for k, v in columns.items()}))
+    assert splits_of(data) == [[0, 3], [1], [2]]
+    assert features_of(data).tolist() == [[0.5], [1.5], [2.5], [3.5]]
+
+
+def test_a_column_called_test_alone_is_a_feature(tmp_path: Path) -> None:
+    data = build(**table_with(tmp_path, test=[1.5, 2.5, 3.5, 4.5]))
+    assert features_of(data).tolist() == [[0.5, 1.5], [1.5, 2.5], [2.5, 3.5], [3.5, 4.5]]
+
+
 @pytest.mark.parametrize("place", ["features", "labels", "split"])
 @pytest.mark.parametrize("kind", ["npz", "pt"])
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.float32])

@@ -257,3 +257,15 @@ def test_several_targets_among_arrays(tmp_path: Path, label_column: object) -> N
     np.testing.assert_array_equal(data.labels, targets)
     assert data.num_features == 4
     assert (data.class_names is None) == (label_column in (None, "y"))
+
+
+@pytest.mark.parametrize("shape", ["${}", "name {}", "{}/01"])
+def test_texts_that_stand_once_are_asked_about(tmp_path: Path, shape: str) -> None:
+    paths = income(tmp_path, [shape.format(12_345 + number) for number in range(80)])
+    assert "80 different texts" in message_of(**paths)
+    assert build(**paths, task="multiclass").num_classes == 80
+
+
+def test_many_texts_that_stand_several_times_are_classes(tmp_path: Path) -> None:
+    paths = income(tmp_path, [f"class {number % 60}" for number in range(180)])
+    assert build(**paths).num_classes == 60
