@@ -184,6 +184,10 @@ def _sums_to_one(shares: tuple[float, float, float]) -> tuple[float, float, floa
     return shares
 
 
+def _text_of_path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
+
+
 def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - no symlink resolved
 
@@ -218,7 +222,7 @@ Text = Annotated[str, BeforeValidator(text_of_number), Field(min_length=1)]
 
 PathText = Annotated[
     str,
-    BeforeValidator(text_of_number),
+    BeforeValidator(_text_of_path),
     Field(min_length=1),
     AfterValidator(_absolute),
     Expected("a path"),

@@ -50,6 +50,7 @@ _logger = logging.getLogger("gnntrain")
 
 _INDEX = "it holds row numbers (a pandas index)"
 _LARGEST = float(np.finfo(np.float32).max)
+_NO_VALUE_HINT = "With dataset.missing=mean, zero or indicator, they get 0 for every category."
 
 
 def resolve_indices(choice: FeatureChoice, nodes: Rows) -> tuple[FeatureChoice, Rows]:
@@ -163,7 +164,7 @@ def drop_bad_values(nodes: Rows, choice: FeatureChoice, config: FilesConfig, bad
     for place in choice.categorical if refuse else ():
         name = choice.columns.table.shown(place)
         lacks = to_categories(nodes.others[place]).is_null().to_numpy(zero_copy_only=False)
-        nodes = nodes.drop(np.asarray(lacks, bool), bad, partial(_no_value, name))
+        nodes = nodes.drop(np.asarray(lacks, bool), bad, partial(_no_value, name), _NO_VALUE_HINT)
     return nodes
 
 

@@ -26,7 +26,12 @@ from gnntrain.data.file_features import (
     resolve_indices,
 )
 from gnntrain.data.file_splits import split_nodes
-from gnntrain.data.file_target_columns import has_split, label_columns, split_columns
+from gnntrain.data.file_target_columns import (
+    has_split,
+    label_columns,
+    label_columns_within,
+    split_columns,
+)
 from gnntrain.data.file_targets import no_targets, read_targets
 from gnntrain.data.graph import GraphData
 from gnntrain.data.node_index import NodeIndex, drop_repeated
@@ -77,6 +82,8 @@ def read_graph(
     if labelled and not isinstance(columns.table, ArrayTable):
         others = [given.table for given in (labels, split) if isinstance(given, Columns)]
         refuse_unknown_ignored(columns.table, others, config.ignore)
+        if labels is None:  # first, or the labels are called a feature that holds text
+            label_columns_within(columns.table, config)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = _read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +97,10 @@ def test_without_changes_it_is_the_same(config: Config) -> None:
     assert config.changed() == config
     assert from_dict(config.changed().to_dict()) == config
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
+
+
+def test_paths_may_be_objects_of_pathlib(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    config = FilesConfig(features=path, edges=path)  # type: ignore[arg-type]
+    assert config.features == str(path)
+    assert config.model_dump(mode="json")["edges"] == str(path)

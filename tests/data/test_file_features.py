@@ -744,3 +744,23 @@ def test_the_index_of_a_parquet_file_is_the_id_before_its_first_column(tmp_path:
     with pytest.raises(UserError) as caught:
         build(**given)
     assert "dataset.id_column=age" in str(caught.value.hint)
+
+
+def test_labels_that_are_not_found_are_told_before_text_that_is_no_feature(tmp_path: Path) -> None:
+    given = paths(tmp_path, nodes(kind=LABELS))
+    del given["labels"]
+    with pytest.raises(UserError, match="label_column=kond") as caught:
+        build(**given, label_column="kond")
+    assert caught.value.hint == "Did you mean kind?"
+    with pytest.raises(UserError) as caught:
+        build(**given)
+    assert "dataset.label_column" in str(caught.value.hint)
+
+
+def test_a_category_that_is_missing_says_what_fills_it(tmp_path: Path) -> None:
+    given = paths(tmp_path, nodes(kind=[None, *LABELS[1:]]))
+    with pytest.raises(UserError) as caught:
+        build(**given, categorical="kind")
+    assert "dataset.missing" in str(caught.value.hint)
+    data = build(**given, categorical="kind", missing="zero")
+    assert features_of(data)[0].tolist()[2:] == [0, 0]
