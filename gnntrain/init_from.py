@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnntrain.config import Config, from_dict
+from gnntrain.config import Config, DatasetConfig, from_dict
 from gnntrain.config.problems import shown
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
@@ -20,6 +21,8 @@ from gnntrain.run_store import model_signature
 from gnntrain.training.checkpoint import State, epoch_of, load_checkpoint, weights_of
 
 _NUM_SHOWN = 3
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     run = RunDirectory.open(config.trainer.init_from)
     source = {"init_from": str(run.path)}
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
-    _refuse_other_features(run, graph)
+    _check_features(run, graph, config.dataset)
     with torch.device("meta"):  # its shapes alone
         model = build_model(config.model, graph.num_features, graph.num_outputs)
     _matching(config, run, model, _best(run))
@@ -104,14 +107,44 @@ def _best(run: RunDirectory) -> State:
     return load_checkpoint(run.best_checkpoint())
 
 
-def _refuse_other_features(run: RunDirectory, graph: Graph) -> None:
+def _check_features(run: RunDirectory, graph: Graph, dataset: DatasetConfig) -> None:
+    """Refuse features of another number; warn where they have other names or another scale."""
     saved = from_dict(run.config(), saved=True)
-    wanted = model_signature(run, saved.dataset).num_features
+    signature = model_signature(run, saved.dataset)
+    wanted = signature.num_features
     if wanted != graph.num_features:
         raise UserError(
             f"trainer.init_from={run.shown}: its model takes {wanted} features a node; the graph "
             f"{graph.dataset} has {graph.num_features}.",
             "Begin from a run on the same features, or leave it out.",
+        )
+    made_by = signature.preprocessing
+    if made_by is not None and made_by.has_names and graph.only_nodes.feature_names is not None:
+        _tell_other_names(run, made_by.feature_names, graph.only_nodes.feature_names)
+    there, here = (getattr(given, "standardize", False) for given in (saved.dataset, dataset))
+    if there != here:
+        _log.warning(
+            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
+            "with %s: the weights are for features of another scale",
+            run.shown,
+            shown(there),
+            shown(here),
+        )
+
+
+def _tell_other_names(run: RunDirectory, there: Sequence[str], here: Sequence[str]) -> None:
+    """Warn where features of the same number are others, or in another order."""
+    place = next(
+        (at for at, pair in enumerate(zip(there, here, strict=True)) if len({*pair}) > 1), None
+    )
+    if place is not None:
+        _log.warning(
+            "trainer.init_from=%s: its model was trained on other features, or in another order: "
+            "feature %d is %s there and %s here",
+            run.shown,
+            place,
+            there[place],
+            here[place],
         )
 
 

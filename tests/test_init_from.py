@@ -194,3 +194,30 @@ def test_a_models_last_layer_is_its_last_layer(tmp_path: Path) -> None:
 def test_without_the_key_nothing_is_taken() -> None:
     config = from_dict({})
     assert take_weights(config, build_model(config.model, 5, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        ("age,spent", [], []),
+        ("spent,age", [], ["age there and spent here"]),
+        ("age,spent", ["dataset.standardize=false"], ["dataset.standardize"]),
+    ],
+)
+def test_features_of_another_order_or_scale_are_told(
+    columns: str, options: list[str], told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, head in (("first", "age,spent"), ("second", columns)):
+        rows = [f"n{at},{at % 3 + 0.5},{at % 5 + 0.25},{'ab'[at % 2]}\n" for at in range(20)]
+        Path(f"{name}.csv").write_text(f"id,{head},label\n" + "".join(rows))
+    edges = "".join(f"n{at},n{(at + 1) % 20}\n" for at in range(20))
+    Path("edges.csv").write_text(f"source,target\n{edges}")
+    usual = ["dataset=files", "dataset.edges=edges.csv", "dataset.standardize=true"]
+    usual += ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=4"]
+    assert main([*usual, "dataset.features=first.csv", "run.dir=runs/first"]) == 0
+    caplog.clear()
+    more = ["dataset.features=second.csv", "trainer.init_from=first", "run.dir=runs/second"]
+    assert main([*usual, *more, *options]) == 0
+    messages = [text for text in caplog.messages if "trainer.init_from" in text]
+    assert len(messages) == len(told)
+    assert all(words in text for words, text in zip(told, messages, strict=True))
