@@ -50,6 +50,13 @@ def test_every_wrong_argument_is_named_in_one_error(
     assert all(problem.expected for problem in caught.value.problems)
 
 
+def test_a_key_of_a_named_model_in_a_mapping_is_known() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(model={"name": "gat", "heads": 0})  # type: ignore[arg-type]
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.expected) == ("ModelConfig.heads", "an integer >= 1")
+
+
 def from_arguments(*names: str) -> TrainerConfig:
     arguments: dict[str, Any] = dict.fromkeys(names, 1)
     return TrainerConfig(**arguments)
