@@ -22,6 +22,15 @@ _BATCH_ROWS = 1 << 20
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
 
+PAIR_ARRAYS = ("edge_index", "edges")
+WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
+SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train_mask", "train", "train_idx"),
+    "val": ("val_mask", "valid_mask", "val", "valid", "val_idx", "valid_idx"),
+    "test": ("test_mask", "test", "test_idx"),
+}
+"""Names of the masks, or lists of nodes, of a split; the first that is there counts."""
+
 Arrays = Mapping[str, AnyArray]
 """The arrays of a file by name; the name is "" where a file holds just one without a name."""
 

@@ -129,7 +129,7 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
         bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
     phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
-    return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes), phrase)
+    return Targets(labels, len(classes), task, labels >= 0, rows, stored_names(classes), phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
@@ -172,7 +172,7 @@ def ask_about_numbers(column: pa.Array, where: str) -> None:
         )
 
 
-def _names(classes: AnyArray) -> AnyArray | None:
+def stored_names(classes: AnyArray) -> AnyArray | None:
     """Classes as a store keeps them; None if they are 0, 1, …."""
     if classes.dtype == object:
         return utf8(classes)
