@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.file_columns import COLUMN_NAMES, is_pandas_index, matching_columns, named_column
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Table
 from gnntrain.errors import UserError
 
@@ -232,8 +233,8 @@ def _columns_of_model(columns: Columns, preprocessing: Preprocessing) -> Feature
     missing = [name for name in names if name not in places]
     if missing:
         raise UserError(
-            f"{table.path} lacks columns that the model was trained on: {cut(missing)}. It has "
-            f"{cut(table.names)}.",
+            f"{table.path} lacks columns that the model was trained on: {first_names(missing)}. "
+            f"It has {first_names(table.names)}.",
             "Give all of them under the names that they had in training.",
         )
     order = [places[name] for name in names]
@@ -249,7 +250,7 @@ def _columns_of_model(columns: Columns, preprocessing: Preprocessing) -> Feature
         _logger.warning(
             "%s has columns that the model was not trained on; they are left out: %s",
             table.path,
-            cut(shown),
+            first_names(shown),
         )
     left_out = {unique_name(table, place): "the model was not trained on it" for place in extra}
     # A name says more than a role that was guessed.
@@ -284,7 +285,7 @@ def _with_kinds_of_model(choice: FeatureChoice, preprocessing: Preprocessing) ->
     if isinstance(choice.columns.table, ArrayTable):
         names = [c.name for c in preprocessing.columns if c.categories is not None]
         raise UserError(
-            f"The model was trained on categories of {cut(names)}; "
+            f"The model was trained on categories of {first_names(names)}; "
             f"{choice.columns.table.path} holds an array of numbers.",
             "Give a table (CSV or Parquet) with the columns it was trained on.",
         )
@@ -301,8 +302,3 @@ def key_value(names: Sequence[str]) -> str:
     """Names as a key on the command line has them."""
     plain = (name if re.fullmatch(r"[\w.*?-]+", name) else f'"{name}"' for name in names)
     return f"[{','.join(plain)}]"
-
-
-def cut(names: Sequence[str]) -> str:
-    """The first names, for messages."""
-    return ", ".join(names[:NUM_SHOWN]) + ", …" * (len(names) > NUM_SHOWN)

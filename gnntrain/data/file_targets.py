@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.bad_rows import BadRows, Record, first_other
-from gnntrain.data.columns import TEXT, BoolArray
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import TEXT, BoolArray, number_of
 from gnntrain.data.file_target_columns import label_columns_within
 from gnntrain.data.graph import AnyArray, Float32Array
 from gnntrain.data.node_index import NodeIndex, utf8
@@ -251,10 +251,12 @@ def _names_of_numbers(rows: Rows) -> AnyArray | None:
 
 
 def _wrong(record: Record, rows: Rows, is_right: Callable[[float], bool], expected: str) -> str:
-    table = rows.source.table
-    wrong = first_other(record, rows.source.names_of_numbers, is_right, table.decimal)
-    name, field = wrong or ("", "")
-    return f"label {name} is {field!r} instead of {expected}"
+    decimal = rows.source.table.decimal
+    for place, name in rows.source.names_of_numbers.items():
+        number = number_of(record[place], decimal)
+        if number is None or not is_right(number):
+            return f"label {name} is {record[place]!r} instead of {expected}"
+    return f"a label is not {expected}"
 
 
 def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:

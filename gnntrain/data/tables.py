@@ -254,11 +254,7 @@ class ParquetTable(Table):
         self.path = path
         with readable(path):
             metadata = parquet.read_metadata(path)
-            self.names = tuple(metadata.schema.to_arrow_schema().names)
-            if len(self.names) > MAX_COLUMNS:
-                raise ValueError(f"it has {len(self.names):,} columns, more than {MAX_COLUMNS:,}")
-            if len(set(self.names)) < len(self.names):
-                raise ValueError("two of its columns have the same name")
+            self.names = checked_names(metadata.schema.to_arrow_schema().names)
         self._num_rows = metadata.num_rows
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
@@ -268,7 +264,7 @@ class ParquetTable(Table):
         start = 0
         for batch in self._record_batches(places):
             end = start + batch.num_rows
-            found = {place: _decoded(batch[self.names[place]]) for place in places}
+            found = {place: decoded(batch[self.names[place]]) for place in places}
             yield found, np.arange(start, end), end
             start = end
 
@@ -292,7 +288,21 @@ class ParquetTable(Table):
         return found
 
 
-def _decoded(column: pa.Array) -> pa.Array:
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of a table's columns.
+
+    Raises:
+        ValueError: They are too many, or one stands twice.
+    """
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, more than {MAX_COLUMNS:,}")
+    if len(set(names)) < len(names):
+        raise ValueError("two of its columns have the same name")
+    return tuple(names)
+
+
+def decoded(column: pa.Array) -> pa.Array:
+    """A column of a dictionary's codes as its values; other columns as they are."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

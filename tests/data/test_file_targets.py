@@ -257,3 +257,12 @@ def test_several_targets_among_arrays(tmp_path: Path, label_column: object) -> N
     np.testing.assert_array_equal(data.labels, targets)
     assert data.num_features == 4
     assert (data.class_names is None) == (label_column in (None, "y"))
+
+
+def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
+    labels = "id;a;b\n10;1,5;2,5\n20;2.5;1,5\n30;1_000;1,5\n40;3,5;0,5\n"
+    features = "id;f\n10;1\n20;2\n30;3\n40;4\n"
+    paths = write(tmp_path, labels=labels, features=features, edges="source;target\n10;20\n")
+    message = message_of(**{**paths, **NO_SPLIT}, task="regression", decimal=",")
+    assert "label a is '2.5'" in message
+    assert "label a is '1_000'" in message
