@@ -142,7 +142,7 @@ def _find_node_id(
     if preprocessing.id_name in table.names:
         return {"id": table.names.index(preprocessing.id_name)}
     known = {column.name for column in preprocessing.columns}
-    features = {place for place, name in enumerate(table.names) if name in known}
+    features = {place for place in range(len(table.names)) if table.shown(place) in known}
     return find_id(table, config, features.union(ignored), has_features=True)
 
 

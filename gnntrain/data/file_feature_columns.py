@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gnntrain.data.array_files import ArrayTable
@@ -54,12 +55,7 @@ class FeatureChoice:
     order: Sequence[int]
     categorical: Collection[int] = ()
     doubtful: Collection[int] = ()
-    left_out: Mapping[str, str] | None = None
-
-    @property
-    def has_names(self) -> bool:
-        """Whether the columns have names: without a header they are called by their places."""
-        return has_names(self.columns.table)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def has_names(table: Table) -> bool:
@@ -105,7 +101,7 @@ def choose_features(
 def no_features(choice: FeatureChoice) -> UserError:
     """The error for a features file without features."""
     path = choice.columns.table.path
-    left_out = "; ".join(f"{name}: {reason}" for name, reason in (choice.left_out or {}).items())
+    left_out = "; ".join(f"{name}: {reason}" for name, reason in choice.left_out.items())
     if left_out:
         return UserError(
             f"{path} has no column of features. Left out: {left_out}.",
@@ -228,16 +224,25 @@ def _columns_of_model(columns: Columns, preprocessing: Preprocessing) -> Feature
         UserError: Some are missing.
     """
     table = columns.table
-    names = [column.name for column in preprocessing.columns]
-    places = {name: place for place, name in reversed(list(enumerate(table.names)))}
-    missing = [name for name in names if name not in places]
+    places: dict[str, list[int]] = {}
+    for place in range(len(table.names)):
+        places.setdefault(table.shown(place), []).append(place)
+    wanted = Counter(column.name for column in preprocessing.columns)
+    missing = [name for name, number in wanted.items() if len(places.get(name, ())) < number]
     if missing:
         raise UserError(
             f"{table.path} lacks columns that the model was trained on: {first_names(missing)}. "
             f"It has {first_names(table.names)}.",
             "Give all of them under the names that they had in training.",
         )
-    order = [places[name] for name in names]
+    repeated = [name for name, number in wanted.items() if len(places[name]) > number]
+    if repeated:
+        raise UserError(
+            f"{table.path} has several columns called {first_names(repeated)}: which of them the "
+            "model was trained on is not known.",
+            "Give it with those columns alone.",
+        )
+    order = [places[column.name].pop(0) for column in preprocessing.columns]
     if order != sorted(order):
         _logger.warning(
             "%s has the features in another order than in training; they are matched by name",
@@ -276,7 +281,8 @@ def _columns_by_place(choice: FeatureChoice, preprocessing: Preprocessing) -> Fe
 
 def _with_kinds_of_model(choice: FeatureChoice, preprocessing: Preprocessing) -> FeatureChoice:
     if not preprocessing.has_categories:
-        return replace(choice, columns=_all_numbers(choice), doubtful=(), categorical=())
+        columns = replace(choice.columns, numbers=choice.order, others=())
+        return replace(choice, columns=columns, categorical=(), doubtful=())
     categorical = [
         place
         for place, column in zip(choice.order, preprocessing.columns, strict=True)
@@ -292,10 +298,6 @@ def _with_kinds_of_model(choice: FeatureChoice, preprocessing: Preprocessing) ->
     numbers = [place for place in choice.order if place not in categorical]
     columns = replace(choice.columns, numbers=numbers, others=categorical)
     return replace(choice, columns=columns, categorical=categorical, doubtful=())
-
-
-def _all_numbers(choice: FeatureChoice) -> Columns:
-    return replace(choice.columns, numbers=choice.order, others=())
 
 
 def key_value(names: Sequence[str]) -> str:

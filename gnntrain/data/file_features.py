@@ -26,6 +26,7 @@ from gnntrain.data.columns import (
 from gnntrain.data.file_feature_columns import (
     NUM_SHOWN,
     FeatureChoice,
+    has_names,
     key_value,
     no_features,
     unique_name,
@@ -59,9 +60,7 @@ def resolve_indices(choice: FeatureChoice, nodes: Rows) -> tuple[FeatureChoice, 
     order = [place for place in choice.order if place not in indices]
     numbers = [place for place in order if place not in choice.categorical]
     columns = replace(choice.columns, numbers=numbers, others=sorted(choice.categorical))
-    done = FeatureChoice(
-        columns, order, choice.categorical, (), {**(choice.left_out or {}), **left_out}
-    )
+    done = FeatureChoice(columns, order, choice.categorical, (), {**choice.left_out, **left_out})
     if not order:
         raise no_features(done)
     nodes = replace(nodes, source=columns)
@@ -224,7 +223,7 @@ def make_features(
             train,
             missing=config.missing,
             standardize=config.standardize,
-            has_names=choice.has_names,
+            has_names=has_names(choice.columns.table),
             id_name=_name_of_id(choice.columns),
         )
     else:

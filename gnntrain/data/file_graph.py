@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +90,20 @@ def read_graph(
     edges = read_edges(paths["edges"], config, index, bad)
     bad.report()
     features, fitted = make_features(nodes, choice, splits.nodes["train"], config, preprocessing)
-    data = GraphData(
+    summary = DataSummary(
+        ids=_describe_ids(nodes),
+        features=describe_features(nodes, fitted, config.missing, fitted=labelled),
+        labels=targets.phrase,
+        edges=edges.phrase,
+        split=splits.phrase,
+        left_out={
+            **choice.left_out,
+            **_unused(labels, "not a label, by its name or dataset.label_column"),
+            **_unused(split, "not the split"),
+            **edges.left_out,
+        },
+    )
+    return GraphData(
         dataset=config.name,
         num_nodes=index.num_nodes,
         src=edges.src,
@@ -108,21 +120,8 @@ def read_graph(
         metric=metric,
         feature_names=fitted.feature_names if fitted is not None and fitted.has_names else None,
         preprocessing=fitted,
+        summary=summary,
     )
-    phrases = {
-        "ids": _describe_ids(nodes),
-        "features": describe_features(nodes, fitted, config.missing, fitted=labelled),
-        "labels": targets.phrase,
-        "edges": edges.phrase,
-        "split": splits.phrase,
-        "left_out": {
-            **(choice.left_out or {}),
-            **_unused(labels, "not a label, by its name or dataset.label_column"),
-            **_unused(split, "not the split"),
-            **edges.left_out,
-        },
-    }
-    return replace(data, summary=DataSummary.model_validate(phrases))
 
 
 def _other_files(

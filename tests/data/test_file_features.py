@@ -557,6 +557,20 @@ def trained(folder: Path) -> tuple[GraphData, dict[str, Any], pd.DataFrame]:
     return build(**with_split(folder, table), **keys), keys, table
 
 
+def test_columns_of_one_name_or_none_are_found_again(tmp_path: Path) -> None:
+    rows = "".join(f"n{node},{node / 7},{node / 3},{10 * node},x\n" for node in range(8))
+    given = with_split(tmp_path, nodes())
+    Path(given["features"]).write_text(f"id,f,,f,note\n{rows}")
+    data = build(**given, ignore="note", standardize=True)
+    assert len(names_of(data)) == 3
+    graph = {key: given[key] for key in ("features", "edges")}
+    new = again(data.preprocessing, **graph, standardize=True)
+    np.testing.assert_array_equal(features_of(new), features_of(data))
+    one = build(**given, feature_columns=["2", "3"], standardize=True).preprocessing
+    with pytest.raises(UserError, match="several columns called f"):
+        again(one, **graph, standardize=True)
+
+
 def test_columns_of_another_graph_are_found_by_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
