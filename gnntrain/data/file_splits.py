@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import SPLIT_ARRAYS, Arrays, ArrayTable, load_arrays
+from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTable, load_arrays
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
 from gnntrain.data.drawn_splits import Splits, drawn_splits
-from gnntrain.data.file_columns import MASK_NAMES, named_split
+from gnntrain.data.file_columns import named_split
 from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
 from gnntrain.data.graph import SPLITS, AnyArray
