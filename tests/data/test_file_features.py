@@ -238,7 +238,7 @@ def test_an_unnamed_first_column_is_the_id_where_nothing_else_is_and_never_a_fea
     data = build(**paths(tmp_path, table, index=True))
     assert names_of(data) == ["f0", "f1"]
     assert data.summary is not None
-    assert data.summary.ids == "column 0 of nodes.csv, a pandas index"
+    assert data.summary.ids == "column 0 of nodes.csv, a pandas index; column id of labels.csv"
     data = build(**paths(tmp_path, table, index=True), id_column="none")
     assert names_of(data) == ["f0", "f1"]
     assert data.summary is not None

@@ -266,3 +266,11 @@ def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
     message = message_of(**{**paths, **NO_SPLIT}, task="regression", decimal=",")
     assert "label a is '2.5'" in message
     assert "label a is '1_000'" in message
+
+
+def test_ids_that_have_another_name_in_the_labels_file_are_told(tmp_path: Path) -> None:
+    rows = "a,40\nb,30\na,20\nb,10\n"
+    data = build(**{**write(tmp_path, labels=f"label,rank\n{rows}"), **NO_SPLIT})
+    assert data.summary is not None
+    assert data.summary.ids == "column id of features.csv; column rank of labels.csv"
+    assert data.labels.tolist() == [1, 0, 1, 0]
