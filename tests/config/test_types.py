@@ -103,3 +103,10 @@ def test_without_changes_it_is_the_same(config: Config) -> None:
     assert config.changed() == config
     assert from_dict(config.changed().to_dict()) == config
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize("task", [TaskConfig(type="node_regression"), {"type": "node_regression"}])
+def test_a_regression_says_what_the_labels_of_files_are(task: Any) -> None:
+    config = Config(dataset=FilesConfig(), task=task)
+    assert isinstance(config.dataset, FilesConfig)
+    assert config.dataset.task == "regression"
