@@ -93,6 +93,7 @@ class RunDirectory:
 
         Raises:
             UserError: the directory holds something already, cannot be written, or is misnamed.
+            RunError: the disk is full.
         """
         wanted = _wanted_path(directory, name, root)
         with _explained(wanted or root):
@@ -353,15 +354,11 @@ def _explained(path: Path) -> Iterator[None]:
             "Choose another place with run.dir=DIR.",
         ) from error
     except OSError as error:
-        raise UserError(
-            f"the run directory {path} cannot be written: {error.strerror or error}", _hint(error)
-        ) from error
-
-
-def _hint(error: OSError) -> str:
-    if error.errno in _NO_SPACE:
-        return "Free some space, or choose another disk with run.dir=DIR."
-    return "Choose a place you may write to with run.dir=DIR."
+        what = f"the run directory {path} cannot be written: {error.strerror or error}"
+        if error.errno in _NO_SPACE:  # no mistake in what was asked
+            hint = "Free some space, or choose another disk with run.dir=DIR."
+            raise RunError(what, hint) from error
+        raise UserError(what, "Choose a place you may write to with run.dir=DIR.") from error
 
 
 def _plain(value: Any) -> Any:
