@@ -354,11 +354,17 @@ def _explained(path: Path) -> Iterator[None]:
             "Choose another place with run.dir=DIR.",
         ) from error
     except OSError as error:
-        what = f"the run directory {path} cannot be written: {error.strerror or error}"
-        if error.errno in _NO_SPACE:  # no mistake in what was asked
-            hint = "Free some space, or choose another disk with run.dir=DIR."
-            raise RunError(what, hint) from error
-        raise UserError(what, "Choose a place you may write to with run.dir=DIR.") from error
+        # A disk that is full is no mistake in what was asked.
+        kind = RunError if error.errno in _NO_SPACE else UserError
+        raise kind(
+            f"the run directory {path} cannot be written: {error.strerror or error}", _hint(error)
+        ) from error
+
+
+def _hint(error: OSError) -> str:
+    if error.errno in _NO_SPACE:
+        return "Free some space, or choose another disk with run.dir=DIR."
+    return "Choose a place you may write to with run.dir=DIR."
 
 
 def _plain(value: Any) -> Any:
