@@ -96,7 +96,9 @@ def feature_columns(
     taken = set(places.values())
     taken |= set() if config.labels is not None else _label_places(table, config, ignored)
     taken |= set() if split_elsewhere else _split_places(table, config, ignored)
-    return Columns(table, places, [at for at in range(len(table.names)) if at not in taken])
+    numbers = [at for at in range(len(table.names)) if at not in taken]
+    # Labels and splits are read in the same pass.
+    return Columns(table, places, numbers, sorted(taken.difference(places.values())))
 
 
 def _label_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:

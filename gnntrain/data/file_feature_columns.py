@@ -160,7 +160,7 @@ def _chosen_columns(
         replace(
             columns,
             numbers=[place for place in order if place not in read_apart],
-            others=sorted(read_apart),
+            others=sorted(read_apart.union(columns.others)),
         ),
         order,
         categorical.intersection(order),

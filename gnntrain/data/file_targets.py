@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT, BoolArray, number_of
 from gnntrain.data.file_target_columns import label_columns_within
@@ -92,8 +93,11 @@ def read_targets(
 
 def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
     """Other columns of the features file, of the rows that are nodes."""
-    rows = columns.read()
-    rows = rows.keep(np.isin(rows.rows, features.rows, assume_unique=True))
+    if isinstance(columns.table, ArrayTable):  # nothing to parse
+        rows = columns.read()
+        rows = rows.keep(np.isin(rows.rows, features.rows, assume_unique=True))
+    else:
+        rows = columns.select(features)
     return replace(rows, nodes=np.arange(len(rows)))
 
 
