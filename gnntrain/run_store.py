@@ -173,10 +173,14 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 
 
 def record_of(store: StoredGraph) -> StoreRecord:
-    """The record of a graph in a run directory: its path, and a digest of its content.
+    """The record of a graph in a run directory: its path, its digest and what is learnt from it."""
+    return StoreRecord(str(store.path), _digest(store), ModelSignature.of(store).to_dict())
 
-    The digest covers the checksums of all arrays and their meaning, not their origin: raw files may
-    be moved or touched. Names of classes do not count: the model does not learn them.
+
+def _digest(store: StoredGraph) -> str:
+    """Digest of a graph's content: checksums of all arrays and their meaning, not their origin.
+
+    Raw files may be moved or touched. Names of classes do not count: the model does not learn them.
     """
     meta = store.meta
     arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}
@@ -187,7 +191,7 @@ def record_of(store: StoredGraph) -> StoreRecord:
         "metric": meta.metric,
         "num_classes": meta.num_classes,
     }
-    return StoreRecord(str(store.path), digest_of(content), ModelSignature.of(store).to_dict())
+    return digest_of(content)
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
@@ -218,7 +222,7 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
         raise UserError(
             f"{gone}, and it cannot be built again: {error.message}", error.hint
         ) from error
-    if record_of(opened.store).digest != record.digest:
+    if _digest(opened.store) != record.digest:
         raise UserError(
             f"{gone}, and the data set {dataset.name} gives another graph today "
             f"({opened.store.path} holds other bytes)",
@@ -238,4 +242,4 @@ def _opened(record: StoreRecord) -> StoredGraph | None:
         store = StoredGraph.open(Path(record.path))
     except StoreError:
         return None
-    return store if record_of(store).digest == record.digest else None
+    return store if _digest(store) == record.digest else None

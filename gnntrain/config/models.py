@@ -46,6 +46,11 @@ class ModelConfig(Section):
         chosen = model_section(keys.get("name", DEFAULT)) if cls is ModelConfig else cls
         return cast(Self, super().__new__(chosen))
 
+    @classmethod
+    def public_name(cls) -> str:
+        """`ModelConfig` for every model."""
+        return ModelConfig.__name__
+
     if TYPE_CHECKING:  # which keys there are depends on the name
 
         def __init__(self, **keys: Any) -> None: ...

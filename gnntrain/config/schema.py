@@ -380,10 +380,11 @@ class Config(Section):
         if not isinstance(raw, Mapping):
             return raw
         dataset, task = raw.get("dataset"), raw.get("task")
-        is_regression = isinstance(task, TaskConfig) and task.type == "node_regression"
-        if is_regression and isinstance(dataset, FilesConfig) and dataset.task == "auto":
-            return {**raw, "dataset": dataset.model_copy(update={"task": "regression"})}
-        return raw
+        kind = task.get("type") if isinstance(task, Mapping) else getattr(task, "type", None)
+        if kind != "node_regression" or not isinstance(dataset, FilesConfig):
+            return raw
+        known = dataset.model_copy(update={"task": "regression"})
+        return {**raw, "dataset": known if dataset.task == "auto" else dataset}
 
     def to_dict(self) -> JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""

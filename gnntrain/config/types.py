@@ -13,7 +13,6 @@ from typing import (
     Literal,
     Self,
     Union,
-    dataclass_transform,
     get_args,
     get_origin,
 )
@@ -29,9 +28,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
-
-# The class of all models has no public name.
-from pydantic._internal._model_construction import ModelMetaclass
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
@@ -40,22 +36,7 @@ from gnntrain.config.synonyms import synonym
 from gnntrain.plugins import plugin_names
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
-class _SectionClass(ModelMetaclass):
-    """The class of sections: what is wrong where one is made in Python is told as a ConfigError."""
-
-    if not TYPE_CHECKING:  # it has the arguments of the section that is made
-
-        def __call__(cls, *args: Any, **keys: Any) -> Any:
-            try:
-                return super().__call__(*args, **keys)
-            except ValidationError as error:
-                places = dict.fromkeys(entry["loc"] for entry in error.errors())
-            fields = type(cls.__new__(cls, **keys)).model_fields  # of the model that is named
-            raise ConfigError(_wrong_argument(cls.__name__, keys, fields, *at) for at in places)
-
-
-class Section(BaseModel, metaclass=_SectionClass):
+class Section(BaseModel):
     """A frozen group of keys. Unknown keys, `true` for a number and 1.5 for an integer fail.
 
     Raises:
@@ -69,6 +50,26 @@ class Section(BaseModel, metaclass=_SectionClass):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    if not TYPE_CHECKING:  # it has the keys of the section that is made
+
+        def __init__(self, /, **keys: Any) -> None:
+            try:
+                super().__init__(**keys)
+            except ValidationError as error:
+                places = dict.fromkeys(entry["loc"] for entry in error.errors())
+            else:
+                return
+            raise ConfigError(_wrong_argument(type(self), keys, *at) for at in places)
+
+        # As pydantic marks its own: sections within others are made without it, so that what is
+        # wrong in them is told with its place in the whole.
+        __init__.__pydantic_base_init__ = True
+
+    @classmethod
+    def public_name(cls) -> str:
+        """Name of the class that users call to make this section."""
+        return cls.__name__
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, judged as those of a new section are.
@@ -93,7 +94,7 @@ class Section(BaseModel, metaclass=_SectionClass):
         raise ConfigError(
             [
                 Problem(
-                    f"{type(self).__name__}.{name}",
+                    f"{self.public_name()}.{name}",
                     shown(value),
                     "no change: a configuration is frozen",
                     f"make a changed copy: config.changed(section={{'{name}': {value!r}}})",
@@ -286,9 +287,8 @@ def wrong_value(path: str, value: object, field: FieldInfo) -> Problem:
 
 
 def _wrong_argument(
-    section: str,
+    section: type[Section],
     given: Mapping[str, Any],
-    fields: Mapping[str, FieldInfo],
     key: str,
     *below: str | int,
 ) -> Problem:
@@ -297,20 +297,19 @@ def _wrong_argument(
     Args:
         section: The class.
         given: All arguments.
-        fields: The class's fields.
         key: The argument.
         below: Where in its value the mistake is.
     """
-    path, value = f"{section}.{key}", given.get(key)
+    path, value, fields = f"{section.public_name()}.{key}", given.get(key), section.model_fields
     if key not in fields:
         known_as = (synonym(key) or "").rpartition(".")[2]
         hint = f"did you mean {known_as}?" if known_as in fields else did_you_mean(key, fields)
         return Problem(path, shown(value), "unknown key", hint)
     kinds = _sections(fields[key].annotation)
     if len(kinds) == 1 and isinstance(value, Mapping) and isinstance(below[0], str):
-        return _wrong_argument(
-            kinds[0].__name__, value, kinds[0].model_fields, below[0], *below[1:]
-        )
+        keys = {str(name): entry for name, entry in value.items()}
+        made = kinds[0].__new__(kinds[0], **keys)  # a model's keys depend on its name
+        return _wrong_argument(type(made), keys, below[0], *below[1:])
     if kinds:
         return Problem(path, shown(value), " or ".join(f"{kind.__name__}(…)" for kind in kinds))
     return wrong_value(path, value, fields[key])

@@ -6,7 +6,9 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -15,12 +17,47 @@ from gnntrain.data.bad_rows import Record
 from gnntrain.data.columns import from_numpy
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.npz_members import read_header
-from gnntrain.data.tables import ColumnBatch, Columns, Table, refuse_beyond_memory, unreadable
+from gnntrain.data.sparse import unpack_features
+from gnntrain.data.tables import (
+    MAX_COLUMNS,
+    ColumnBatch,
+    Columns,
+    Role,
+    Table,
+    refuse_beyond_memory,
+    unreadable,
+)
+from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
 
 _BATCH_ROWS = 1 << 20
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
+
+MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
+    "train": ("train_mask",),
+    "val": ("val_mask", "valid_mask"),
+    "test": ("test_mask",),
+}
+ID_ARRAYS = ("ids", "id", "node_id")
+FEATURE_ARRAYS = ("features", "feature", "x", "feat")
+LABEL_ARRAYS = ("labels", "label", "y")
+PAIR_ARRAYS = ("edge_index", "edges")
+WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
+SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train_mask", "train", "train_idx"),
+    "val": ("val_mask", "valid_mask", "val", "valid", "val_idx", "valid_idx"),
+    "test": ("test_mask", "test", "test_idx"),
+}
+"""Names of the masks, or lists of nodes, of a split; the first that is there counts."""
+MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
+_OTHER_ARRAYS = (
+    *(*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *MASK_ARRAYS),
+    *(*PAIR_ARRAYS, *WEIGHT_ARRAYS, "edge_attr"),
+)
 
 Arrays = Mapping[str, AnyArray]
 """The arrays of a file by name; the name is "" where a file holds just one without a name."""
@@ -176,3 +213,56 @@ class ArrayTable(Table):
                 (row, [str(field) for field in (*(c[row] for c in self._columns), *numbers)])
             )
         return found
+
+
+def open_arrays(
+    path: Path, arrays: Arrays, names: Sequence[str], config: FilesConfig
+) -> ArrayTable:
+    """A file of arrays as a table: the array of one of these names or the only one, and columns.
+
+    Columns are ids, masks (of several splits, the one with number `dataset.split`) and arrays that
+    `dataset.label_column` names. The main array is the table's matrix, or its last column.
+
+    Raises:
+        UserError: There is no such array, or the arrays have not one row a node.
+    """
+    arrays = unpack_features(path, arrays)
+    candidates = {n: a for n, a in arrays.items() if n in names or n not in _OTHER_ARRAYS}
+    main = pick_or_only(path, candidates, names)
+    main_name = next(name for name, array in candidates.items() if array is main)
+    _refuse_wrong_main(path, main, is_matrix=names is FEATURE_ARRAYS)
+    columns = {
+        name: _column_of_array(path, name, array, len(main), config)
+        for name, array in arrays.items()
+        if name != main_name and _is_column(name, array, config)
+    }
+    if main.ndim == 1 or (main.shape[1] == 1 and names is not FEATURE_ARRAYS):
+        return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
+    return ArrayTable(path, columns, main, arrays)
+
+
+def _refuse_wrong_main(path: Path, main: AnyArray, *, is_matrix: bool) -> None:
+    if main.ndim not in (1, 2) or (main.ndim == 1 and is_matrix):
+        raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
+    if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
+        raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
+    if main.ndim == 2 and main.dtype.kind not in "biuf":
+        raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
+
+
+def _is_column(name: str, array: AnyArray, config: FilesConfig) -> bool:
+    is_label = name in (config.label_column or ()) and array.ndim == 1
+    return is_label or name in (*ID_ARRAYS, *MASK_ARRAYS, config.id_column)
+
+
+def _column_of_array(
+    path: Path, name: str, array: AnyArray, num_rows: int, config: FilesConfig
+) -> AnyArray:
+    """An array `[num_rows]`, or the column of a mask `[num_rows, num_splits]`."""
+    if len(array.shape) == 2 and name in MASK_ARRAYS:
+        number = config.split if isinstance(config.split, int) else 0
+        check_split_number(f"{path}: {name}", number, array.shape[1])
+        array = array[:, number]
+    if array.shape != (num_rows,):
+        raise UserError(f"{path}: {num_rows} rows, and {name} of shape {list(array.shape)}.")
+    return array

@@ -17,10 +17,11 @@ from gnntrain.data.bad_rows import Record
 from gnntrain.data.columns import TEXT, from_texts
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.tables import (
-    MAX_COLUMNS,
     ColumnBatch,
     Columns,
     Table,
+    checked_names,
+    decoded,
     readable,
     refuse_beyond_memory,
 )
@@ -51,19 +52,15 @@ class ArrowTable(Table):
     def __init__(self, path: Path, table: pa.Table, note: str = "") -> None:
         self.path, self.note = path, note
         self._table = table
-        self.names = tuple(table.column_names)
         with readable(path):
-            if len(self.names) > MAX_COLUMNS:
-                raise ValueError(f"it has {len(self.names):,} columns, more than {MAX_COLUMNS:,}")
-            if len(set(self.names)) < len(self.names):
-                raise ValueError("two of its columns have the same name")
+            self.names = checked_names(table.column_names)
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
         places = columns.all_places
         start = 0
         for batch in self._table.select(places).to_batches(_BATCH_ROWS):
             end = start + batch.num_rows
-            found = dict(zip(places, map(_decoded, batch.columns), strict=True))
+            found = dict(zip(places, map(decoded, batch.columns), strict=True))
             yield found, np.arange(start, end), end
             start = end
 
@@ -73,10 +70,6 @@ class ArrowTable(Table):
         records = zip(*columns, strict=True)
         texts = [["" if field is None else str(field) for field in record] for record in records]
         return list(zip(there.tolist(), texts, strict=True))
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def open_arrow_table(path: Path, header: Header) -> ArrowTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -79,23 +79,6 @@ class BadRows:
             hints.append("Correct them, or set dataset.bad_rows=skip to leave them out.")
             raise UserError(report, " ".join(hints))
         _logger.warning("%s\n%s", report, " ".join(["They are left out.", *hints]))
-
-
-def first_other(
-    record: Record,
-    names: Mapping[int, str],
-    is_right: Callable[[float], bool],
-    decimal: str = ".",
-) -> tuple[str, str] | None:
-    """Name and field of a row's first column, of those at `names`, that is not a right number."""
-    for place, name in names.items():
-        try:
-            if is_right(float(record[place].replace(decimal, "."))):
-                continue
-        except ValueError:
-            pass
-        return name, record[place]
-    return None
 
 
 def _has_digit(record: Record) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,6 +32,21 @@ MISSING_MARKS = (
     *("nat", "#na", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
 )
 """Fields that mean "no value", in lower case."""
+
+
+def number_of(field: str, decimal: str = ".") -> float | None:
+    """A field as `to_matrix` reads it: NaN where it is missing, None where it is no number."""
+    text = field.strip().lower()
+    if text in MISSING_MARKS:
+        return math.nan
+    if text in TRUTH_WORDS:
+        return float(TRUTH_WORDS.index(text))
+    if "_" in text or (decimal != "." and "." in text):
+        return None
+    try:
+        return float(text.replace(decimal, "."))
+    except ValueError:
+        return None
 
 
 def from_numpy(array: AnyArray) -> pa.Array:

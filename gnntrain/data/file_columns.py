@@ -27,20 +27,21 @@ import pyarrow as pa
 from gnntrain.config.problems import did_you_mean, nearest
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
-    Arrays,
+    FEATURE_ARRAYS,
+    ID_ARRAYS,
+    MASK_ARRAYS,
+    MASK_NAMES,
     ArrayTable,
     load_arrays,
+    open_arrays,
     pick_or_only,
 )
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, is_repeated
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.graph import AnyArray
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.sparse import unpack_features
-from gnntrain.data.tables import MAX_COLUMNS, PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
-from gnntrain.data.targets import check_split_number
+from gnntrain.data.tables import PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
 from gnntrain.errors import UserError
 
@@ -54,26 +55,13 @@ COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
     "source": ("source", "src", "from"),
     "target": ("target", "dst", "to"),
 }
-MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
-    "train": ("train_mask",),
-    "val": ("val_mask", "valid_mask"),
-    "test": ("test_mask",),
-}
 # Such words alone may be ordinary features; two or three of them side by side are masks.
 _PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
     "train": ("train", "is_train"),
     "val": ("val", "valid", "is_val", "is_valid"),
     "test": ("test", "is_test"),
 }
-ID_ARRAYS = ("ids", "id", "node_id")
-FEATURE_ARRAYS = ("features", "feature", "x", "feat")
-LABEL_ARRAYS = ("labels", "label", "y")
-_MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
-_OTHER_ARRAYS = (
-    *(*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *_MASK_ARRAYS),
-    *("edge_index", "edges", "edge_attr", "edge_weight", "weight", "weights"),
-)
-_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), _MASK_ARRAYS))
+_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
 
 NO_ID = "none"
 
@@ -115,7 +103,9 @@ def feature_columns(
     taken = set(places.values())
     taken |= set() if config.labels is not None else _label_places(table, config, ignored)
     taken |= set() if split_elsewhere else _split_places(table, config, ignored)
-    return Columns(table, places, [at for at in range(len(table.names)) if at not in taken])
+    numbers = [at for at in range(len(table.names)) if at not in taken]
+    # Labels and splits are read in the same pass.
+    return Columns(table, places, numbers, sorted(taken.difference(places.values())))
 
 
 def _label_places(table: Table, config: FilesConfig, ignored: Collection[int]) -> set[int]:
@@ -149,7 +139,7 @@ def _find_node_id(
     if preprocessing.id_name in table.names:
         return {"id": table.names.index(preprocessing.id_name)}
     known = {column.name for column in preprocessing.columns}
-    features = {place for place, name in enumerate(table.names) if name in known}
+    features = {place for place in range(len(table.names)) if table.shown(place) in known}
     return find_id(table, config, features.union(ignored), has_features=True)
 
 
@@ -347,7 +337,7 @@ def find_id(
     found = find_column(table, "id", config.id_column)
     if found or len(table.names) == 1:
         return found
-    usual = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *_MASK_ARRAYS}
+    usual = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *MASK_ARRAYS}
     masks = find_masks(table, passed_over).values()
     asked = {*(config.label_column or ()), config.split_column}
     free = [
@@ -418,56 +408,3 @@ def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
 def listed(names: Sequence[str]) -> str:
     """Names of columns for a message, the first twenty."""
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-
-
-def open_arrays(
-    path: Path, arrays: Arrays, names: Sequence[str], config: FilesConfig
-) -> ArrayTable:
-    """A file of arrays as a table: the array of one of these names or the only one, and columns.
-
-    Columns are ids, masks (of several splits, the one with number `dataset.split`) and arrays that
-    `dataset.label_column` names. The main array is the table's matrix, or its last column.
-
-    Raises:
-        UserError: There is no such array, or the arrays have not one row a node.
-    """
-    arrays = unpack_features(path, arrays)
-    candidates = {n: a for n, a in arrays.items() if n in names or n not in _OTHER_ARRAYS}
-    main = pick_or_only(path, candidates, names)
-    main_name = next(name for name, array in candidates.items() if array is main)
-    _refuse_wrong_main(path, main, is_matrix=names is FEATURE_ARRAYS)
-    columns = {
-        name: _column_of_array(path, name, array, len(main), config)
-        for name, array in arrays.items()
-        if name != main_name and _is_column(name, array, config)
-    }
-    if main.ndim == 1 or (main.shape[1] == 1 and names is not FEATURE_ARRAYS):
-        return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
-    return ArrayTable(path, columns, main, arrays)
-
-
-def _refuse_wrong_main(path: Path, main: AnyArray, *, is_matrix: bool) -> None:
-    if main.ndim not in (1, 2) or (main.ndim == 1 and is_matrix):
-        raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
-    if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
-        raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
-    if main.ndim == 2 and main.dtype.kind not in "biuf":
-        raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
-
-
-def _is_column(name: str, array: AnyArray, config: FilesConfig) -> bool:
-    is_label = name in (config.label_column or ()) and array.ndim == 1
-    return is_label or name in (*ID_ARRAYS, *_MASK_ARRAYS, config.id_column)
-
-
-def _column_of_array(
-    path: Path, name: str, array: AnyArray, num_rows: int, config: FilesConfig
-) -> AnyArray:
-    """An array `[num_rows]`, or the column of a mask `[num_rows, num_splits]`."""
-    if len(array.shape) == 2 and name in _MASK_ARRAYS:
-        number = config.split if isinstance(config.split, int) else 0
-        check_split_number(f"{path}: {name}", number, array.shape[1])
-        array = array[:, number]
-    if array.shape != (num_rows,):
-        raise UserError(f"{path}: {num_rows} rows, and {name} of shape {list(array.shape)}.")
-    return array

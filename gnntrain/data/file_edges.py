@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays, pick
+from gnntrain.data.array_files import (
+    PAIR_ARRAYS,
+    WEIGHT_ARRAYS,
+    Arrays,
+    ArrayTable,
+    load_arrays,
+    pick,
+)
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, open_graphml
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.file_columns import (
@@ -46,9 +53,7 @@ PAIRS_OF_ENDS = (
 # A single letter may be a node's id at the top of a list.
 _HEADER_NAMES = frozenset(name for name in chain(*PAIRS_OF_ENDS) if len(name) > 1)
 _ENDS: tuple[Role, Role] = ("source", "target")
-_PAIR_ARRAYS = ("edge_index", "edges")
-_WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
-_WEIGHT_NAMES = (*_WEIGHT_ARRAYS, "w")
+_WEIGHT_NAMES = (*WEIGHT_ARRAYS, "w")
 _MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 
 
@@ -147,7 +152,7 @@ def edge_columns(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows
     if is_array_file(path):
         table: Table = _table_of_arrays(path, unpack_edges(path, load_arrays(path)), config)
         # Whoever calls an array so means PyG's; of a table it may be any column.
-        wanted = wanted or next((name for name in _WEIGHT_ARRAYS if name in table.names), None)
+        wanted = wanted or next((name for name in WEIGHT_ARRAYS if name in table.names), None)
     elif path.suffix.lower() == GRAPHML_SUFFIX:
         table = open_graphml(path, "edges")
     else:
@@ -216,10 +221,10 @@ def _are_ends_and_weight(table: Table, index: NodeIndex) -> bool:
 
 def _table_of_arrays(path: Path, arrays: Arrays, config: FilesConfig) -> ArrayTable:
     """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
-    weight_names = {config.weight_column, *_WEIGHT_ARRAYS}
+    weight_names = {config.weight_column, *WEIGHT_ARRAYS}
     weights = {name: array for name, array in arrays.items() if name in weight_names}
     others = {name: array for name, array in arrays.items() if name not in weights}
-    pairs = pick(others, _PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
+    pairs = pick(others, PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
     if pairs is None:
         named = {config.source_column, config.target_column, *chain(*PAIRS_OF_ENDS)}
         ends = {name: array for name, array in others.items() if name in named}

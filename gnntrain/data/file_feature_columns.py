@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.file_columns import COLUMN_NAMES, is_pandas_index, matching_columns, named_column
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Table
 from gnntrain.errors import UserError
 
@@ -53,12 +55,7 @@ class FeatureChoice:
     order: Sequence[int]
     categorical: Collection[int] = ()
     doubtful: Collection[int] = ()
-    left_out: Mapping[str, str] | None = None
-
-    @property
-    def has_names(self) -> bool:
-        """Whether the columns have names: without a header they are called by their places."""
-        return has_names(self.columns.table)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def has_names(table: Table) -> bool:
@@ -104,7 +101,7 @@ def choose_features(
 def no_features(choice: FeatureChoice) -> UserError:
     """The error for a features file without features."""
     path = choice.columns.table.path
-    left_out = "; ".join(f"{name}: {reason}" for name, reason in (choice.left_out or {}).items())
+    left_out = "; ".join(f"{name}: {reason}" for name, reason in choice.left_out.items())
     if left_out:
         return UserError(
             f"{path} has no column of features. Left out: {left_out}.",
@@ -163,7 +160,7 @@ def _chosen_columns(
         replace(
             columns,
             numbers=[place for place in order if place not in read_apart],
-            others=sorted(read_apart),
+            others=sorted(read_apart.union(columns.others)),
         ),
         order,
         categorical.intersection(order),
@@ -227,16 +224,25 @@ def _columns_of_model(columns: Columns, preprocessing: Preprocessing) -> Feature
         UserError: Some are missing.
     """
     table = columns.table
-    names = [column.name for column in preprocessing.columns]
-    places = {name: place for place, name in reversed(list(enumerate(table.names)))}
-    missing = [name for name in names if name not in places]
+    places: dict[str, list[int]] = {}
+    for place in range(len(table.names)):
+        places.setdefault(table.shown(place), []).append(place)
+    wanted = Counter(column.name for column in preprocessing.columns)
+    missing = [name for name, number in wanted.items() if len(places.get(name, ())) < number]
     if missing:
         raise UserError(
-            f"{table.path} lacks columns that the model was trained on: {cut(missing)}. It has "
-            f"{cut(table.names)}.",
+            f"{table.path} lacks columns that the model was trained on: {first_names(missing)}. "
+            f"It has {first_names(table.names)}.",
             "Give all of them under the names that they had in training.",
         )
-    order = [places[name] for name in names]
+    repeated = [name for name, number in wanted.items() if len(places[name]) > number]
+    if repeated:
+        raise UserError(
+            f"{table.path} has several columns called {first_names(repeated)}: which of them the "
+            "model was trained on is not known.",
+            "Give it with those columns alone.",
+        )
+    order = [places[column.name].pop(0) for column in preprocessing.columns]
     if order != sorted(order):
         _logger.warning(
             "%s has the features in another order than in training; they are matched by name",
@@ -249,7 +255,7 @@ def _columns_of_model(columns: Columns, preprocessing: Preprocessing) -> Feature
         _logger.warning(
             "%s has columns that the model was not trained on; they are left out: %s",
             table.path,
-            cut(shown),
+            first_names(shown),
         )
     left_out = {unique_name(table, place): "the model was not trained on it" for place in extra}
     # A name says more than a role that was guessed.
@@ -275,7 +281,8 @@ def _columns_by_place(choice: FeatureChoice, preprocessing: Preprocessing) -> Fe
 
 def _with_kinds_of_model(choice: FeatureChoice, preprocessing: Preprocessing) -> FeatureChoice:
     if not preprocessing.has_categories:
-        return replace(choice, columns=_all_numbers(choice), doubtful=(), categorical=())
+        columns = replace(choice.columns, numbers=choice.order, others=())
+        return replace(choice, columns=columns, categorical=(), doubtful=())
     categorical = [
         place
         for place, column in zip(choice.order, preprocessing.columns, strict=True)
@@ -284,7 +291,7 @@ def _with_kinds_of_model(choice: FeatureChoice, preprocessing: Preprocessing) ->
     if isinstance(choice.columns.table, ArrayTable):
         names = [c.name for c in preprocessing.columns if c.categories is not None]
         raise UserError(
-            f"The model was trained on categories of {cut(names)}; "
+            f"The model was trained on categories of {first_names(names)}; "
             f"{choice.columns.table.path} holds an array of numbers.",
             "Give a table (CSV or Parquet) with the columns it was trained on.",
         )
@@ -293,16 +300,7 @@ def _with_kinds_of_model(choice: FeatureChoice, preprocessing: Preprocessing) ->
     return replace(choice, columns=columns, categorical=categorical, doubtful=())
 
 
-def _all_numbers(choice: FeatureChoice) -> Columns:
-    return replace(choice.columns, numbers=choice.order, others=())
-
-
 def key_value(names: Sequence[str]) -> str:
     """Names as a key on the command line has them."""
     plain = (name if re.fullmatch(r"[\w.*?-]+", name) else f'"{name}"' for name in names)
     return f"[{','.join(plain)}]"
-
-
-def cut(names: Sequence[str]) -> str:
-    """The first names, for messages."""
-    return ", ".join(names[:NUM_SHOWN]) + ", …" * (len(names) > NUM_SHOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,9 @@ import pyarrow as pa
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import (
-    MISSING_MARKS,
     TEXT,
-    TRUTH_WORDS,
     is_finite,
+    number_of,
     to_categories,
     to_int64,
     to_matrix,
@@ -26,7 +26,7 @@ from gnntrain.data.columns import (
 from gnntrain.data.file_feature_columns import (
     NUM_SHOWN,
     FeatureChoice,
-    cut,
+    has_names,
     key_value,
     no_features,
     unique_name,
@@ -39,8 +39,8 @@ from gnntrain.data.preprocessing import (
     Preprocessing,
     RawFeatures,
 )
+from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows, Table
-from gnntrain.data.text_table import is_number
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def resolve_indices(choice: FeatureChoice, nodes: Rows) -> tuple[FeatureChoice, 
     order = [place for place in choice.order if place not in indices]
     numbers = [place for place in order if place not in choice.categorical]
     columns = replace(choice.columns, numbers=numbers, others=sorted(choice.categorical))
-    done = FeatureChoice(
-        columns, order, choice.categorical, (), {**(choice.left_out or {}), **left_out}
-    )
+    done = FeatureChoice(columns, order, choice.categorical, (), {**choice.left_out, **left_out})
     if not order:
         raise no_features(done)
     nodes = replace(nodes, source=columns)
@@ -123,8 +121,9 @@ def refuse_text_columns(nodes: Rows) -> None:
         wrong = np.isinf(values).any(axis=1)
         if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
             ((_, record),) = table.records(nodes.rows[wrong][:1])
-            if not _is_number(record[place], table) and not record[place].startswith("["):
-                found[table.shown(place)] = record[place]
+            field = record[place]
+            if number_of(field, table.decimal) is None and not field.startswith("["):
+                found[table.shown(place)] = field
     if found:
         raise _text_columns(table, found)
 
@@ -135,7 +134,7 @@ def _text_columns(table: Table, found: Mapping[str, str]) -> UserError:
     what = "Column {} of {} holds" if len(found) == 1 else "Columns {} of {} hold"
     shown = ", ".join(names) + ", …" * (len(found) > len(names))
     other = "," if table.decimal == "." else "."
-    if all(is_number(field, other) for field in found.values()):
+    if all(number_of(field, other) is not None for field in found.values()):
         return UserError(
             f"{what.format(shown, table.path)} text, not numbers, such as {samples}: the decimal "
             f"mark is {other!r}, not {table.decimal!r}.",
@@ -174,24 +173,14 @@ def _no_value(name: str, _: Record) -> str:
 
 def _wrong_number(record: Record, columns: Columns, *, refuse: bool) -> str:
     """Says which number of a row is none, or which list is none."""
-    names = columns.names_of_numbers
-    for place, name in names.items():
+    for place, name in columns.names_of_numbers.items():
         field = record[place]
-        is_missing = field.strip().lower() in MISSING_MARKS
-        if field.startswith("[") or (is_missing and not refuse):
+        if field.startswith("["):
             continue
-        if is_missing or not _is_number(field, columns.table, largest=_LARGEST):
+        number = number_of(field, columns.table.decimal)
+        if number is None or abs(number) > _LARGEST or (refuse and math.isnan(number)):
             return f"column {name} is {field!r} instead of a finite number"
     return "the list of numbers is missing, not finite, or of another length than the first"
-
-
-def _is_number(field: str, table: Table, *, largest: float = np.inf) -> bool:
-    """Whether a field reads as a number up to `largest`, or as a truth value."""
-    if field.strip().lower() in TRUTH_WORDS:
-        return True
-    if not is_number(field, table.decimal) or (table.decimal != "." and "." in field):
-        return False
-    return abs(float(field.replace(table.decimal, "."))) <= largest
 
 
 def make_features(
@@ -235,7 +224,7 @@ def make_features(
             train,
             missing=config.missing,
             standardize=config.standardize,
-            has_names=choice.has_names,
+            has_names=has_names(choice.columns.table),
             id_name=_name_of_id(choice.columns),
         )
     else:
@@ -298,7 +287,7 @@ def describe_features(
         return number
     columns = preprocessing.columns
     names = [_described(c) for c in columns if c.categories is None]
-    parts = [number + (f": {cut(names)}" if preprocessing.has_names and names else "")]
+    parts = [number + (f": {first_names(names)}" if preprocessing.has_names and names else "")]
     parts += [f"{len(c.categories):,} categories of {c.name}" for c in columns if c.categories]
     by = "of the training split" if fitted else "of the run's training split"
     if preprocessing.fills is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +97,20 @@ def read_graph(
     edges = read_edges(paths["edges"], config, index, bad)
     bad.report()
     features, fitted = make_features(nodes, choice, splits.nodes["train"], config, preprocessing)
-    data = GraphData(
+    summary = DataSummary(
+        ids=_describe_ids(nodes.source, labels, split),
+        features=describe_features(nodes, fitted, config.missing, fitted=labelled),
+        labels=targets.phrase,
+        edges=edges.phrase,
+        split=splits.phrase,
+        left_out={
+            **choice.left_out,
+            **_unused(labels, "not a label, by its name or dataset.label_column"),
+            **_unused(split, "not the split"),
+            **edges.left_out,
+        },
+    )
+    return GraphData(
         dataset=config.name,
         num_nodes=index.num_nodes,
         src=edges.src,
@@ -115,21 +127,8 @@ def read_graph(
         metric=metric,
         feature_names=fitted.feature_names if fitted is not None and fitted.has_names else None,
         preprocessing=fitted,
+        summary=summary,
     )
-    phrases = {
-        "ids": _describe_ids(nodes),
-        "features": describe_features(nodes, fitted, config.missing, fitted=labelled),
-        "labels": targets.phrase,
-        "edges": edges.phrase,
-        "split": splits.phrase,
-        "left_out": {
-            **(choice.left_out or {}),
-            **_unused(labels, "not a label, by its name or dataset.label_column"),
-            **_unused(split, "not the split"),
-            **edges.left_out,
-        },
-    }
-    return replace(data, summary=DataSummary.model_validate(phrases))
 
 
 def _other_files(
@@ -177,13 +176,22 @@ def _refuse_statistics(config: FilesConfig) -> None:
         )
 
 
-def _describe_ids(nodes: Rows) -> str:
-    place = nodes.source.places.get("id")
-    if place is None:
-        return f"row numbers of {nodes.path.name}"
-    table = nodes.source.table
-    kind = ", a pandas index" if is_pandas_index(table.names[place]) else ""
-    return f"column {table.shown(place)} of {nodes.path.name}{kind}"
+def _describe_ids(nodes: Columns, labels: Columns | None, split: Columns | Path | None) -> str:
+    """Where the ids are; in other files only where they have another name there."""
+    name = _name_of_ids(nodes)
+    is_index = "id" in nodes.places and is_pandas_index(nodes.table.names[nodes.places["id"]])
+    found = [f"{name} of {nodes.table.path.name}" + ", a pandas index" * is_index]
+    found += [
+        f"{_name_of_ids(other)} of {other.table.path.name}"
+        for other in (labels, split)
+        if isinstance(other, Columns) and _name_of_ids(other) != name
+    ]
+    return "; ".join(found)
+
+
+def _name_of_ids(columns: Columns) -> str:
+    place = columns.places.get("id")
+    return "row numbers" if place is None else f"column {columns.table.shown(place)}"
 
 
 def _metric(asked: str, task: LabelKind) -> str:

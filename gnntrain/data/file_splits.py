@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays
+from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTable, load_arrays
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
 from gnntrain.data.drawn_splits import Splits, drawn_splits
-from gnntrain.data.file_columns import MASK_NAMES, named_split
+from gnntrain.data.file_columns import named_split
 from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
 from gnntrain.data.graph import SPLITS, AnyArray
@@ -35,11 +35,6 @@ _SPLIT_WORDS = {
     "testing": 2,
 }
 _FLAG_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1}
-_SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
-    "train": ("train", "train_mask", "train_idx"),
-    "val": ("val", "valid", "val_mask", "valid_mask", "val_idx", "valid_idx"),
-    "test": ("test", "test_mask", "test_idx"),
-}
 _MASKS = tuple(MASK_NAMES)
 _ROLES: tuple[Role, ...] = ("split", *_MASKS)
 _KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
@@ -221,7 +216,7 @@ def _assign_arrays(
 ) -> str:
     found = {
         split: next((name for name in names if name in arrays), None)
-        for split, names in _SPLIT_ARRAYS.items()
+        for split, names in SPLIT_ARRAYS.items()
     }
     if found["train"] is None:
         raise UserError(

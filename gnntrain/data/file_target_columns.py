@@ -11,12 +11,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.data.array_files import ArrayTable, load_arrays, pick
+from gnntrain.data.array_files import (
+    LABEL_ARRAYS,
+    MASK_NAMES,
+    ArrayTable,
+    load_arrays,
+    open_arrays,
+    pick,
+)
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.file_columns import (
     COLUMN_NAMES,
-    LABEL_ARRAYS,
-    MASK_NAMES,
     find_column,
     find_id,
     find_masks,
@@ -24,7 +29,6 @@ from gnntrain.data.file_columns import (
     listed,
     matching_columns,
     named_column,
-    open_arrays,
     open_table,
     place_of,
     refuse_ignored,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.bad_rows import BadRows, Record, first_other
-from gnntrain.data.columns import TEXT, BoolArray
+from gnntrain.data.array_files import ArrayTable
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import TEXT, BoolArray, number_of
 from gnntrain.data.file_target_columns import label_columns_within
 from gnntrain.data.graph import AnyArray, Float32Array
 from gnntrain.data.node_index import NodeIndex, utf8
@@ -93,8 +94,11 @@ def read_targets(
 
 def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
     """Other columns of the features file, of the rows that are nodes."""
-    rows = columns.read()
-    rows = rows.keep(np.isin(rows.rows, features.rows, assume_unique=True))
+    if isinstance(columns.table, ArrayTable):  # nothing to parse
+        rows = columns.read()
+        rows = rows.keep(np.isin(rows.rows, features.rows, assume_unique=True))
+    else:
+        rows = columns.select(features)
     return replace(rows, nodes=np.arange(len(rows)))
 
 
@@ -131,7 +135,7 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
         bad.report()  # bad rows may be why
     task = _class_task(config, len(classes), rows)
     phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
-    return Targets(labels, len(classes), task, labels >= 0, rows, _names(classes), phrase)
+    return Targets(labels, len(classes), task, labels >= 0, rows, stored_names(classes), phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
@@ -189,7 +193,7 @@ def ask_about_numbers(column: pa.Array, where: str) -> None:
         )
 
 
-def _names(classes: AnyArray) -> AnyArray | None:
+def stored_names(classes: AnyArray) -> AnyArray | None:
     """Classes as a store keeps them; None if they are 0, 1, …."""
     if classes.dtype == object:
         return utf8(classes)
@@ -268,10 +272,12 @@ def _names_of_numbers(rows: Rows) -> AnyArray | None:
 
 
 def _wrong(record: Record, rows: Rows, is_right: Callable[[float], bool], expected: str) -> str:
-    table = rows.source.table
-    wrong = first_other(record, rows.source.names_of_numbers, is_right, table.decimal)
-    name, field = wrong or ("", "")
-    return f"label {name} is {field!r} instead of {expected}"
+    decimal = rows.source.table.decimal
+    for place, name in rows.source.names_of_numbers.items():
+        number = number_of(record[place], decimal)
+        if number is None or not is_right(number):
+            return f"label {name} is {record[place]!r} instead of {expected}"
+    return f"a label is not {expected}"
 
 
 def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.columns import from_numpy
+from gnntrain.data.array_files import PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
+from gnntrain.data.columns import from_numpy, to_plain
 from gnntrain.data.drawn_splits import drawn_splits, no_splits
-from gnntrain.data.file_targets import ask_about_numbers
+from gnntrain.data.file_targets import ask_about_numbers, stored_names
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
@@ -41,14 +42,7 @@ Arrays = Mapping[str, AnyArray]
 
 _FEATURES = ("x", "features", "feature", "feat", "attr", "attr_matrix")
 _LABELS = ("y", "labels", "label")
-_EDGES = ("edge_index", "edges")
-_WEIGHTS = ("edge_weight", "weight", "weights")
 _IDS = ("ids", "id", "node_ids", "node_id")
-_MASKS = {
-    "train": ("train_mask", "train", "train_idx"),
-    "val": ("val_mask", "valid_mask", "val", "valid", "val_idx", "valid_idx"),
-    "test": ("test_mask", "test", "test_idx"),
-}
 _NO_USE = "models here take x, y, edge_index, edge_weight and masks"
 _EDGE_ATTR = "edges have no features here; dataset.weight_column=edge_attr takes it as weights"
 
@@ -126,7 +120,7 @@ def graph_of_arrays(
     num_nodes = _num_nodes(given, x, y, counted)
     src, dst, weight, edges = _edges(given, num_nodes, config.weight_column)
     ids = _ids(given, num_nodes)
-    masks = {split: given.take(*names) for split, names in _MASKS.items()}
+    masks = {split: given.take(*names) for split, names in SPLIT_ARRAYS.items()}
     if labelled:
         labels = _labels(given, label_name, y, num_nodes, config)
         if is_own:
@@ -238,7 +232,7 @@ def _edges(
     given: _Attributes, num_nodes: int, weight_column: str | None
 ) -> tuple[IntArray, IntArray, AnyArray | None, str]:
     """Sources, targets and weights of the edges, and what they were read from."""
-    name, ends = given.take(*_EDGES)
+    name, ends = given.take(*PAIR_ARRAYS)
     if ends is None:
         hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
         raise UserError(f"{given.source} has no edge_index.", hint)
@@ -257,7 +251,9 @@ def _edges(
             "Its numbers are rows of x, counted from 0.",
         )
     src, dst = (smallest_int(row.astype(np.int64), num_nodes) for row in ends)
-    weight_name, weight = given.take(*(_WEIGHTS if weight_column is None else (weight_column,)))
+    weight_name, weight = given.take(
+        *(WEIGHT_ARRAYS if weight_column is None else (weight_column,))
+    )
     if weight is None:
         if weight_column is not None:
             hint = "Give the name of an array with a number an edge, or leave the key out."
@@ -322,7 +318,11 @@ def _classes(given: _Attributes, name: str, y: AnyArray, config: FilesConfig) ->
             f"is {y.dtype}, which may be quantities or classes",
             "Set task.type=node_regression for quantities; for classes give integers: y.long().",
         )
-    has_label = _has_label(given, name, y)
+    if y.dtype.kind in "US":
+        y = to_plain(from_numpy(y), labels=True).to_numpy(zero_copy_only=False)
+        has_label = np.asarray(y != None)  # noqa: E711 - of each value
+    else:
+        has_label = _is_class(given, name, y)
     found, codes = np.unique(y[has_label], return_inverse=True)
     if len(found) < 2:
         hint = "Give two labels or more."
@@ -334,13 +334,11 @@ def _classes(given: _Attributes, name: str, y: AnyArray, config: FilesConfig) ->
     labels = np.full(len(y), -1, np.int32)
     labels[has_label] = codes
     is_binary = len(found) == 2 and config.task != "multiclass"
-    return _Labels(labels, len(found), "binary" if is_binary else "multiclass", _class_names(found))
+    return _Labels(labels, len(found), "binary" if is_binary else "multiclass", stored_names(found))
 
 
-def _has_label(given: _Attributes, name: str, y: AnyArray) -> AnyArray:
-    """Which nodes have a class; −1, NaN and an empty text are none."""
-    if y.dtype.kind in "US":
-        return np.asarray(np.char.strip(y) != y.dtype.type())
+def _is_class(given: _Attributes, name: str, y: AnyArray) -> AnyArray:
+    """Which nodes have a class; −1 and NaN are none."""
     values = np.where(y != y, -1, y)
     wrong = (values < -1) | (values != np.floor(values))
     if wrong.any():
@@ -348,15 +346,6 @@ def _has_label(given: _Attributes, name: str, y: AnyArray) -> AnyArray:
         shown = f"has {wrong.sum():,} labels that are no classes (first: {y[wrong][0]})"
         raise given.wrong(name, shown, hint)
     return np.asarray(values >= 0)
-
-
-def _class_names(found: AnyArray) -> AnyArray | None:
-    """Classes as a store keeps them; None if they are 0, 1, …."""
-    if found.dtype.kind == "S":
-        return found
-    if found.dtype.kind == "U":
-        return np.char.encode(found, "utf-8")
-    return None if (found == np.arange(len(found))).all() else found.astype(np.int64)
 
 
 def _flags(given: _Attributes, name: str, y: AnyArray, config: FilesConfig) -> _Labels:
@@ -414,7 +403,7 @@ def _splits(
             drawn = drawn_splits(labels.values, labels.task, labels.labelled, config)
             return drawn.nodes, drawn.phrase
         return _drawn(labels, number)
-    num_splits = max(mask.shape[1] for mask in masks.values())
+    num_splits = min({mask.shape[1] for mask in masks.values()} - {1}, default=1)
     check_split_number(given.source, number, num_splits)
     splits = {split: np.empty(0, np.int64) for split in SPLITS}
     for split, mask in masks.items():
@@ -450,6 +439,9 @@ def _mask_of_nodes(given: _Attributes, name: str, nodes: AnyArray, num_nodes: in
         raise given.wrong(name, f"is no list of nodes ({which})", hint)
     mask = np.zeros((num_nodes, 1), bool)
     mask[nodes] = True
+    if mask.sum() < len(nodes):
+        hint = "It lists node numbers, each once; a mask has truth values."
+        raise given.wrong(name, "has a node twice", hint)
     return mask
 
 

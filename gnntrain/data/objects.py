@@ -61,8 +61,13 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    _refuse_table_keys(config, source)
+    _refuse_keys_without_use(given, config, source)
     if isinstance(given, GraphData):
+        if preprocessing not in (None, given.preprocessing) and not preprocessing.is_identity:
+            raise UserError(
+                f"{source} is a GraphData, and the model's features were made of columns.",
+                "Give tables, or a PyG Data, with the columns it was trained on.",
+            )
         return replace(given, dataset=config.name, labelled=labelled and given.labelled)
     arrays = _arrays(_attributes(given, source), source)
     graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=preprocessing)
@@ -105,13 +110,18 @@ def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
     return replace(graph, dataset=dataset)
 
 
-def _refuse_table_keys(config: FilesConfig, source: str) -> None:
-    """Refuse keys that only tables know: nothing that was asked for is left undone in silence."""
-    known = _WHOLE_GRAPH_KEYS | set(DatasetConfig.model_fields)
+def _refuse_keys_without_use(given: object, config: FilesConfig, source: str) -> None:
+    """Refuse keys that are about other graphs: nothing that was asked for is left undone."""
+    is_done = isinstance(given, GraphData)
+    known = {"task"} if is_done else _WHOLE_GRAPH_KEYS
     for key, field in FilesConfig.model_fields.items():
-        if key not in known and getattr(config, key) != field.default:
+        if key in known or key in DatasetConfig.model_fields:
+            continue
+        if getattr(config, key) != field.default:
             raise UserError(
-                f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
+                f"dataset.{key}: {source} is a GraphData, which is taken as it is."
+                if is_done
+                else f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
 

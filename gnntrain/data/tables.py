@@ -20,7 +20,14 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, BoolArray, missing_marks, to_matrix, to_plain
+from gnntrain.data.columns import (
+    TEXT,
+    BoolArray,
+    missing_marks,
+    to_matrix,
+    to_plain,
+    with_decimal_point,
+)
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import UserError
 
@@ -85,14 +92,25 @@ class Columns:
         array = table.array(self.numbers)
         to_read = self if array is None else replace(self, numbers=())
         whole = _concatenate(list(table.batches(to_read)))
-        with readable(table.path):
+        return self._finished(whole if array is None else replace(whole, matrix=array))
+
+    def select(self, rows: Rows) -> Rows:
+        """As `read`, of rows that have these columns among their `others`."""
+        numbers = [with_decimal_point(rows.others[at], self.table.decimal) for at in self.numbers]
+        matrix, widths = to_matrix(numbers, len(rows), [None] * len(numbers))
+        roles = {role: rows.others[place] for role, place in self.places.items()}
+        found = replace(rows, columns=roles, matrix=matrix, widths=widths, others={})
+        return self._finished(found)
+
+    def _finished(self, rows: Rows) -> Rows:
+        """The columns with a role as `to_plain` makes them."""
+        with readable(self.table.path):
             plain = {
-                role: table.to_plain(column, labels=role in _LABEL_ROLES)
-                for role, column in whole.columns.items()
+                role: self.table.to_plain(column, labels=role in _LABEL_ROLES)
+                for role, column in rows.columns.items()
             }
-            marks = missing_marks(whole.columns["label"]) if "label" in plain else {}
-        matrix = whole.matrix if array is None else array
-        return replace(whole, source=self, columns=plain, matrix=matrix, missing_marks=marks)
+            marks = missing_marks(rows.columns["label"]) if "label" in plain else {}
+        return replace(rows, source=self, columns=plain, missing_marks=marks)
 
 
 @dataclass(frozen=True)
@@ -254,11 +272,7 @@ class ParquetTable(Table):
         self.path = path
         with readable(path):
             metadata = parquet.read_metadata(path)
-            self.names = tuple(metadata.schema.to_arrow_schema().names)
-            if len(self.names) > MAX_COLUMNS:
-                raise ValueError(f"it has {len(self.names):,} columns, more than {MAX_COLUMNS:,}")
-            if len(set(self.names)) < len(self.names):
-                raise ValueError("two of its columns have the same name")
+            self.names = checked_names(metadata.schema.to_arrow_schema().names)
         self._num_rows = metadata.num_rows
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
@@ -268,7 +282,7 @@ class ParquetTable(Table):
         start = 0
         for batch in self._record_batches(places):
             end = start + batch.num_rows
-            found = {place: _decoded(batch[self.names[place]]) for place in places}
+            found = {place: decoded(batch[self.names[place]]) for place in places}
             yield found, np.arange(start, end), end
             start = end
 
@@ -292,7 +306,21 @@ class ParquetTable(Table):
         return found
 
 
-def _decoded(column: pa.Array) -> pa.Array:
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of a table's columns.
+
+    Raises:
+        ValueError: They are too many, or one stands twice.
+    """
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, more than {MAX_COLUMNS:,}")
+    if len(set(names)) < len(names):
+        raise ValueError("two of its columns have the same name")
+    return tuple(names)
+
+
+def decoded(column: pa.Array) -> pa.Array:
+    """A column of a dictionary's codes as its values; other columns as they are."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

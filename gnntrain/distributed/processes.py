@@ -9,7 +9,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, get_context, reduction, resource_tracker
+from multiprocessing import (
+    forkserver,
+    get_context,
+    parent_process,
+    reduction,
+    resource_tracker,
+)
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -60,7 +66,10 @@ def unblock_signals() -> None:
 
 
 def _run(_: _Surroundings, target: Callable[..., None], arguments: Sequence[Any]) -> None:
-    target(*arguments)
+    parent = parent_process()
+    # The server may fork what a parent asked for that was killed since.
+    if parent is not None and parent.is_alive():
+        target(*arguments)
 
 
 class _Surroundings:

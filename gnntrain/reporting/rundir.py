@@ -93,6 +93,7 @@ class RunDirectory:
 
         Raises:
             UserError: the directory holds something already, cannot be written, or is misnamed.
+            RunError: the disk is full.
         """
         wanted = _wanted_path(directory, name, root)
         with _explained(wanted or root):
@@ -353,7 +354,9 @@ def _explained(path: Path) -> Iterator[None]:
             "Choose another place with run.dir=DIR.",
         ) from error
     except OSError as error:
-        raise UserError(
+        # A disk that is full is no mistake in what was asked.
+        kind = RunError if error.errno in _NO_SPACE else UserError
+        raise kind(
             f"the run directory {path} cannot be written: {error.strerror or error}", _hint(error)
         ) from error
 

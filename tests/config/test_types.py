@@ -51,6 +51,13 @@ def test_every_wrong_argument_is_named_in_one_error(
     assert all(problem.expected for problem in caught.value.problems)
 
 
+def test_a_key_of_a_named_model_in_a_mapping_is_known() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(model={"name": "gat", "heads": 0})  # type: ignore[arg-type]
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.expected) == ("ModelConfig.heads", "an integer >= 1")
+
+
 def from_arguments(*names: str) -> TrainerConfig:
     arguments: dict[str, Any] = dict.fromkeys(names, 1)
     return TrainerConfig(**arguments)
@@ -104,3 +111,10 @@ def test_paths_may_be_objects_of_pathlib(tmp_path: Path) -> None:
     config = FilesConfig(features=path, edges=path)  # type: ignore[arg-type]
     assert config.features == str(path)
     assert config.model_dump(mode="json")["edges"] == str(path)
+
+
+@pytest.mark.parametrize("task", [TaskConfig(type="node_regression"), {"type": "node_regression"}])
+def test_a_regression_says_what_the_labels_of_files_are(task: Any) -> None:
+    config = Config(dataset=FilesConfig(), task=task)
+    assert isinstance(config.dataset, FilesConfig)
+    assert config.dataset.task == "regression"

@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnntrain.data.columns import (
     MISSING_MARKS,
     TEXT,
     from_texts,
     missing_marks,
+    number_of,
     to_matrix,
     to_plain,
 )
@@ -55,3 +58,23 @@ def test_numbers_have_the_decimal_mark_that_is_said(
 ) -> None:
     column = from_texts(pa.array(texts, TEXT), labels=True, decimal=",")
     assert column.to_pylist() == numbers
+
+
+@given(
+    st.one_of(
+        st.text("0123456789.+-eE_x ", max_size=6),
+        st.floats().map(str),
+        st.sampled_from([*MISSING_MARKS, " True", "FALSE", "1_000", "0x1F", "1e99", "two"]),
+    )
+)
+def test_a_field_alone_is_read_as_in_a_column(field: str) -> None:
+    number = number_of(field)
+    read = float(to_matrix([pa.array([field], TEXT)], 1, [None])[0][0, 0])
+    if number is None or abs(number) > float(np.finfo(np.float32).max):
+        assert math.isinf(read)
+    else:
+        np.testing.assert_allclose(read, number, rtol=1e-6, atol=1e-40)
+
+
+def test_of_another_decimal_mark_a_point_is_none() -> None:
+    assert (number_of("1,5", ","), number_of("1.5", ","), number_of("1,5")) == (1.5, None, None)

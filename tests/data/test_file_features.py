@@ -238,7 +238,7 @@ def test_an_unnamed_first_column_is_the_id_where_nothing_else_is_and_never_a_fea
     data = build(**paths(tmp_path, table, index=True))
     assert names_of(data) == ["f0", "f1"]
     assert data.summary is not None
-    assert data.summary.ids == "column 0 of nodes.csv, a pandas index"
+    assert data.summary.ids == "column 0 of nodes.csv, a pandas index; column id of labels.csv"
     data = build(**paths(tmp_path, table, index=True), id_column="none")
     assert names_of(data) == ["f0", "f1"]
     assert data.summary is not None
@@ -555,6 +555,20 @@ def trained(folder: Path) -> tuple[GraphData, dict[str, Any], pd.DataFrame]:
     table = nodes(a=[1.0, None, 3, 8, 100, None, 7, 9], kind=list("xyxyxzxy"), note=IDS)
     keys = {"categorical": ["kind"], "missing": "mean", "standardize": True, "ignore": ["note"]}
     return build(**with_split(folder, table), **keys), keys, table
+
+
+def test_columns_of_one_name_or_none_are_found_again(tmp_path: Path) -> None:
+    rows = "".join(f"n{node},{node / 7},{node / 3},{10 * node},x\n" for node in range(8))
+    given = with_split(tmp_path, nodes())
+    Path(given["features"]).write_text(f"id,f,,f,note\n{rows}")
+    data = build(**given, ignore="note", standardize=True)
+    assert len(names_of(data)) == 3
+    graph = {key: given[key] for key in ("features", "edges")}
+    new = again(data.preprocessing, **graph, standardize=True)
+    np.testing.assert_array_equal(features_of(new), features_of(data))
+    one = build(**given, feature_columns=["2", "3"], standardize=True).preprocessing
+    with pytest.raises(UserError, match="several columns called f"):
+        again(one, **graph, standardize=True)
 
 
 def test_columns_of_another_graph_are_found_by_name(

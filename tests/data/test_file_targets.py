@@ -269,3 +269,20 @@ def test_texts_that_stand_once_are_asked_about(tmp_path: Path, shape: str) -> No
 def test_many_texts_that_stand_several_times_are_classes(tmp_path: Path) -> None:
     paths = income(tmp_path, [f"class {number % 60}" for number in range(180)])
     assert build(**paths).num_classes == 60
+
+
+def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
+    labels = "id;a;b\n10;1,5;2,5\n20;2.5;1,5\n30;1_000;1,5\n40;3,5;0,5\n"
+    features = "id;f\n10;1\n20;2\n30;3\n40;4\n"
+    paths = write(tmp_path, labels=labels, features=features, edges="source;target\n10;20\n")
+    message = message_of(**{**paths, **NO_SPLIT}, task="regression", decimal=",")
+    assert "label a is '2.5'" in message
+    assert "label a is '1_000'" in message
+
+
+def test_ids_that_have_another_name_in_the_labels_file_are_told(tmp_path: Path) -> None:
+    rows = "a,40\nb,30\na,20\nb,10\n"
+    data = build(**{**write(tmp_path, labels=f"label,rank\n{rows}"), **NO_SPLIT})
+    assert data.summary is not None
+    assert data.summary.ids == "column id of features.csv; column rank of labels.csv"
+    assert data.labels.tolist() == [1, 0, 1, 0]

@@ -16,6 +16,7 @@ from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
 from gnntrain.data.graph import GraphData
 from gnntrain.data.objects import content_digest, from_pyg, graph_of_object
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.errors import UserError
 from tests.graphs import random_graph
 
@@ -219,6 +220,7 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
     "mask of another length": (small(train_mask=torch.ones(3, dtype=torch.bool)), "train_mask"),
     "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),
+    "a node twice in a split": (small(train=torch.tensor([0, 1, 0, 1])), "train has a node twice"),
     "a split beyond": (small(train_idx=torch.tensor([4])), "train_idx"),
     "empty training split": (small(test_mask=torch.ones(4, dtype=torch.bool)), "train is empty"),
     "splits that overlap": (
@@ -255,6 +257,31 @@ def test_a_graph_data_is_taken_as_it_is() -> None:
     graph = read(given, name="mine")
     assert graph.dataset == "mine"
     assert graph.features is given.features
+
+
+def test_what_would_change_a_graph_data_is_refused() -> None:
+    with pytest.raises(UserError, match=r"dataset\.standardize"):
+        read(random_graph(), standardize=True)
+    made_by = Preprocessing(columns=(), means=(0.0,), stds=(2.0,))
+    with pytest.raises(UserError, match="GraphData"):
+        graph_of_object(random_graph(), FilesConfig(), labelled=False, preprocessing=made_by)
+
+
+@pytest.mark.parametrize("mark", ["", " ", "nan", "NA", "N/A", "None", "null", "?", "-1"])
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_marks_of_missing_labels_are_no_classes(mark: str, kind: str) -> None:
+    labels = np.array(["b", mark, " a", "b"]).astype(kind)
+    graph = read({"x": np.ones((4, 1)), "edge_index": EDGES.numpy(), "y": labels})
+    assert graph.labels.tolist() == [1, -1, 0, 1]
+    assert graph.class_names is not None
+    assert graph.class_names.tolist() == [b"a", b"b"]
+
+
+def test_a_split_must_be_in_every_mask() -> None:
+    masks = {"train_mask": torch.eye(4, 2) > 0, "val_mask": torch.eye(4, 4).flip(0) > 0}
+    assert read(small(**masks), split=1).splits["train"].tolist() == [1]
+    with pytest.raises(UserError, match=r"dataset\.split=3"):
+        read(small(**masks), split=3)
 
 
 @given(st.sampled_from(["x", "y", "edge_index", "train_mask", "name"]), st.booleans())

@@ -167,7 +167,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_no_half_run(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
-        with pytest.raises(UserError, match="No space left") as caught:
+        with pytest.raises(RunError, match="No space left") as caught:
             create(directory="out")
     assert "space" in (caught.value.hint or "")
     assert list((tmp_path / "out").iterdir()) == []
