@@ -33,6 +33,7 @@ from gnntrain.data.file_target_columns import (
 )
 from gnntrain.data.file_targets import no_targets, read_targets
 from gnntrain.data.graph import GraphData
+from gnntrain.data.label_leaks import warn_of_label_leaks
 from gnntrain.data.node_index import NodeIndex, drop_repeated
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import DataSummary
@@ -97,6 +98,8 @@ def read_graph(
     edges = read_edges(paths["edges"], config, index, bad)
     bad.report()
     features, fitted = make_features(nodes, choice, splits.nodes["train"], config, preprocessing)
+    if labelled and targets.task in ("multiclass", "binary"):
+        warn_of_label_leaks(nodes, choice.categorical, targets.labels, splits.nodes["train"])
     summary = DataSummary(
         ids=_describe_ids(nodes.source, labels, split),
         features=describe_features(nodes, fitted, config.missing, fitted=labelled),
