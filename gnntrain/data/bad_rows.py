@@ -69,16 +69,19 @@ class BadRows:
         total = self._counts.total()
         counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
         rows = "1 bad row" if total == 1 else f"{total} bad rows"
-        shown = "" if total <= NUM_SHOWN else f" The first {NUM_SHOWN}:"
+        found = f"dataset=files: {rows} ({counts})."
         lines = [report for _, _, report in sorted(self._shown)]
-        report = "\n".join([f"dataset=files: {rows} ({counts}).{shown}", *lines])
+        if total > NUM_SHOWN:
+            lines.insert(0, f"The first {NUM_SHOWN}:")
         hints = list(self._hints)
         for noted in (self._counts, self._shown, self._hints):
             noted.clear()
+        # What to do is read before ten rows, not behind them.
         if self._policy == "error":
             hints.append("Correct them, or set dataset.bad_rows=skip to leave them out.")
-            raise UserError(report, " ".join(hints))
-        _logger.warning("%s\n%s", report, " ".join(["They are left out.", *hints]))
+            raise UserError(found, "\n".join([" ".join(hints), *lines]))
+        said = " ".join([found, "They are left out.", *hints])
+        _logger.warning("%s", "\n".join([said, *lines]))
 
 
 def _has_digit(record: Record) -> bool:

@@ -36,7 +36,7 @@ def rows_of(path: Path, block_bytes: int, encoding: str = "auto") -> tuple[list[
         try:
             bad.report()
         except UserError as error:
-            told = error.message
+            told = str(error)
     return found, told
 
 
