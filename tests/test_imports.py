@@ -44,7 +44,6 @@ FLOORS = [
     ["preloaded"],
     ["doctor", "planning", "listing"],
     ["app"],
-    ["search_space"],
     ["sweep"],
     ["commands"],
     ["cli"],
@@ -52,7 +51,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 EDGE_ONLY = {
-    "hydra": {"app", "search_space"},
+    "hydra": {"app", "sweep"},
     "omegaconf": {"app"},
     "rich": {"reporting"},
     "optuna": {"sweep"},
