@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gnntrain.listing.kinds import Listing
-from gnntrain.reporting.run_lookup import LATEST
+from gnntrain.reporting.run_lookup import run_directories
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric, shown_path
-
-_DEEPEST = 3  # runs/multirun/<sweep>/<job>
 
 
 def runs(root: Path) -> Listing:
     """All runs in `root` and its sweeps' folders, the newest first."""
-    found = sorted(_run_folders(root), key=_begun, reverse=True)
+    found = sorted(run_directories(root), key=_begun, reverse=True)
     rows = [_row(folder, root) for folder in found]
     header = ["run", "status", "metric", "val", "test", "best", "time"]
     notes = [] if rows else ["None yet: `gnntrain` trains one."]
     if any(row[1] in ("stopped", "interrupted", "failed") for row in rows):
         notes.append("`gnntrain resume RUN` goes on with a run that did not complete.")
     return Listing(f"runs in {shown_path(root)}", header, rows, left=3, notes=notes)
-
-
-def _run_folders(root: Path) -> Iterator[Path]:
-    """Folders with a `config.yaml`; links such as `latest` are left out."""
-    pattern = ""
-    for _ in range(_DEEPEST):
-        pattern += "*/"
-        for file in root.glob(f"{pattern}config.yaml"):
-            folder = file.parent
-            if folder.name != LATEST and not folder.is_symlink() and _is_run(folder):
-                yield folder
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether the folder has more of a run than a file that many programs have."""
-    names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
-    return any((folder / name).exists() for name in names)
 
 
 def _begun(folder: Path) -> float:

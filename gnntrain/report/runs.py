@@ -14,7 +14,7 @@ from typing import Any
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs
+from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs, run_directories
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
@@ -109,14 +109,13 @@ def find_runs(words: Sequence[str | Path], root: Path = RUNS) -> Found:
         path = find_run(word, root)
         if (path / "config.yaml").is_file():
             directories[path.resolve()] = None
-        elif (path / _SWEEP_FILE).is_file():
-            jobs = sorted(config.parent.resolve() for config in path.glob("*/config.yaml"))
-            directories |= dict.fromkeys(jobs)
+        elif (jobs := run_directories(path)) or (path / _SWEEP_FILE).is_file():
+            directories |= dict.fromkeys(job.resolve() for job in jobs)
             notes += _missing_jobs(path, len(jobs))
         else:
             raise UserError(
-                f"{path} is neither a run directory nor a sweep: it has no config.yaml and no "
-                f"{_SWEEP_FILE}",
+                f"{path} is neither a run directory nor the folder of a sweep: there is no "
+                "config.yaml in it, and no run below it",
                 known_runs(word, root),
             )
     if not directories:

@@ -92,8 +92,11 @@ class Study:
             self._study.add_trials(self._storage.costs())
         self._asked: dict[int, optuna.Trial] = {}
 
-    def next(self) -> tuple[Trial, Config] | None:
-        """The next trial of the queue, else one that is drawn; None: there is none."""
+    def next(self) -> tuple[Trial, Config | None] | None:
+        """The next trial of the queue, else one that is drawn; None: there is none.
+
+        Its configuration is None where it goes on from a checkpoint.
+        """
         if self._queue:
             trial = self._queue.popleft()
             self._enqueue(trial)
@@ -101,6 +104,8 @@ class Study:
             trial = self._draw(self._search)
         else:
             return None
+        if has_checkpoint(trial.run_dir):
+            return trial, None
         try:
             return trial, compose_config(trial.overrides, self._config_dirs).config
         except ConfigError as error:  # the values do not go together

@@ -136,15 +136,16 @@ class TrialRunner:
         self._study.save()  # after the next trials have begun: it takes a while
         return bool(self._busy)
 
-    def _begin(self, worker: Worker, trial: Trial, config: Config) -> None:
-        goes_on = begin(trial)
+    def _begin(self, worker: Worker, trial: Trial, config: Config | None) -> None:
+        begin(trial)
         self._busy[worker] = trial
         self._began[trial.number] = self._clock()
         self._view.on_trial(trial)
         self._write()
-        run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
-        config = self._slots.share(config.model_copy(update={"run": run}))
-        plain = None if goes_on else config.to_dict()
+        plain = None
+        if config is not None:
+            run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
+            plain = self._slots.share(config.model_copy(update={"run": run})).to_dict()
         worker.start(TrialRequest(trial.run_dir, plain, tuple(trial.overrides)))
 
     def _tell_unbegun(self) -> None:
@@ -214,13 +215,11 @@ class TrialRunner:
         self._folder.write_trials(self._study.trials)
 
 
-def begin(trial: Trial) -> bool:
-    """Note that a trial is begun, in a run directory of its own; whether it has a checkpoint."""
-    goes_on = has_checkpoint(trial.run_dir)
-    if not goes_on:
+def begin(trial: Trial) -> None:
+    """Note that a trial is begun, without a checkpoint in a run directory of its own."""
+    if not has_checkpoint(trial.run_dir):
         trial.run_dir = _unused(trial.run_dir)
     trial.status, trial.error = "running", None
-    return goes_on
 
 
 def take_over(trial: Trial, outcome: Outcome) -> None:
