@@ -43,7 +43,7 @@ class GnntrainSweeper(Sweeper):
         from gnntrain.sweep import run_sweep
 
         typed = getattr(self.task_function, "typed", arguments)
-        return run_sweep(typed, getattr(self.task_function, "config_dirs", ()))
+        return run_sweep(typed, self.task_function.sources.config_dirs)
 
     def _sweep_by_launcher(self, arguments: list[str]) -> Any:
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper

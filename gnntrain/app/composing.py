@@ -36,12 +36,12 @@ from gnntrain.app.overrides import (
     sides_of,
 )
 from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
-from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.reading import from_dict, read
 from gnntrain.config.whole import is_config_file, read_config_file
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
-from gnntrain.paths import is_folder
+from gnntrain.paths import is_file, is_folder
 
 COMPOSE_ERRORS = (
     HydraException,
@@ -111,7 +111,8 @@ def compose_config(
     Raises:
         ConfigError: With every mistake.
     """
-    unusable = [problem for folder in config_dirs for problem in folder_problems(folder)]
+    sources = Sources(config_dirs, config_path, config_name)
+    unusable = [*source_problems(sources)]
     problems = list(unusable)
     groups = config_groups(config_dirs, config_path)
     files = [text for text in overrides if is_config_file(text)]
@@ -126,7 +127,7 @@ def compose_config(
     sound = [o for o in choices if not _add(problems, choice_problem(o, groups))]
     if unusable:
         raise ConfigError(problems)
-    node = _compose(sound, groups, Sources(config_dirs, config_path, config_name), problems)
+    node = _compose(sound, groups, sources, problems)
     unsure = {o.key_or_group for o in choices} - {o.key_or_group for o in sound}
     add_file(node, file, unsure)
     problems.extend(remove_strings(node, groups))
@@ -215,7 +216,22 @@ def _add(problems: list[Problem], problem: Problem | None) -> bool:
     return problem is not None
 
 
-def folder_problems(folder: Path) -> Iterator[Problem]:
+def source_problems(sources: Sources) -> Iterator[Problem]:
+    """What is wrong with the places of the user's own YAML files."""
+    if not is_folder(sources.primary):
+        yield Problem("--config-path", str(sources.primary), "a folder that exists")
+    for folder in sources.config_dirs:
+        yield from _folder_problems(folder)
+    folders = [sources.primary, *sources.config_dirs]
+    name = f"{sources.config_name.removesuffix('.yaml')}.yaml"
+    if not any(is_file(folder / name) for folder in folders):
+        names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+        expects = f"a YAML file in {' or '.join(map(str, folders))}"
+        hint = did_you_mean(sources.config_name, names)
+        yield Problem("--config-name", sources.config_name, expects, hint)
+
+
+def _folder_problems(folder: Path) -> Iterator[Problem]:
     """What is wrong with a folder of the user's own YAML files."""
     if not is_folder(folder):
         yield Problem("--config-dir", str(folder), "a folder that exists")
