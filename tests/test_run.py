@@ -17,7 +17,7 @@ from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import checks
 from gnntrain.run import train as train_here
-from tests.pyg_backends import use_backend
+from tests.pyg_backends import INSTALLED, use_backend
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -134,7 +134,7 @@ def test_every_model_trains_with_every_sampler(
     assert summary["model"] == model
 
 
-@pytest.mark.parametrize("backend", ["pyg", "installed"])
+@pytest.mark.parametrize("backend", ["pyg", INSTALLED])
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 def test_stock_loaders_of_pyg_train_and_evaluate_as_ours_do(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
