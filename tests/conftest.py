@@ -20,6 +20,7 @@ this one is then replaced, so that other tests are not told to have failed as we
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (deselected if marks else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=deselected)
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: a collection of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -19,7 +19,7 @@ def share(number: int) -> int:
     """How many of `number` examples are tried."""
     # On a GPU each example may mean kernels to compile.
     most = number // 4 if os.environ.get("TRITON_INTERPRET") != "1" else number
-    return min(number, max(5, most * settings.default.max_examples // _ALL))
+    return min(number, max(5, most * settings().max_examples // _ALL))
 
 
 def examples(number: int) -> settings:

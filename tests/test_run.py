@@ -167,6 +167,7 @@ def test_a_graph_shows_that_its_edges_matter(gnntrain: Command) -> None:
     assert sage > mlp + 0.15
 
 
+@pytest.mark.slow
 @needs_shared
 def test_ranks_agree_on_tolokers(gnntrain: Command) -> None:
     losses = []
@@ -187,6 +188,7 @@ def test_ranks_agree_on_tolokers(gnntrain: Command) -> None:
     assert losses[2] == pytest.approx(losses[0], rel=1e-4)
 
 
+@pytest.mark.slow
 @needs_shared
 def test_cora_reaches_its_published_accuracy_nearly(gnntrain: Command) -> None:
     # one seed: the recipe's mean over ten is in the README

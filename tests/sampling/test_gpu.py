@@ -277,6 +277,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow
 @interpreted
 def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Launch] = []
