@@ -6,13 +6,20 @@ from collections.abc import Sequence
 
 from gnntrain.commands.base import Arguments, Command, exit_code
 from gnntrain.errors import UserError
+from gnntrain.startup import collection_paused, load_torch_library
 
 
 def _train(arguments: Arguments) -> int:
-    from gnntrain.app import compose_config
-
     if arguments.multirun:
         return _sweep(arguments)
+    with collection_paused():
+        load_torch_library()
+        return _run(arguments)
+
+
+def _run(arguments: Arguments) -> int:
+    from gnntrain.app import compose_config
+
     composed = compose_config(arguments.overrides, arguments.config_dirs)
     _refuse_sweep_keys(arguments.overrides)
     if composed.config.distributed.num_processes > 1:
