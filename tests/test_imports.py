@@ -24,6 +24,7 @@ FLOORS = [
         "paths",
         "atomic_io",
         "lazy_imports",
+        "startup",
     ],
     ["plugins"],
     ["metrics"],
