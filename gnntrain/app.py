@@ -64,13 +64,16 @@ class Composed:
     yaml: str
 
 
-def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Composed:
+def compose_config(
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), *, for_here: bool = True
+) -> Composed:
     """The configuration that overrides ask for.
 
     Args:
         overrides: `group=option` and `group.key=value`, in Hydra's syntax; and a YAML file to begin
             with: a whole configuration, as a run directory has it, or the user's own composition.
         config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
+        for_here: Whether this machine must have all that the configuration asks for.
 
     Raises:
         ConfigError: With every mistake.
@@ -97,7 +100,7 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
         if override.key_or_group.split(".")[0] not in unsure:
             _add(problems, _set(node, override, groups))
     raw = _resolved(node, problems)
-    config = _checked(raw, problems)
+    config = _checked(raw, problems, for_here=for_here)
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
     return Composed(config, list(overrides), text)
 
@@ -145,11 +148,19 @@ def _choose_again(
     return Problem(group, shown(value), expects, "train a new run with it")
 
 
-def _checked(raw: Mapping[str, Any], problems: Sequence[Problem], *, saved: bool = False) -> Config:
+def _checked(
+    raw: Mapping[str, Any],
+    problems: Sequence[Problem],
+    *,
+    saved: bool = False,
+    for_here: bool = True,
+) -> Config:
     """The configuration, if neither the schema nor this machine finds a mistake."""
     reading = read(raw, saved=saved, found=problems)
-    num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
-    lacking = machine_problems(reading.config, num_gpus)
+    lacking: list[Problem] = []
+    if for_here:
+        num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
+        lacking = machine_problems(reading.config, num_gpus)
     found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]
     if found:
         raise ConfigError(found)

@@ -44,7 +44,7 @@ def planned(overrides: Sequence[str], folder: Path) -> dict[str, float]:
     plan = json.loads(path.read_text())
     times = plan["times"]
     return {
-        "memory": plan["host"]["peak_rss"],
+        "memory": plan["memory"]["peak_rss"],
         "training": times["training"],
         "evaluation": times["evaluation"],
         "epoch": times["training"] + times["evaluation"],
