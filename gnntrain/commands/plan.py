@@ -10,20 +10,20 @@ def _plan(arguments: Arguments) -> int:
 
     composed = compose_config(arguments.overrides, arguments.config_dirs, for_here=False)
     from gnntrain.planning.plan import Plan, make_plan
-    from gnntrain.planning.screen import plan_sections, size_section
-    from gnntrain.planning.size import KnownSize, open_or_estimate
+    from gnntrain.planning.screen import plan_sections
+    from gnntrain.planning.size import Unprepared, open_small_or_built
     from gnntrain.reporting.tables import print_sections
 
     config, out = composed.config, arguments.options.get("--json")
-    opened = open_or_estimate(config.dataset)
-    told = opened if isinstance(opened, KnownSize) else make_plan(config, opened)
+    opened = open_small_or_built(config.dataset)
+    told = opened if isinstance(opened, Unprepared) else make_plan(config, opened)
     if out != "-":
-        print_sections(plan_sections(told) if isinstance(told, Plan) else [size_section(told)])
+        print_sections(plan_sections(told) if isinstance(told, Plan) else [told.section()])
     if out is not None:
         write_json(out, told.to_dict())
     if isinstance(told, Plan):
         return 0 if told.fits else 1
-    raise told.refusal(config.dataset.option)
+    raise told.refusal()
 
 
 COMMAND = Command(

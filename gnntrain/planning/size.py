@@ -2,69 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gnntrain.config import DatasetConfig, FilesConfig
-from gnntrain.config.published import GraphSize
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store_meta import META_FILE
 from gnntrain.errors import UserError
 from gnntrain.inventory.datasets import known_size
 from gnntrain.inventory.machine import free_bytes
-from gnntrain.reporting.text import format_bytes
+from gnntrain.reporting.tables import Section, pairs
+from gnntrain.reporting.text import format_bytes, shown_path
 from gnntrain.run_store import prepare_store, store_folder
 
 _LITTLE = 256 * 2**20
 
 
 @dataclass(frozen=True)
-class KnownSize:
-    """A graph that is not prepared.
+class Unprepared:
+    """A graph whose store is not there, and too large to be built for a plan."""
 
-    Attributes:
-        dataset: Name of the data set.
-        graph: Published nodes, edges, features and classes; None for a user's own files.
-        store: Directory of the store that is not there.
-        store_bytes: About the bytes that it will take.
-        free_bytes: Bytes that are free there.
-    """
-
-    dataset: str
-    graph: GraphSize | None
-    store: str
-    store_bytes: int
-    free_bytes: int
+    dataset: DatasetConfig
+    store: Path
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        graph = {} if self.graph is None else self.graph._asdict()
-        return {**asdict(self), "graph": graph, "is_prepared": False}
+        """As plain data for JSON; sizes are about right."""
+        size = known_size(self.dataset)
+        return {
+            "dataset": self.dataset.name,
+            "is_prepared": False,
+            **({} if size is None else size._asdict()),
+            "store": str(self.store),
+            "store_bytes": expected_bytes(self.dataset),
+            "free_bytes": free_bytes(self.store),
+        }
 
-    def refusal(self, option: str) -> UserError:
+    def section(self) -> Section:
+        """All that is known."""
+        known = self.to_dict()
+        rows = [(name, f"{known[key]:,}") for key, name in _LABELS.items() if key in known]
+        needed, free = format_bytes(known["store_bytes"]), format_bytes(known["free_bytes"])
+        rows += [("store", f"about {needed}, not built: {shown_path(self.store)}"), ("free", free)]
+        return Section(f"{self.dataset.name}, as published", [pairs(rows)])
+
+    def refusal(self) -> UserError:
         """Why nothing more can be said, and how to go on."""
-        hint = f"Run `gnntrain prepare dataset={option} ...` with the same dataset keys first."
-        if self.free_bytes < self.store_bytes:
-            hint = (
-                "Set dataset.store_dir to a folder on a larger disk, then run `gnntrain prepare`."
-            )
+        hint = f"Run `gnntrain prepare dataset={self.dataset.option} ...` with the same keys first."
+        if free_bytes(self.store) < expected_bytes(self.dataset):
+            hint = "Set dataset.store_dir=DIR to a folder on a larger disk, then run `prepare`."
         return UserError(
-            f"the graph store of {self.dataset} is not built yet, and a dry run reads it; it will "
-            f"take about {format_bytes(self.store_bytes)}, and {format_bytes(self.free_bytes)} "
-            f"are free there ({Path(self.store).parent})",
-            hint,
+            f"the graph store of {self.dataset.name} is not built yet, and a dry run reads it", hint
         )
 
 
-def open_or_estimate(dataset: DatasetConfig) -> OpenedStore | KnownSize:
-    """Open the data set's store; build it first where it is small, else say what is known."""
+_LABELS = {
+    "num_nodes": "nodes",
+    "num_edges": "edges",
+    "num_features": "features",
+    "num_classes": "classes",
+}
+
+
+def open_small_or_built(dataset: DatasetConfig) -> OpenedStore | Unprepared:
+    """Open the data set's store; build it first where it is small."""
     folder = store_folder(dataset)
-    needed = expected_bytes(dataset)
-    if (folder / META_FILE).is_file() or needed <= _LITTLE:
+    if (folder / META_FILE).is_file() or expected_bytes(dataset) <= _LITTLE:
         return prepare_store(dataset)
-    name, free = dataset.name, free_bytes(folder)
-    return KnownSize(name, known_size(dataset), str(folder), needed, free)
+    return Unprepared(dataset, folder)
 
 
 def expected_bytes(dataset: DatasetConfig) -> int:
@@ -73,7 +78,7 @@ def expected_bytes(dataset: DatasetConfig) -> int:
         given = (dataset.data, dataset.edges, dataset.features, dataset.labels, dataset.split)
         return sum(Path(path).stat().st_size for path in given if isinstance(path, str))
     size = known_size(dataset)
-    if size is None:
+    if size is None:  # an installed package's
         return 0
     width = 4 if dataset.feature_dtype == "float32" else 2
     a_node = width * size.num_features + 8 + 4 + 4 + 8  # offset, label, norm, split
