@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import torch
@@ -19,7 +19,7 @@ from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.inventory.machine import available_memory, free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
-from gnntrain.reporting.tables import Check
+from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes
 from gnntrain.run import refuse_untrainable
 
@@ -232,7 +232,8 @@ def _measurable(config: Config, num_gpus: int, num_seeds: int) -> Config:
 def _slowest_rank(loops: Iterable[Sequence[float]]) -> float:
     """Seconds of an evaluation: ranks wait for each other after each loop; the rest is rank 0's."""
     ranks = list(loops)
-    return ranks[0][-1] + sum(map(max, zip(*(rank[:-1] for rank in ranks), strict=True)))
+    slowest = map(max, zip(*(rank[:-1] for rank in ranks), strict=True))
+    return float(ranks[0][-1] + sum(slowest))
 
 
 def _middle(values: Sequence[float]) -> list[float]:
@@ -260,7 +261,7 @@ def _checks(plan: Plan) -> Iterator[Check]:
     if config.dataset.feature_dtype == "float32":
         hint += " Set dataset.feature_dtype=bfloat16 to halve the features."
     left = max(0, psutil.virtual_memory().total - memory["needed"])
-    yield _check("page cache", memory["store"], left, hint, worst="note")
+    yield _check("page cache", memory["store"], left, hint, "note")
     hint = "Set run.dir=DIR to a folder on a larger disk"
     hint += ", or evaluation=sampled." if memory["on_disk"] else "."
     needed = memory["on_disk"] + plan.checkpoint_bytes
@@ -268,12 +269,7 @@ def _checks(plan: Plan) -> Iterator[Check]:
 
 
 def _check(
-    name: str,
-    needed: int,
-    available: int,
-    hint: str,
-    *,
-    worst: Literal["note", "problem"] = "problem",
+    name: str, needed: int, available: int, hint: str, worst: Judgement = "problem"
 ) -> Check:
     text = f"{format_bytes(needed)} of {format_bytes(available)} available"
     if needed <= _TIGHT * available:

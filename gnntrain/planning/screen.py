@@ -81,18 +81,14 @@ def _memory(plan: Plan) -> Pairs:
     rows = [
         ("training", f"{memory['training']}{together}"),
         ("evaluation", f"{memory['evaluation']}{together}"),
-        ("shared", f"{memory['shared']} of layers, once for all ranks"),
-        ("disk", f"{memory['on_disk']} of layers, in mapped files during evaluation"),
-        ("", f"{format_bytes(plan.checkpoint_bytes)} of checkpoints"),
+        *([("shared", f"{memory['shared']} of layers, once")] if plan.memory["shared"] else []),
         ("page cache", f"{memory['store']} of the store; the system can drop it"),
         ("libraries", f"{memory['libraries']} a rank, mapped"),
         ("peak", f"{memory['peak_rss']} resident (peak_rss_bytes in summary.json)"),
     ]
-    absent = {"shared": plan.memory["shared"] == 0, "disk": plan.memory["on_disk"] == 0}
-    rows = [
-        (label or "disk" * absent["disk"], text) for label, text in rows if not absent.get(label)
-    ]
     if plan.asked.use_gpus:
         measured = f"{memory['peak_gpu']} of one GPU (peak_gpu_bytes)"
         rows.append(("GPU", measured if plan.memory["peak_gpu"] else "not measured: no GPU here"))
-    return rows
+    layers = f" + {memory['on_disk']} of layers, during evaluation"
+    disk = f"{format_bytes(plan.checkpoint_bytes)} of checkpoints"
+    return [*rows, ("disk", disk + layers * (plan.memory["on_disk"] > 0))]
