@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 
 from gnntrain.config.models import ModelConfig, model_names
-from gnntrain.listing.kinds import Listing
+from gnntrain.inventory.machine import has_package
 from gnntrain.models import build_model
 from gnntrain.plugins import MODELS, SAMPLERS, plugin_names
 
+MODEL_HEADER = ("model", "what it is", "parameters")
+SAMPLER_HEADER = ("sampler", "backend", "what it does", "here")
 _SHAPE = (100, 47)
+NOTE = (
+    f"Parameters with the default keys, {_SHAPE[0]} features and {_SHAPE[1]} classes "
+    "(ogbn-products)."
+)
 
 
-def models() -> Listing:
+def model_rows() -> list[list[str]]:
     """Built-in models, with their sizes for one shape of graph, and those of other packages."""
     rows = []
     for name in model_names():
@@ -25,36 +29,29 @@ def models() -> Listing:
         rows.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
     for name in plugin_names(MODELS):
         rows.append([name, f"of an installed package: model=plugin model.name={name}", "-"])
-    note = (
-        f"Parameters with the default keys, {_SHAPE[0]} features and {_SHAPE[1]} classes "
-        "(ogbn-products)."
-    )
-    return Listing("models", ["model", "what it is", "parameters"], rows, left=2, notes=[note])
+    return rows
 
 
-def samplers() -> Listing:
+def sampler_rows() -> list[list[str]]:
     """Built-in samplers, whether this machine has what they need, and those of other packages."""
-    cuda = torch.cuda.is_available()
-    has_pyg = find_spec("pyg_lib") or find_spec("torch_sparse")
-    triton = find_spec("triton") is not None
+    triton = "yes" if torch.cuda.is_available() else "no GPU"
     rows = [
         ["sampler=neighbor", "numba", "drawn on the CPU", "yes"],
         [
             "sampler=neighbor",
             "triton",
             "the same draws, on a GPU",
-            "yes" if cuda and triton else "no GPU" if triton else "no triton",
+            triton if has_package("triton") else "no triton",
         ],
         [
             "sampler=neighbor",
             "pyg",
             "PyG's own NeighborSampler",
-            "yes" if has_pyg else "no pyg-lib",
+            "yes" if has_package("pyg_lib", "torch_sparse") else "no pyg-lib",
         ],
         ["sampler=full", "-", "the whole graph at once", "yes"],
     ]
     for name in plugin_names(SAMPLERS):
-        made_by = f"of an installed package: sampler.backend={name}"
-        rows.append(["sampler=neighbor", name, made_by, "-"])
-    header = ["sampler", "backend", "what it does", "here"]
-    return Listing("samplers", header, rows, left=4)
+        origin = f"of an installed package: sampler.backend={name}"
+        rows.append(["sampler=neighbor", name, origin, "-"])
+    return rows

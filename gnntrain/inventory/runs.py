@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnntrain.listing.kinds import Listing
 from gnntrain.reporting.run_lookup import LATEST
-from gnntrain.reporting.text import format_metric, format_seconds, shown_metric, shown_path
+from gnntrain.reporting.text import format_metric, format_seconds, shown_metric
 
+HEADER = ("run", "status", "metric", "val", "test", "best", "time")
+NONE_YET = "None yet: `gnntrain` trains one."
+_GOES_ON = ("stopped", "interrupted", "failed")
 _DEEPEST = 3  # runs/multirun/<sweep>/<job>
 
 
-def runs(root: Path) -> Listing:
-    """All runs in `root` and its sweeps' folders, the newest first."""
+def run_rows(root: Path) -> list[list[str]]:
+    """All runs in `root` and its sweeps' folders, the newest first; a row each, under `HEADER`."""
     found = sorted(_run_folders(root), key=_begun, reverse=True)
-    rows = [_row(folder, root) for folder in found]
-    header = ["run", "status", "metric", "val", "test", "best", "time"]
-    notes = [] if rows else ["None yet: `gnntrain` trains one."]
-    if any(row[1] in ("stopped", "interrupted", "failed") for row in rows):
-        notes.append("`gnntrain resume RUN` goes on with a run that did not complete.")
-    return Listing(f"runs in {shown_path(root)}", header, rows, left=3, notes=notes)
+    return [_row(folder, root) for folder in found]
+
+
+def run_notes(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Sentences for below the rows."""
+    if not rows:
+        return [NONE_YET]
+    can_resume = any(row[1] in _GOES_ON for row in rows)
+    return ["`gnntrain resume RUN` goes on with a run that did not complete."] * can_resume
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
