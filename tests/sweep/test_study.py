@@ -1,41 +1,52 @@
-"""The Optuna search, without training anything."""
+"""The study that trials come from, without training anything."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from gnntrain.app import Composed
 from gnntrain.config import Config, OptunaSweepConfig
 from gnntrain.reporting.trials import Trial
-from gnntrain.search_space import Choices, Dimension, Interval
 from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.search import Search
+from gnntrain.sweep.search_space import Space
+from gnntrain.sweep.study import Study
 
-SPACE: Sequence[Dimension] = (
-    Interval("trainer.lr", 1e-4, 1e-1, log=True),
-    Choices("model.hidden_channels", ("16", "32")),
-)
+LR = FloatDistribution(1e-4, 1e-1, log=True)
+SPACE: Space = {
+    "trainer.lr": LR,
+    "model.hidden_channels": CategoricalDistribution(["16", "32"]),
+}
 BEST_LR = 3e-3
 
 
 @pytest.fixture
 def _composed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "gnntrain.sweep.search.compose_config",
+        "gnntrain.sweep.study.compose_config",
         lambda overrides, _dirs: Composed(Config(), overrides, ""),
     )
 
 
 def search(
-    folder: Path, begun: Sequence[Trial] = (), space: Sequence[Dimension] = SPACE, **keys: object
-) -> Search:
+    folder: Path, begun: Sequence[Trial] = (), space: Space = SPACE, **keys: object
+) -> Study:
     config = OptunaSweepConfig.model_validate({"name": "optuna", **keys})
-    return Search(config, space, ["trainer.epochs=20"], [], SweepFolder(folder), begun)
+    return Study(begun, SweepFolder(folder), [], config, space, ["trainer.epochs=20"])
+
+
+def grid(folder: Path, *values: str) -> Study:
+    trials = [
+        Trial(number, [f"trainer.lr={text}"], str(folder / text), varied=[f"trainer.lr={text}"])
+        for number, text in enumerate(values)
+    ]
+    return Study(trials, SweepFolder(folder))
 
 
 def value_of(trial: Trial) -> float:
@@ -43,7 +54,7 @@ def value_of(trial: Trial) -> float:
     return 1 - abs(math.log10(float(trial.values["trainer.lr"]) / BEST_LR)) / 4
 
 
-def train_one(source: Search, epochs: int = 20) -> Trial | None:
+def train_one(source: Study, epochs: int = 20) -> Trial | None:
     """The next trial, whose metric grows towards its value; None: there is none."""
     task = source.next()
     if task is None:
@@ -52,16 +63,17 @@ def train_one(source: Search, epochs: int = 20) -> Trial | None:
     trial.status, trial.metric = "running", "accuracy"
     for epoch in range(1, epochs + 1):
         value = value_of(trial) * (1 - 0.5**epoch)
-        if source.is_hopeless(trial, epoch, 20, value):
+        if source.should_prune(trial, epoch, 20, value):
             trial.status = "pruned"
             break
     trial.status = "completed" if trial.status == "running" else trial.status
     trial.val = value_of(trial)
-    source.note_end(trial)
+    source.tell(trial)
+    source.save()
     return trial
 
 
-def train_all(source: Search) -> list[Trial]:
+def train_all(source: Study) -> list[Trial]:
     while train_one(source) is not None:
         pass
     return source.trials
@@ -99,7 +111,7 @@ def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
     task = source.next()  # and here the sweep is interrupted
     assert task is not None
     task[0].status = "interrupted"
-    source.note_end(task[0])
+    source.tell(task[0])
     again = search(tmp_path / "half", source.trials, sampler=sampler)
     assert [t.varied for t in train_all(again)] == [t.varied for t in whole]
     assert [t.status for t in again.trials] == [t.status for t in whole]
@@ -107,19 +119,19 @@ def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
 
 @pytest.mark.usefixtures("_composed_at_once")
 def test_a_search_can_be_made_longer(tmp_path: Path) -> None:
-    trials = train_all(search(tmp_path, space=SPACE[:1], trials=2))
-    assert len(train_all(search(tmp_path, trials, SPACE[:1], trials=5))) == 5
+    trials = train_all(search(tmp_path, space={"trainer.lr": LR}, trials=2))
+    assert len(train_all(search(tmp_path, trials, {"trainer.lr": LR}, trials=5))) == 5
 
 
 @pytest.mark.usefixtures("_composed_at_once")
 def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_path: Path) -> None:
-    source = search(tmp_path, space=[Interval("trainer.lr", 1e-3, 1e-2)])
+    source = search(tmp_path, space={"trainer.lr": FloatDistribution(1e-3, 1e-2)})
     for _ in range(6):
         train_one(source)
     task = source.next()
     assert task is not None
     task[0].metric = "accuracy"
-    told = [source.is_hopeless(task[0], epoch, 20, 0.0) for epoch in range(1, 21)]
+    told = [source.should_prune(task[0], epoch, 20, 0.0) for epoch in range(1, 21)]
     assert told == [False, False, *[True] * 17, False]
 
 
@@ -131,8 +143,8 @@ def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
     task = source.next()
     assert task is not None
     task[0].metric = "accuracy"
-    assert not source.is_hopeless(task[0], 10, 20, None)
-    assert not source.is_hopeless(task[0], 10, 20, math.nan)
+    assert not source.should_prune(task[0], 10, 20, None)
+    assert not source.should_prune(task[0], 10, 20, math.nan)
 
 
 @pytest.mark.usefixtures("_composed_at_once")
@@ -142,7 +154,8 @@ def test_optunas_own_tools_find_what_has_ended(tmp_path: Path) -> None:
     task = source.next()
     assert task is not None
     task[0].status, task[0].error = "failed", "out of memory"
-    source.note_end(task[0])
+    source.tell(task[0])
+    source.save()
     source.next()  # is being trained
     study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
@@ -153,15 +166,15 @@ def test_optunas_own_tools_find_what_has_ended(tmp_path: Path) -> None:
 
 def test_values_that_do_not_go_together_fail_and_the_search_goes_on(tmp_path: Path) -> None:
     # Five heads do not divide 16 channels.
-    space = [Choices("model.heads", ("4", "5"))]
+    space = {"model.heads": CategoricalDistribution(["4", "5"])}
     config = OptunaSweepConfig(trials=6)
     fixed = ["model=gat", "model.hidden_channels=16"]
-    source = Search(config, space, fixed, [], SweepFolder(tmp_path))
+    source = Study([], SweepFolder(tmp_path), [], config, space, fixed)
     asked = []
     while (task := source.next()) is not None:
         asked.append(task[0].values["model.heads"])
         task[0].status, task[0].val = "completed", 0.5
-        source.note_end(task[0])
+        source.tell(task[0])
     failed = [trial for trial in source.trials if trial.status == "failed"]
     assert set(asked) == {"4"}
     assert len(failed) + len(asked) == 6
@@ -169,8 +182,42 @@ def test_values_that_do_not_go_together_fail_and_the_search_goes_on(tmp_path: Pa
     assert all("a divisor of model.hidden_channels=16" in str(trial.error) for trial in failed)
 
 
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_grid_is_trained_in_order_and_none_is_pruned(tmp_path: Path) -> None:
+    values = ["1e-4", "0.1", "0.003", "1e-4"]
+    trials = train_all(grid(tmp_path, *values))
+    assert [trial.values["trainer.lr"] for trial in trials] == values
+    assert [trial.status for trial in trials] == ["completed"] * 4
+    study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
+    assert [trial.params["trainer.lr"] for trial in study.trials] == values
+    assert study.best_trial.number == 2
+    assert study.direction.name == "MAXIMIZE"
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) -> None:
+    trials = grid(tmp_path, "0.01", "0.02", "0.03").trials
+    for trial, status in zip(trials, ("completed", "failed", "interrupted"), strict=True):
+        trial.status = status
+    study = Study(trials, SweepFolder(tmp_path))
+    assert study.num_ended == 1
+    assert [task[0].number for task in iter(study.next, None)] == [1, 2]
+    again = search(tmp_path, trials, {"trainer.lr": LR}, trials=3)
+    assert again.num_ended == 2
+    assert [task[0].number for task in iter(again.next, None)] == [2]
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_large_grid_is_asked_for_quickly(tmp_path: Path) -> None:
+    study = grid(tmp_path, *map(str, range(5000)))
+    start = time.process_time()
+    for _ in range(100):
+        assert study.next() is not None
+    assert time.process_time() - start < 2
+
+
 def test_folder_names_are_short(tmp_path: Path) -> None:
-    source = search(tmp_path, space=SPACE[:1])
+    source = search(tmp_path, space={"trainer.lr": LR})
     task = source.next()
     assert task is not None
     name = Path(task[0].run_dir).name
