@@ -97,6 +97,7 @@ def compose_config(
     *,
     config_path: Path | None = None,
     config_name: str = "config",
+    for_here: bool = True,
 ) -> Composed:
     """The configuration that overrides ask for.
 
@@ -107,6 +108,7 @@ def compose_config(
         config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
         config_path: A folder in place of `conf/`.
         config_name: The file to begin with.
+        for_here: Whether this machine must have all that the configuration asks for.
 
     Raises:
         ConfigError: With every mistake.
@@ -134,7 +136,8 @@ def compose_config(
     for override in values:
         if override.key_or_group.split(".")[0] not in unsure:
             _add(problems, set_key(node, override, groups))
-    return Composed(checked(resolved(node, problems), problems), list(overrides))
+    config = checked(resolved(node, problems), problems, for_here=for_here)
+    return Composed(config, list(overrides))
 
 
 def recompose_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Config:
@@ -183,20 +186,29 @@ def _choose_again(
     return Problem(group, shown(value), expects, "train a new run with it")
 
 
-def checked(raw: Mapping[str, Any], problems: Sequence[Problem], *, saved: bool = False) -> Config:
+def checked(
+    raw: Mapping[str, Any],
+    problems: Sequence[Problem],
+    *,
+    saved: bool = False,
+    for_here: bool = True,
+) -> Config:
     """The configuration, if neither the schema nor this machine finds a mistake.
 
     Args:
         raw: Plain data.
         problems: Mistakes already known.
         saved: As for `gnntrain.config.read`.
+        for_here: As for `compose_config`.
 
     Raises:
         ConfigError: With every mistake.
     """
     reading = read(raw, saved=saved, found=problems)
-    num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
-    lacking = machine_problems(reading.config, num_gpus)
+    lacking: list[Problem] = []
+    if for_here:
+        num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
+        lacking = machine_problems(reading.config, num_gpus)
     found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]
     if found:
         raise ConfigError(found)

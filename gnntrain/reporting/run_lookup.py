@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import math
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from gnntrain.errors import UserError
-from gnntrain.paths import expanded, is_folder
+from gnntrain.paths import expanded, is_file, is_folder
 
 RUNS = Path("runs")
 SWEEPS = RUNS / "multirun"
 LATEST = "latest"
+_DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
 _LONGEST_NAME = 100
 
 
@@ -104,6 +108,40 @@ def _latest(root: Path) -> Path:
             "Train one with `gnntrain`, or give the path of a run directory.",
         )
     return max(runs, key=lambda path: (path / "config.yaml").stat().st_mtime)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory: it has more of one than a file that many programs
+    have."""
+    names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
+    return is_file(folder / "config.yaml") and any((folder / name).exists() for name in names)
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """The run directories below a folder, as a sweep by any sweeper leaves them.
+
+    In the order of their names, numbers by their size. Links such as `latest` are not followed.
+    """
+    return list(_run_directories(folder, _DEEPEST))
+
+
+def _run_directories(folder: Path, deepest: int) -> Iterator[Path]:
+    for path in sorted(_folders(folder), key=_by_number):
+        if is_run(path):
+            yield path
+        elif deepest > 1:
+            yield from _run_directories(path, deepest - 1)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield Path(entry.path)
+
+
+def _by_number(path: Path) -> tuple[float, str]:
+    return (int(path.name) if path.name.isdecimal() else math.inf, path.name)
 
 
 def _runs(root: Path) -> list[Path]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain.app import composing, overrides
-from gnntrain.app import compose_config
+from gnntrain.app import compose_config, composing, overrides
 from gnntrain.config import Config, ConfigError, ModelConfig, Problem, from_dict
 from gnntrain.groups import config_groups
 
@@ -150,9 +149,7 @@ def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
     assert only_problem(override).hint == hint
 
 
-@pytest.mark.parametrize(
-    "override", ["dataset=null", "dataset=[cora]", "logger=null", "=3", "x"]
-)
+@pytest.mark.parametrize("override", ["dataset=null", "dataset=[cora]", "logger=null", "=3", "x"])
 def test_other_mistakes_in_form_are_refused(override: str) -> None:
     only_problem(override)
 
