@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import hydra
 from omegaconf import OmegaConf
 
-from gnntrain.app.composing import Sources
 from gnntrain.app.refusals import as_ours
+from gnntrain.app.sources import Sources
 from gnntrain.app.train_task import RUN_DIR_RESOLVER, TrainTask
 from gnntrain.app.translation import translate
 from gnntrain.reporting.run_lookup import planned_run, planned_sweep

@@ -14,8 +14,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gnntrain.app.composing import Sources, checked
+from gnntrain.app.composing import checked
 from gnntrain.app.node import remove_strings, resolved
+from gnntrain.app.sources import Sources
 from gnntrain.config import Config, RunConfig
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.groups import GROUPS

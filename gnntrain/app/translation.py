@@ -9,17 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hydra.core.override_parser.types import Override
 
-from gnntrain.app.composing import Sources, has_no_file, search_path, source_problems
 from gnntrain.app.node import name_problem
 from gnntrain.app.overrides import (
     LIST_KEYS,
+    has_no_file,
     is_choice,
     is_hydras,
     is_packaged,
+    option_text,
     parse_override,
     written,
 )
 from gnntrain.app.refusals import HydraRefused
+from gnntrain.app.sources import Sources, search_path, source_problems
 from gnntrain.config.whole import ConfigFile, is_config_file, read_config_file
 from gnntrain.groups import GROUPS, config_groups
 
@@ -61,17 +63,11 @@ def _of_file(file: ConfigFile) -> Iterator[str]:
         if is_packaged(group, option):
             yield from _packaged(str(option))
         else:
-            yield f"{group}={_option(option)}"
+            yield f"{group}={option_text(option)}"
     for section, keys in file.keys.items():
         if file.is_whole:  # in place of the default option's keys
             yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
         yield f"++{section}={written(keys)}"
-
-
-def _option(option: object) -> str:
-    if isinstance(option, list):
-        return "[" + ",".join(map(str, option)) + "]"
-    return "null" if option is None else str(option)
 
 
 def _packaged(name: str) -> list[str]:

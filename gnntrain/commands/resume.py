@@ -8,10 +8,11 @@ from gnntrain.commands.base import Arguments, Command, exit_code
 def _resume(arguments: Arguments) -> int:
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config
-    from gnntrain.sweep import SweepFolder, resume_sweep
+    from gnntrain.sweep import resume_sweep
+    from gnntrain.sweep.adoption import find_sweep
 
     run = arguments.words[0]
-    folder = SweepFolder.find(run)
+    folder = find_sweep(run)
     if folder is not None:
         resume_sweep(folder, arguments.overrides)
         return 0
