@@ -13,7 +13,8 @@ import optuna
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
-from hypothesis import given, settings
+from gnntrain.report.several import groups_table
+from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -28,13 +29,13 @@ from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
 from gnntrain.report.comparison import best_of, groups_of
 from gnntrain.report.runs import read_run
-from gnntrain.report.several import groups_table
 from gnntrain.reporting.progress import Progress
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.study import Study
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import FitResult
+from tests.examples import examples
 from tests.packages import install
 from tests.report.samples import write_run
 from tests.reporting.samples import info, record
@@ -250,7 +251,7 @@ def test_a_sweep_over_files_is_won_by_the_least_error(
     assert summary["best_epoch"] == 1 + values.index(min(values))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 2**16),
     size=st.integers(2, 40),

@@ -8,21 +8,35 @@ from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command
 from gnntrain.errors import UserError
+from gnntrain.startup import collection_paused, load_torch_library
 
 if TYPE_CHECKING:
-    from gnntrain.app.composing import Sources
+    from gnntrain.app import Sources
 
 _FOREIGN = re.compile(r"[+~]*hydra/(sweeper|launcher)=")
 
 
 def _train(arguments: Arguments) -> int:
-    from gnntrain.app.composing import Sources
+    shows = arguments.show_config or arguments.hydra
+    if shows or _is_sweep(arguments):
+        return _run(arguments)
+    with collection_paused():
+        load_torch_library()
+        return _run(arguments)
+
+
+def _is_sweep(arguments: Arguments) -> bool:
+    return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.overrides
+
+
+def _run(arguments: Arguments) -> int:
+    from gnntrain.app import Sources
     from gnntrain.app.hydra_main import run_hydra
     from gnntrain.app.refusals import HydraRefused
 
     typed = arguments.overrides
     sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
-    is_sweep = arguments.multirun or "hydra.mode=MULTIRUN" in typed
+    is_sweep = _is_sweep(arguments)
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
     flags += ["--cfg=job"] if arguments.show_config else []
     if not is_sweep:
