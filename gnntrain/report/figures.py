@@ -31,6 +31,7 @@ from gnntrain.training.records import EpochRecord
 
 _WIDE = 1110
 _MANY_EPOCHS = 60
+_LABEL_LENGTH = 48
 
 
 def loss(run: ReportedRun) -> Figure:
@@ -321,11 +322,16 @@ def spread_of(groups: Sequence[Group], split: str) -> Figure:
                 text = f"mean {format_metric(spread.mean)}"
                 panel.dots([spread.mean], [number], [text], color, marker="D", markersize=8)
                 panel.axes.errorbar(spread.mean, number, xerr=spread.std, color=color, capsize=4)
-        panel.axes.set_yticks(range(len(groups)), [group.label for group in groups])
+        labels = [_shortened(group.label) for group in groups]
+        panel.axes.set_yticks(range(len(groups)), labels, fontsize="small")
         panel.axes.set(xlabel=f"{split} {_metric_names(groups)}", ylim=(len(groups) - 0.5, -0.5))
 
     height = max(180, 70 + 26 * len(groups))
     return Figure(f"{split.capitalize()} metric by setting", draw, width=_WIDE, height=height)
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LABEL_LENGTH else f"{label[: _LABEL_LENGTH - 1]}…"
 
 
 def _colored(panel: Panel, groups: Sequence[Group]) -> Iterator[tuple[ReportedRun, str]]:
