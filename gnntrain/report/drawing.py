@@ -54,6 +54,7 @@ _GOLDEN_ANGLE = 0.381966
 _MARKED_POINTS = 60
 _HOVER_POINTS = 1000
 _LEGEND_LABELS = 12
+_LABEL_LENGTH = 20
 
 
 def class_color(number: int) -> str:
@@ -230,13 +231,16 @@ def to_png(title: str, figures: Sequence[Figure]) -> bytes:
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas(figsize=(11, 3.5 * num_rows), dpi=140, layout="constrained")
         canvas.suptitle(title, fontsize=14, x=0.01, ha="left")
-        for axes, figure in zip(canvas.subplots(num_rows, 2).flat, figures, strict=True):
-            panel = Panel(axes)
+        # Of subfigures, each has margins of its own.
+        for part, figure in zip(canvas.subfigures(num_rows, 2).flat, figures, strict=True):
+            panel = Panel(part.subplots())
             figure.draw(panel)
-            axes.set_title(figure.title, loc="left", fontsize=12)
-            if 1 < len(panel.colors) <= _LEGEND_LABELS:
-                handles = [Patch(color=color, label=name) for name, color in panel.colors.items()]
-                axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
+            panel.axes.set_title(figure.title, loc="left", fontsize=12)
+            is_short = all(len(label) <= _LABEL_LENGTH for label in panel.colors)
+            if is_short and 1 < len(panel.colors) <= _LEGEND_LABELS:
+                items = panel.colors.items()
+                handles = [Patch(color=color, label=label) for label, color in items]
+                panel.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
         stream = io.BytesIO()
         canvas.savefig(stream, format="png")
     return stream.getvalue()
