@@ -232,7 +232,9 @@ def to_png(title: str, figures: Sequence[Figure]) -> bytes:
         canvas = Canvas(figsize=(11, 3.5 * num_rows), dpi=140, layout="constrained")
         canvas.suptitle(title, fontsize=14, x=0.01, ha="left")
         # Of subfigures, each has margins of its own.
-        for part, figure in zip(canvas.subfigures(num_rows, 2).flat, figures, strict=True):
+        for part, figure in zip(
+            canvas.subfigures(num_rows, 2, squeeze=False).flat, figures, strict=True
+        ):
             panel = Panel(part.subplots())
             figure.draw(panel)
             panel.axes.set_title(figure.title, loc="left", fontsize=12)

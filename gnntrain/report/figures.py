@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
+from gnntrain.data.graph import Graph
 from gnntrain.report.classification import ClassFindings, SplitScores
 from gnntrain.report.comparison import Group
 from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Figure, Panel, class_color
-from gnntrain.report.graph_facts import Degrees
-from gnntrain.report.projection import Floats, Projection
-from gnntrain.report.regression import TargetFindings, ValueFindings
+from gnntrain.report.projection import Floats, Ints, Projection, sampled_nodes
+from gnntrain.report.regression import TargetFindings, ValueFindings, histograms
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.timing import (
     PHASES,
@@ -27,11 +28,15 @@ from gnntrain.reporting.text import (
     format_seconds,
     shown_metric,
 )
-from gnntrain.training.records import EpochRecord
 
 _WIDE = 1110
 _MANY_EPOCHS = 60
 _LABEL_LENGTH = 48
+_BINS_PER_DECADE = 12
+_GUIDE: Any = {"color": QUIET, "lw": 1, "ls": (0, (2, 3))}
+
+Course = tuple[Sequence[float], Sequence[float]]
+"""Epochs, and a value of each."""
 
 
 def loss(run: ReportedRun) -> Figure:
@@ -39,7 +44,7 @@ def loss(run: ReportedRun) -> Figure:
 
     def draw(panel: Panel) -> None:
         losses = [record.train_loss for record in run.records]
-        _curve(panel, run.records, losses, "train", SPLITS["train"], format_loss)
+        _curve(panel, (_epochs(run), losses), "train", SPLITS["train"], format_loss)
         _best_line(panel, run)
         _loss_axis(panel, losses)
 
@@ -59,15 +64,9 @@ def metric(run: ReportedRun) -> Figure:
     name = shown_metric(run.metric or "metric")
 
     def draw(panel: Panel) -> None:
-        panel.by_x = True
         for split, color in SPLITS.items():
-            epochs, values = metric_course(run, split)
-            panel.begin_series(split if epochs else "", color)
-            texts = [
-                f"epoch {epoch}: {split} {format_metric(value)}"
-                for epoch, value in zip(epochs, values, strict=True)
-            ]
-            panel.curve(epochs, values, texts, color)
+            if run.best.get(split):
+                _curve(panel, metric_course(run, split), split, color, format_metric)
         _best_line(panel, run)
         panel.epochs(name)
 
@@ -76,26 +75,21 @@ def metric(run: ReportedRun) -> Figure:
 
 def _best_line(panel: Panel, run: ReportedRun) -> None:
     if run.result.best_epoch is not None and len(run.records) > 1:
-        panel.axes.axvline(run.result.best_epoch, color=SPLITS["val"], lw=1, ls=":")
+        panel.axes.axvline(run.result.best_epoch, **_GUIDE)
+
+
+def _epochs(run: ReportedRun) -> list[int]:
+    return [record.epoch for record in run.records]
 
 
 def _curve(
-    panel: Panel,
-    records: Sequence[EpochRecord],
-    values: Sequence[float],
-    label: str,
-    color: str,
-    shown: Callable[[float | None], str],
+    panel: Panel, course: Course, label: str, color: str, shown: Callable[[float], str]
 ) -> None:
-    """A curve over epochs whose points tell epoch and value."""
+    """A curve over epochs; the mouse shows the values of all curves in an epoch."""
     panel.by_x = True
     panel.begin_series(label, color)
-    epochs = [record.epoch for record in records]
-    texts = [
-        f"epoch {epoch}: {label} {shown(value)}"
-        for epoch, value in zip(epochs, values, strict=True)
-    ]
-    panel.curve(epochs, values, texts, color)
+    texts = [f"epoch {e}: {label} {shown(value)}" for e, value in zip(*course, strict=True)]
+    panel.curve(*course, texts, color)
 
 
 def throughput(run: ReportedRun) -> Figure:
@@ -105,7 +99,7 @@ def throughput(run: ReportedRun) -> Figure:
         edges = [record.edges_per_s for record in run.records]
         seeds = [record.seeds_per_s for record in run.records]
         name, values = ("edges/s", edges) if any(edges) else ("seeds/s", seeds)
-        _curve(panel, run.records, values, name, ACCENT, format_rate)
+        _curve(panel, (_epochs(run), values), name, ACCENT, format_rate)
         panel.epochs(name)
         panel.from_zero(values)
         panel.axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -119,16 +113,16 @@ def memory(run: ReportedRun) -> Figure:
     def draw(panel: Panel) -> None:
         ranks = [record.memory_bytes / 2**30 for record in run.records]
         gpu = [(record.gpu_memory_bytes or 0) / 2**30 for record in run.records]
-        _curve(panel, run.records, ranks, "all ranks", ACCENT, _gib)
+        _curve(panel, (_epochs(run), ranks), "all ranks", ACCENT, _gib)
         if any(gpu):
-            _curve(panel, run.records, gpu, "GPU, peak of a rank", SPLITS["test"], _gib)
+            _curve(panel, (_epochs(run), gpu), "GPU, peak of a rank", SPLITS["test"], _gib)
         panel.epochs("GiB")
         panel.from_zero([*ranks, *gpu])
 
     return Figure("Memory", draw)
 
 
-def _gib(number: float | None) -> str:
+def _gib(number: float) -> str:
     return f"{number:.3g} GiB"
 
 
@@ -157,8 +151,8 @@ def time(run: ReportedRun) -> Figure:
             bottom = top
         # The first epoch compiles: it would make all others invisible.
         totals = np.sort(bottom)
-        if len(totals) > 1 and totals[-1] > 3 * totals[-2]:
-            panel.axes.set_ylim(0, 1.15 * totals[-2])
+        is_visible = len(totals) < 2 or totals[-1] <= 3 * totals[-2]
+        panel.from_zero([*(totals if is_visible else totals[:-1])])
         panel.epochs("seconds")
 
     return Figure("Time of each epoch", draw)
@@ -170,24 +164,44 @@ def _with_gaps(heights: Floats) -> Floats:
     return np.stack([heights, gaps], axis=1).ravel()[:-1]
 
 
-def degrees(found: Degrees) -> Figure:
+def degrees(graph: Graph) -> Figure:
     """The number of nodes by in-degree, both on logarithmic axes."""
 
     def draw(panel: Panel) -> None:
-        pairs = zip(found.degree, found.nodes_per_degree, strict=True)
+        degree, nodes = degree_bins(np.diff(graph.indptr))
+        pairs = zip(degree, nodes, strict=True)
         texts = [f"degree {degree:.4g}: {nodes:.4g} nodes" for degree, nodes in pairs]
-        panel.dots(found.degree, found.nodes_per_degree, texts, ACCENT)
+        panel.dots(degree, nodes, texts, ACCENT)
         panel.axes.set(xlabel="in-degree", ylabel="nodes")
         panel.logarithmic("x", "y")
 
     return Figure("Degree distribution", draw)
 
 
+def degree_bins(degrees: Ints) -> tuple[Floats, Floats]:
+    """Bins of growing width for degrees from 1; each low degree has a bin of its own.
+
+    Both ends of a power law are visible.
+
+    Returns:
+        The middle of each bin that holds a node, and its nodes for each degree of the bin, `[n]`.
+    """
+    counts = np.bincount(degrees)
+    largest = len(counts) - 1
+    steps = np.geomspace(1, largest + 1, 2 + int(_BINS_PER_DECADE * np.log10(largest + 1)))
+    edges = np.unique(steps.round().astype(np.int64))
+    if largest == 0:
+        return np.zeros(0), np.zeros(0)
+    totals = np.add.reduceat(counts, edges[:-1])
+    middles = np.sqrt(edges[:-1] * (edges[1:] - 1.0))
+    return middles[totals > 0], (totals / np.diff(edges))[totals > 0]
+
+
 def roc(scores: Mapping[str, SplitScores]) -> Figure:
     """The receiver operating characteristic on each split that has one."""
 
     def draw(panel: Panel) -> None:
-        panel.axes.axline((0, 0), slope=1, color=QUIET, lw=1, ls=":")
+        panel.axes.axline((0, 0), slope=1, **_GUIDE)
         for split, scored in scores.items():
             if scored.roc is not None:
                 panel.begin_series(split, SPLITS[split])
@@ -250,13 +264,12 @@ def predictions(target: TargetFindings) -> Figure:
     """Predicted over true values, a colour a split, and the line where they are equal."""
 
     def draw(panel: Panel) -> None:
-        for split, points in target.drawn.items():
+        for split, points in target.points.items():
+            drawn = points.take(sampled_nodes(np.arange(len(points.nodes))))
             panel.begin_series(split, SPLITS[split])
-            triples = zip(points.nodes, points.true, points.predicted, strict=True)
-            texts = [f"{node}\ntrue {x:.6g}\npredicted {y:.6g}" for node, x, y in triples]
-            panel.dots(points.true, points.predicted, texts, SPLITS[split], alpha=0.6)
-        some = float(next(iter(target.drawn.values())).true[0])
-        panel.axes.axline((some, some), slope=1, color=QUIET, lw=1, ls=":")
+            texts = [f"{node}\ntrue {x:.6g}\npredicted {y:.6g}" for node, x, y in drawn.rows()]
+            panel.dots(drawn.true, drawn.predicted, texts, SPLITS[split], alpha=0.6)
+            panel.axes.axline((drawn.true[0], drawn.true[0]), slope=1, **_GUIDE)
         panel.axes.set(xlabel=f"true {target.name}", ylabel=f"predicted {target.name}")
 
     return Figure(f"Predicted and true {target.name}", draw)
@@ -266,7 +279,8 @@ def errors(target: TargetFindings) -> Figure:
     """The share of a split's nodes in each bin of errors."""
 
     def draw(panel: Panel) -> None:
-        for split, (edges, shares) in target.errors.items():
+        found = histograms({split: points.errors for split, points in target.points.items()})
+        for split, (edges, shares) in found.items():
             panel.begin_series(split, SPLITS[split])
             bars = panel.axes.stairs(shares, edges, fill=True, color=SPLITS[split], alpha=0.6)
             middles = (edges[:-1] + edges[1:]) / 2
@@ -282,15 +296,14 @@ def errors(target: TargetFindings) -> Figure:
 def losses_of(groups: Sequence[Group]) -> Figure:
     """The training loss of many runs, a colour a group."""
 
+    def course(run: ReportedRun) -> Course:
+        return [r.epoch for r in run.records], [r.train_loss for r in run.records]
+
     def draw(panel: Panel) -> None:
-        values = []
-        for run, color in _colored(panel, groups):
-            epochs = [record.epoch for record in run.records]
-            losses = [record.train_loss for record in run.records]
-            values += losses
-            texts = [f"{run.name}\nepoch {e}: {v:.4f}" for e, v in zip(epochs, losses, strict=True)]
-            panel.curve(epochs, losses, texts, color, alpha=0.8)
-        _loss_axis(panel, values)
+        _curves_of(panel, groups, course)
+        _loss_axis(
+            panel, [loss for group in groups for run in group.runs for loss in course(run)[1]]
+        )
 
     return Figure("Training loss", draw)
 
@@ -299,13 +312,21 @@ def metrics_of(groups: Sequence[Group], split: str) -> Figure:
     """The deciding metric of many runs on a split, a colour a group."""
 
     def draw(panel: Panel) -> None:
-        for run, color in _colored(panel, groups):
-            epochs, values = metric_course(run, split)
-            texts = [f"{run.name}\nepoch {e}: {v:.4f}" for e, v in zip(epochs, values, strict=True)]
-            panel.curve(epochs, values, texts, color, alpha=0.8)
+        _curves_of(panel, groups, lambda run: metric_course(run, split))
         panel.epochs(f"{split} {_metric_names(groups)}")
 
     return Figure({"val": "Validation", "test": "Test"}[split], draw)
+
+
+def _curves_of(
+    panel: Panel, groups: Sequence[Group], course: Callable[[ReportedRun], Course]
+) -> None:
+    for number, group in enumerate(groups):
+        for place, run in enumerate(group.runs):
+            panel.begin_series("" if place else group.label, class_color(number))
+            epochs, values = course(run)
+            texts = [f"{run.name}\nepoch {e}: {v:.4f}" for e, v in zip(epochs, values, strict=True)]
+            panel.curve(epochs, values, texts, class_color(number), alpha=0.8)
 
 
 def spread_of(groups: Sequence[Group], split: str) -> Figure:
@@ -332,14 +353,6 @@ def spread_of(groups: Sequence[Group], split: str) -> Figure:
 
 def _shortened(label: str) -> str:
     return label if len(label) <= _LABEL_LENGTH else f"{label[: _LABEL_LENGTH - 1]}…"
-
-
-def _colored(panel: Panel, groups: Sequence[Group]) -> Iterator[tuple[ReportedRun, str]]:
-    """Each run as a series, with the colour of its group."""
-    for number, group in enumerate(groups):
-        for place, run in enumerate(group.runs):
-            panel.begin_series(group.label if place == 0 else "", class_color(number))
-            yield run, class_color(number)
 
 
 def _metric_names(groups: Sequence[Group]) -> str:

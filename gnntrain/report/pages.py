@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from gnntrain.data.graph import Graph
 from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.best_model import Outcome
 from gnntrain.report.classification import ClassFindings
 from gnntrain.report.comparison import Group, differences, groups_of, shown_value
-from gnntrain.report.graph_facts import GraphFacts
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.tables import spread_text
 from gnntrain.report.timing import background_seconds
@@ -104,7 +104,7 @@ def _has(split: str, runs: Sequence[ReportedRun]) -> bool:
 def _details(run: ReportedRun, outcome: Outcome) -> Page:
     """The parts of a page about data, predictions, graph and configuration of a run."""
     graph, findings = outcome.graph, outcome.findings
-    data = from_plain(run.summary.get("data")) or (graph.data if graph else None)
+    data = from_plain(run.summary.get("data")) or (graph.summary if graph else None)
     page: Page = {
         "best_epoch": run.result.best_epoch,
         "data": [(label, text, False) for label, text in data.lines()] if data else None,
@@ -149,7 +149,7 @@ def _training(run: ReportedRun) -> Page:
     }
 
 
-def _lead(run: ReportedRun, graph: GraphFacts | None) -> str:
+def _lead(run: ReportedRun, graph: Graph | None) -> str:
     parameters, ranks = run.summary.get("num_parameters"), run.summary.get("world_size")
     model = f"{run.model} with {parameters:,} parameters" if parameters else run.model
     size = f" ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)" if graph else ""
@@ -176,7 +176,7 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
         yield "No epoch was evaluated, so there is no metric."
 
 
-def _keys(run: ReportedRun, graph: GraphFacts | None) -> Iterator[Key]:
+def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
     summary, metric = run.summary, shown_metric(run.metric or "")
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)
