@@ -11,12 +11,14 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from gnntrain.data.graph import Graph
 from gnntrain.report.classification import ClassFindings, SplitScores
 from gnntrain.report.comparison import Group
-from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Figure, Panel, class_color
+from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Panel, class_color
 from gnntrain.report.projection import Floats, Ints, Projection, sampled_nodes
 from gnntrain.report.regression import TargetFindings, ValueFindings, histograms
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.timing import (
     PHASES,
+    Course,
+    loss_course,
     metric_course,
     phase_seconds,
     spans_decades,
@@ -29,26 +31,18 @@ from gnntrain.reporting.text import (
     shown_metric,
 )
 
-_WIDE = 1110
 _MANY_EPOCHS = 60
 _LABEL_LENGTH = 48
 _BINS_PER_DECADE = 12
 _GUIDE: Any = {"color": QUIET, "lw": 1, "ls": (0, (2, 3))}
 
-Course = tuple[Sequence[float], Sequence[float]]
-"""Epochs, and a value of each."""
 
-
-def loss(run: ReportedRun) -> Figure:
+def loss(panel: Panel, run: ReportedRun) -> None:
     """The mean training loss of each epoch."""
-
-    def draw(panel: Panel) -> None:
-        losses = [record.train_loss for record in run.records]
-        _curve(panel, (_epochs(run), losses), "train", SPLITS["train"], format_loss)
-        _best_line(panel, run)
-        _loss_axis(panel, losses)
-
-    return Figure("Loss", draw)
+    course = loss_course(run)
+    _curve(panel, course, "train", SPLITS["train"], format_loss)
+    _best_line(panel, run)
+    _loss_axis(panel, course[1])
 
 
 def _loss_axis(panel: Panel, losses: Sequence[float]) -> None:
@@ -59,18 +53,13 @@ def _loss_axis(panel: Panel, losses: Sequence[float]) -> None:
         panel.from_zero(losses)
 
 
-def metric(run: ReportedRun) -> Figure:
+def metric(panel: Panel, run: ReportedRun) -> None:
     """The deciding metric on each split, and the best epoch."""
-    name = shown_metric(run.metric or "metric")
-
-    def draw(panel: Panel) -> None:
-        for split, color in SPLITS.items():
-            if run.best.get(split):
-                _curve(panel, metric_course(run, split), split, color, format_metric)
-        _best_line(panel, run)
-        panel.epochs(name)
-
-    return Figure(name[:1].upper() + name[1:], draw)
+    for split, color in SPLITS.items():
+        if run.best.get(split):
+            _curve(panel, metric_course(run, split), split, color, format_metric)
+    _best_line(panel, run)
+    panel.epochs(shown_metric(run.metric or "metric"))
 
 
 def _best_line(panel: Panel, run: ReportedRun) -> None:
@@ -92,70 +81,58 @@ def _curve(
     panel.curve(*course, texts, color)
 
 
-def throughput(run: ReportedRun) -> Figure:
+def throughput(panel: Panel, run: ReportedRun) -> None:
     """Edges a second, or seeds for a model without neighbours."""
-
-    def draw(panel: Panel) -> None:
-        edges = [record.edges_per_s for record in run.records]
-        seeds = [record.seeds_per_s for record in run.records]
-        name, values = ("edges/s", edges) if any(edges) else ("seeds/s", seeds)
-        _curve(panel, (_epochs(run), values), name, ACCENT, format_rate)
-        panel.epochs(name)
-        panel.from_zero(values)
-        panel.axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-
-    return Figure("Throughput", draw)
+    edges = [record.edges_per_s for record in run.records]
+    seeds = [record.seeds_per_s for record in run.records]
+    name, values = ("edges/s", edges) if any(edges) else ("seeds/s", seeds)
+    _curve(panel, (_epochs(run), values), name, ACCENT, format_rate)
+    panel.epochs(name)
+    panel.from_zero(values)
+    panel.axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def memory(run: ReportedRun) -> Figure:
+def memory(panel: Panel, run: ReportedRun) -> None:
     """Resident memory of all ranks, and the peak of a GPU."""
-
-    def draw(panel: Panel) -> None:
-        ranks = [record.memory_bytes / 2**30 for record in run.records]
-        gpu = [(record.gpu_memory_bytes or 0) / 2**30 for record in run.records]
-        _curve(panel, (_epochs(run), ranks), "all ranks", ACCENT, _gib)
-        if any(gpu):
-            _curve(panel, (_epochs(run), gpu), "GPU, peak of a rank", SPLITS["test"], _gib)
-        panel.epochs("GiB")
-        panel.from_zero([*ranks, *gpu])
-
-    return Figure("Memory", draw)
+    ranks = [record.memory_bytes / 2**30 for record in run.records]
+    gpu = [(record.gpu_memory_bytes or 0) / 2**30 for record in run.records]
+    _curve(panel, (_epochs(run), ranks), "all ranks", ACCENT, _gib)
+    if any(gpu):
+        _curve(panel, (_epochs(run), gpu), "GPU, peak of a rank", SPLITS["test"], _gib)
+    panel.epochs("GiB")
+    panel.from_zero([*ranks, *gpu])
 
 
 def _gib(number: float) -> str:
     return f"{number:.3g} GiB"
 
 
-def time(run: ReportedRun) -> Figure:
+def time(panel: Panel, run: ReportedRun) -> None:
     """Seconds of each epoch, stacked by phase."""
-
-    def draw(panel: Panel) -> None:
-        panel.by_x = True
-        timed = [record for record in run.records if record.time]
-        seconds = [phase_seconds(record) for record in timed]
-        epochs = [record.epoch for record in timed]
-        half = 0.44 if len(timed) <= _MANY_EPOCHS else 0.5
-        edges = [epoch + end for epoch in epochs for end in (-half, half)]
-        bottom = np.zeros(len(timed))
-        for name, (label, color) in PHASES.items():
-            heights = np.array([phases[name] for phases in seconds])
-            if not heights.any():
-                continue
-            top = bottom + heights
-            panel.begin_series(label, color)
-            bars = panel.axes.stairs(
-                _with_gaps(top), edges, baseline=_with_gaps(bottom), fill=True, color=color
-            )
-            texts = [f"{label} {format_seconds(height)}" for height in heights]
-            panel.add(bars, epochs, top, texts)
-            bottom = top
-        # The first epoch compiles: it would make all others invisible.
-        totals = np.sort(bottom)
-        is_visible = len(totals) < 2 or totals[-1] <= 3 * totals[-2]
-        panel.from_zero([*(totals if is_visible else totals[:-1])])
-        panel.epochs("seconds")
-
-    return Figure("Time of each epoch", draw)
+    panel.by_x = True
+    timed = [record for record in run.records if record.time]
+    seconds = [phase_seconds(record) for record in timed]
+    epochs = [record.epoch for record in timed]
+    half = 0.44 if len(timed) <= _MANY_EPOCHS else 0.5
+    edges = [epoch + end for epoch in epochs for end in (-half, half)]
+    bottom = np.zeros(len(timed))
+    for name, (label, color) in PHASES.items():
+        heights = np.array([phases[name] for phases in seconds])
+        if not heights.any():
+            continue
+        top = bottom + heights
+        panel.begin_series(label, color)
+        bars = panel.axes.stairs(
+            _with_gaps(top), edges, baseline=_with_gaps(bottom), fill=True, color=color
+        )
+        texts = [f"{label} {format_seconds(height)}" for height in heights]
+        panel.add(bars, epochs, top, texts)
+        bottom = top
+    # The first epoch compiles: it would make all others invisible.
+    totals = np.sort(bottom)
+    is_visible = len(totals) < 2 or totals[-1] <= 3 * totals[-2]
+    panel.from_zero([*(totals if is_visible else totals[:-1])])
+    panel.epochs("seconds")
 
 
 def _with_gaps(heights: Floats) -> Floats:
@@ -164,18 +141,14 @@ def _with_gaps(heights: Floats) -> Floats:
     return np.stack([heights, gaps], axis=1).ravel()[:-1]
 
 
-def degrees(graph: Graph) -> Figure:
+def degrees(panel: Panel, graph: Graph) -> None:
     """The number of nodes by in-degree, both on logarithmic axes."""
-
-    def draw(panel: Panel) -> None:
-        degree, nodes = degree_bins(np.diff(graph.indptr))
-        pairs = zip(degree, nodes, strict=True)
-        texts = [f"degree {degree:.4g}: {nodes:.4g} nodes" for degree, nodes in pairs]
-        panel.dots(degree, nodes, texts, ACCENT)
-        panel.axes.set(xlabel="in-degree", ylabel="nodes")
-        panel.logarithmic("x", "y")
-
-    return Figure("Degree distribution", draw)
+    degree, nodes = degree_bins(np.diff(graph.indptr))
+    pairs = zip(degree, nodes, strict=True)
+    texts = [f"degree {degree:.4g}: {nodes:.4g} nodes" for degree, nodes in pairs]
+    panel.dots(degree, nodes, texts, ACCENT)
+    panel.axes.set(xlabel="in-degree", ylabel="nodes")
+    panel.logarithmic("x", "y")
 
 
 def degree_bins(degrees: Ints) -> tuple[Floats, Floats]:
@@ -197,62 +170,50 @@ def degree_bins(degrees: Ints) -> tuple[Floats, Floats]:
     return middles[totals > 0], (totals / np.diff(edges))[totals > 0]
 
 
-def roc(scores: Mapping[str, SplitScores]) -> Figure:
+def roc(panel: Panel, scores: Mapping[str, SplitScores]) -> None:
     """The receiver operating characteristic on each split that has one."""
-
-    def draw(panel: Panel) -> None:
-        panel.axes.axline((0, 0), slope=1, **_GUIDE)
-        for split, scored in scores.items():
-            if scored.roc is not None:
-                panel.begin_series(split, SPLITS[split])
-                texts = [f"{split}: false {x:.3f}, true {y:.3f}" for x, y in scored.roc.T]
-                false_rate, true_rate = scored.roc.tolist()
-                panel.curve(false_rate, true_rate, texts, SPLITS[split])
-        panel.axes.set(xlabel="false positive rate", ylabel="true positive rate")
-        panel.axes.set(xlim=(0, 1), ylim=(0, 1.01))
-
-    return Figure("ROC curve", draw, width=_WIDE)
+    panel.axes.axline((0, 0), slope=1, **_GUIDE)
+    for split, scored in scores.items():
+        if scored.roc is not None:
+            panel.begin_series(split, SPLITS[split])
+            texts = [f"{split}: false {x:.3f}, true {y:.3f}" for x, y in scored.roc.T]
+            false_rate, true_rate = scored.roc.tolist()
+            panel.curve(false_rate, true_rate, texts, SPLITS[split])
+    panel.axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    panel.axes.set(xlim=(0, 1), ylim=(0, 1.01))
 
 
-def classes_in_the_plane(found: ClassFindings, projection: Projection) -> Figure:
+def classes_in_the_plane(panel: Panel, found: ClassFindings, projection: Projection) -> None:
     """Nodes in the plane, a colour a class; a node with a wrong prediction is a ring."""
-
-    def text(i: int) -> str:
-        told = f"{projection.text(i)}\nclass {found.names[found.classes[i]]}"
-        return told + (
-            "" if found.predicted is None else f"\npredicted {found.names[found.predicted[i]]}"
-        )
-
-    def draw(panel: Panel) -> None:
-        predicted = found.classes if found.predicted is None else found.predicted
-        for number in np.unique(found.classes).tolist():
-            color = class_color(number)
-            panel.begin_series(found.names[number], color)
-            for is_right in (True, False):
-                kind = (found.classes == number) & ((predicted == number) == is_right)
-                nodes = kind.nonzero()[0]
-                ring = {} if is_right else {"markerfacecolor": "none", "markeredgewidth": 1.1}
-                x, y = projection.places[nodes].T
-                panel.dots(x, y, map(text, nodes), color, **ring)
-        _plane(panel)
-
-    return Figure("Nodes as the model sees them", draw, width=_WIDE, height=600)
+    names, is_told = found.names, found.predicted is not None
+    predicted = found.predicted if found.predicted is not None else found.classes
+    for number in np.unique(found.classes).tolist():
+        panel.begin_series(names[number], class_color(number))
+        for is_right in (True, False):
+            chosen = (found.classes == number) & ((predicted == number) == is_right)
+            nodes = chosen.nonzero()[0]
+            texts = [
+                f"{projection.text(i)}\nclass {names[number]}"
+                + (f"\npredicted {names[predicted[i]]}" if is_told else "")
+                for i in nodes
+            ]
+            ring = {} if is_right else {"markerfacecolor": "none", "markeredgewidth": 1.1}
+            x, y = projection.places[nodes].T
+            panel.dots(x, y, texts, class_color(number), **ring)
+    _plane(panel)
 
 
-def values_in_the_plane(found: ValueFindings, projection: Projection, name: str) -> Figure:
-    """Nodes in the plane, coloured by a quantity."""
-
-    def draw(panel: Panel) -> None:
-        x, y = projection.places.T
-        dots = panel.axes.scatter(x, y, c=found.values, s=20, alpha=0.85, linewidths=0)
-        numbered = enumerate(found.values)
-        texts = [f"{projection.text(i)}\n{name} {value:.6g}" for i, value in numbered]
-        panel.add(dots, x, y, texts)
-        bar = panel.axes.figure.colorbar(dots, ax=panel.axes, label=name, aspect=30)
-        bar.outline.set_visible(False)
-        _plane(panel)
-
-    return Figure("Nodes as the model sees them", draw, width=_WIDE, height=600)
+def values_in_the_plane(panel: Panel, found: ValueFindings, projection: Projection) -> None:
+    """Nodes in the plane, coloured by the first target."""
+    x, y = projection.places.T
+    name = found.targets[0].name
+    dots = panel.axes.scatter(x, y, c=found.values, s=20, alpha=0.85, linewidths=0)
+    numbered = enumerate(found.values)
+    texts = [f"{projection.text(i)}\n{name} {value:.6g}" for i, value in numbered]
+    panel.add(dots, x, y, texts)
+    bar = panel.axes.figure.colorbar(dots, ax=panel.axes, label=name, aspect=30)
+    bar.outline.set_visible(False)
+    _plane(panel)
 
 
 def _plane(panel: Panel) -> None:
@@ -260,62 +221,42 @@ def _plane(panel: Panel) -> None:
     panel.axes.set_aspect("equal", adjustable="datalim")  # distances mean the same in x and y
 
 
-def predictions(target: TargetFindings) -> Figure:
+def predictions(panel: Panel, target: TargetFindings) -> None:
     """Predicted over true values, a colour a split, and the line where they are equal."""
-
-    def draw(panel: Panel) -> None:
-        for split, points in target.points.items():
-            drawn = points.take(sampled_nodes(np.arange(len(points.nodes))))
-            panel.begin_series(split, SPLITS[split])
-            texts = [f"{node}\ntrue {x:.6g}\npredicted {y:.6g}" for node, x, y in drawn.rows()]
-            panel.dots(drawn.true, drawn.predicted, texts, SPLITS[split], alpha=0.6)
-            panel.axes.axline((drawn.true[0], drawn.true[0]), slope=1, **_GUIDE)
-        panel.axes.set(xlabel=f"true {target.name}", ylabel=f"predicted {target.name}")
-
-    return Figure(f"Predicted and true {target.name}", draw)
+    for split, points in target.points.items():
+        drawn = points.take(sampled_nodes(np.arange(len(points.nodes))))
+        panel.begin_series(split, SPLITS[split])
+        texts = [f"{node}\ntrue {x:.6g}\npredicted {y:.6g}" for node, x, y in drawn.rows()]
+        panel.dots(drawn.true, drawn.predicted, texts, SPLITS[split], alpha=0.6)
+        panel.axes.axline((drawn.true[0], drawn.true[0]), slope=1, **_GUIDE)
+    panel.axes.set(xlabel=f"true {target.name}", ylabel=f"predicted {target.name}")
 
 
-def errors(target: TargetFindings) -> Figure:
+def errors(panel: Panel, target: TargetFindings) -> None:
     """The share of a split's nodes in each bin of errors."""
-
-    def draw(panel: Panel) -> None:
-        found = histograms({split: points.errors for split, points in target.points.items()})
-        for split, (edges, shares) in found.items():
-            panel.begin_series(split, SPLITS[split])
-            bars = panel.axes.stairs(shares, edges, fill=True, color=SPLITS[split], alpha=0.6)
-            middles = (edges[:-1] + edges[1:]) / 2
-            pairs = zip(middles, shares, strict=True)
-            texts = [f"{split}, error {x:.4g}: {share:.1%} of the nodes" for x, share in pairs]
-            panel.add(bars, middles, shares, texts)
-        panel.axes.set(xlabel=f"predicted − true {target.name}", ylabel="share of the nodes")
-        panel.axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-
-    return Figure(f"Errors of {target.name}", draw)
+    found = histograms({split: points.errors for split, points in target.points.items()})
+    for split, (edges, shares) in found.items():
+        panel.begin_series(split, SPLITS[split])
+        bars = panel.axes.stairs(shares, edges, fill=True, color=SPLITS[split], alpha=0.6)
+        middles = (edges[:-1] + edges[1:]) / 2
+        pairs = zip(middles, shares, strict=True)
+        texts = [f"{split}, error {x:.4g}: {share:.1%} of the nodes" for x, share in pairs]
+        panel.add(bars, middles, shares, texts)
+    panel.axes.set(xlabel=f"predicted − true {target.name}", ylabel="share of the nodes")
+    panel.axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def losses_of(groups: Sequence[Group]) -> Figure:
+def group_losses(panel: Panel, groups: Sequence[Group]) -> None:
     """The training loss of many runs, a colour a group."""
-
-    def course(run: ReportedRun) -> Course:
-        return [r.epoch for r in run.records], [r.train_loss for r in run.records]
-
-    def draw(panel: Panel) -> None:
-        _curves_of(panel, groups, course)
-        _loss_axis(
-            panel, [loss for group in groups for run in group.runs for loss in course(run)[1]]
-        )
-
-    return Figure("Training loss", draw)
+    _curves_of(panel, groups, loss_course)
+    runs = [run for group in groups for run in group.runs]
+    _loss_axis(panel, [loss for run in runs for loss in loss_course(run)[1]])
 
 
-def metrics_of(groups: Sequence[Group], split: str) -> Figure:
+def group_metrics(panel: Panel, groups: Sequence[Group], split: str) -> None:
     """The deciding metric of many runs on a split, a colour a group."""
-
-    def draw(panel: Panel) -> None:
-        _curves_of(panel, groups, lambda run: metric_course(run, split))
-        panel.epochs(f"{split} {_metric_names(groups)}")
-
-    return Figure({"val": "Validation", "test": "Test"}[split], draw)
+    _curves_of(panel, groups, lambda run: metric_course(run, split))
+    panel.epochs(f"{split} {_metric_names(groups)}")
 
 
 def _curves_of(
@@ -329,26 +270,21 @@ def _curves_of(
             panel.curve(epochs, values, texts, class_color(number), alpha=0.8)
 
 
-def spread_of(groups: Sequence[Group], split: str) -> Figure:
+def group_spread(panel: Panel, groups: Sequence[Group], split: str) -> None:
     """The deciding metric of each run, and the mean and standard deviation of its group."""
-
-    def draw(panel: Panel) -> None:
-        for number, group in enumerate(groups):
-            color, scores = class_color(number), [run.score(split) for run in group.runs]
-            panel.begin_series()
-            texts = [f"{run.name}: {format_metric(run.score(split))}" for run in group.runs]
-            panel.dots(scores, [number] * len(scores), texts, color, alpha=0.4, markersize=6)
-            spread = group.spread(split)
-            if spread.mean is not None:
-                text = f"mean {format_metric(spread.mean)}"
-                panel.dots([spread.mean], [number], [text], color, marker="D", markersize=8)
-                panel.axes.errorbar(spread.mean, number, xerr=spread.std, color=color, capsize=4)
-        labels = [_shortened(group.label) for group in groups]
-        panel.axes.set_yticks(range(len(groups)), labels, fontsize="small")
-        panel.axes.set(xlabel=f"{split} {_metric_names(groups)}", ylim=(len(groups) - 0.5, -0.5))
-
-    height = max(180, 70 + 26 * len(groups))
-    return Figure(f"{split.capitalize()} metric by setting", draw, width=_WIDE, height=height)
+    for number, group in enumerate(groups):
+        color, scores = class_color(number), [run.score(split) for run in group.runs]
+        panel.begin_series()
+        texts = [f"{run.name}: {format_metric(run.score(split))}" for run in group.runs]
+        panel.dots(scores, [number] * len(scores), texts, color, alpha=0.4, markersize=6)
+        spread = group.spread(split)
+        if spread.mean is not None:
+            text = f"mean {format_metric(spread.mean)}"
+            panel.dots([spread.mean], [number], [text], color, marker="D", markersize=8)
+            panel.axes.errorbar(spread.mean, number, xerr=spread.std, color=color, capsize=4)
+    labels = [_shortened(group.label) for group in groups]
+    panel.axes.set_yticks(range(len(groups)), labels, fontsize="small")
+    panel.axes.set(xlabel=f"{split} {_metric_names(groups)}", ylim=(len(groups) - 0.5, -0.5))
 
 
 def _shortened(label: str) -> str:

@@ -19,6 +19,7 @@ from gnntrain.data.graph import AnyArray
 from gnntrain.report.best_model import outcome_of
 from gnntrain.report.regression import ValueFindings, histograms
 from gnntrain.report.runs import read_run
+from gnntrain.report.tables import worst_table
 from gnntrain.report.writing import write_report
 from gnntrain.run import evaluate
 from gnntrain.tasks import NodeRegression
@@ -61,7 +62,7 @@ def test_the_scores_are_those_of_evaluate(trained: Path) -> None:
     metrics = evaluate(trained)["metrics"]
     for split in ("val", "test"):
         for i, name in enumerate(("r2", "rmse", "mae")):
-            mean = np.mean([target.scores[split][i] for target in findings.targets])
+            mean = np.mean([target.points[split].scores()[i] for target in findings.targets])
             assert mean == pytest.approx(metrics[split][name], rel=1e-4)
 
 
@@ -79,11 +80,11 @@ def test_the_worst_nodes_come_first_in_the_users_words(tmp_path: Path) -> None:
     splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
     labels[50] = 99
     (target,) = findings_of(tmp_path / "s", labels, node_ids=ids, splits=splits).targets
-    worst = target.worst["test"]
-    assert worst.nodes[0] == "n50"
-    errors = np.abs(worst.predicted - worst.true)
-    assert (np.diff(errors) <= 0).all()
-    assert len(worst.nodes) == 10
+    rows = worst_table(target.points["test"]).rows
+    assert rows[0][0] == "n50"
+    errors = [abs(float(row[3])) for row in rows]
+    assert errors == sorted(errors, reverse=True)
+    assert len(rows) == 10
 
 
 def test_missing_targets_are_left_out_and_a_target_that_no_node_has_too(tmp_path: Path) -> None:
@@ -93,7 +94,8 @@ def test_missing_targets_are_left_out_and_a_target_that_no_node_has_too(tmp_path
     splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
     findings = findings_of(tmp_path / "s", labels, splits=splits)
     assert [target.name for target in findings.targets] == ["value_0"]
-    assert findings.targets[0].num_nodes == {"val": 15, "test": 15}
+    numbers = {split: len(points.nodes) for split, points in findings.targets[0].points.items()}
+    assert numbers == {"val": 15, "test": 15}
     assert findings.scored_splits == {"val", "test"}
 
 
