@@ -36,7 +36,7 @@ import torch
 from tests import examples as examples  # before pytest loads the profile that is asked for
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-os.fsync = lambda _: None
+os.fsync = lambda fd: None  # noqa: ARG005
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
