@@ -1,10 +1,13 @@
-"""An epoch as one line: the same columns in the same order, as many as the width has room for."""
+"""Tables of epochs and trials: columns that fit the width, drawn by rich."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from rich.table import Table
+from rich.text import Text
 
 from gnntrain.reporting.text import (
     format_bytes,
@@ -16,9 +19,8 @@ from gnntrain.reporting.text import (
 )
 from gnntrain.training.records import EpochRecord
 
-_GAP = "  "
-_BEST = "*"
-
+GAP = "  "
+BEST = "*"
 
 Row = TypeVar("Row")
 
@@ -32,7 +34,7 @@ class Column(Generic[Row]):
         cell: Its text in a row.
         width: Characters, at least those of the title.
         weight: Where the columns do not fit, the lightest goes first.
-        is_decisive: Whether it is the metric that decides; the best epoch is marked there.
+        is_decisive: Whether it is the metric that decides, where the best row is marked.
     """
 
     title: str
@@ -42,60 +44,69 @@ class Column(Generic[Row]):
     is_decisive: bool = False
 
 
-class EpochTable:
-    """The lines of a run's epochs.
+def fitting(columns: Sequence[Column[Row]], width: int | None) -> list[Column[Row]]:
+    """The heaviest columns that fit the width; all where it is ``None``."""
+    kept = list(columns)
+    while width is not None and len(kept) > 2 and _width_of(kept) > width:
+        kept.remove(min(reversed(kept), key=lambda column: column.weight))
+    return kept
+
+
+def _width_of(columns: Sequence[Column[Row]]) -> int:
+    return sum(column.width + len(GAP) for column in columns) - len(GAP)
+
+
+def to_table(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row] = (),
+    *,
+    best: Row | None = None,
+    header: bool = True,
+    style: str = "",
+) -> Table:
+    """Rows under each other in the columns' widths, so that a table can grow by single rows.
 
     Args:
-        epochs: Epochs that were asked for.
-        metric: The metric that decides.
-        first: The first record: which splits and devices there are.
-        width: Characters a line may have; ``None`` for no limit.
+        columns: The columns.
+        rows: The rows.
+        best: The row whose decisive column is marked.
+        header: Whether the titles stand above.
+        style: rich's style of the rows.
+    """
+    table = plain_table()
+    table.show_header = header
+    for column in columns:
+        table.add_column(column.title, width=column.width, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*[_cell(column, row, is_best=row is best) for column in columns], style=style)
+    return table
 
-    Attributes:
-        gap: What stands between two cells.
-        columns: Those that the width has room for.
+
+def plain_table() -> Table:
+    """An empty table without lines, under dim titles."""
+    return Table(box=None, padding=(0, len(GAP), 0, 0), pad_edge=False, header_style="dim")
+
+
+def _cell(column: Column[Row], row: Row, *, is_best: bool) -> str | Text:
+    cell = column.cell(row)
+    return Text(f"{BEST} {cell}", "bold green") if is_best and column.is_decisive else cell
+
+
+def epoch_columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochRecord]]:
+    """The columns of a table of epochs.
+
+    Args:
+        epochs: Epochs of the run.
+        metric: The metric that decides.
+        first: The first record: its splits and devices have columns.
     """
 
-    gap = _GAP
-
-    def __init__(self, epochs: int, metric: str, first: EpochRecord, width: int | None) -> None:
-        self.columns = fitting(_columns(epochs, metric, first), width)
-
-    def header(self) -> str:
-        """The headings over :meth:`cells`."""
-        return _GAP.join(column.title.rjust(column.width) for column in self.columns)
-
-    def cells(self, record: EpochRecord, *, is_best: bool) -> list[str]:
-        """The texts of a row in the columns' widths, to be joined by :attr:`gap`."""
-        return [
-            _marked(column, record, is_best=is_best, padded=True).rjust(column.width)
-            for column in self.columns
-        ]
-
-    def sentence(self, record: EpochRecord, *, is_best: bool) -> str:
-        """A row that explains itself, for a log: ``epoch 3/10  loss 0.5123  …``."""
-        return _GAP.join(
-            f"{column.title} {_marked(column, record, is_best=is_best, padded=False)}"
-            for column in self.columns
-        )
-
-
-def _marked(
-    column: Column[EpochRecord], record: EpochRecord, *, is_best: bool, padded: bool
-) -> str:
-    if not column.is_decisive:
-        return column.cell(record)
-    mark = f" {_BEST}" if is_best else "  " if padded else ""
-    return column.cell(record) + mark
-
-
-def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochRecord]]:
     def of_split(split: str, weight: int) -> Column[EpochRecord]:
         title = f"{split} {shown_metric(metric)}"
         return Column(
             title,
             lambda record: format_metric(record.metric(split, metric)),
-            max(len(title), 10 if split == "val" else 8),  # of val with the best one's mark
+            max(len(title), 10 if split == "val" else 8),  # val: with the mark of the best
             weight,
             is_decisive=split == "val",
         )
@@ -122,13 +133,12 @@ def _columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochR
     return columns
 
 
-def fitting(columns: Sequence[Column[Row]], width: int | None) -> list[Column[Row]]:
-    """The columns that the width has room for, of any width where ``None``."""
-    kept = list(columns)
-    while width is not None and len(kept) > 2 and _width_of(kept) > width:
-        kept.remove(min(reversed(kept), key=lambda column: column.weight))
-    return kept
-
-
-def _width_of(columns: Sequence[Column[Row]]) -> int:
-    return sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)
+def epoch_line(
+    columns: Sequence[Column[EpochRecord]], record: EpochRecord, *, is_best: bool
+) -> str:
+    """An epoch for a log: ``epoch 3/10  loss 0.5123  val accuracy 0.7000 *  …``."""
+    mark = f" {BEST}" if is_best else ""
+    return GAP.join(
+        f"{column.title} {column.cell(record)}{mark if column.is_decisive else ''}"
+        for column in columns
+    )

@@ -12,7 +12,6 @@ import rich.console
 from rich.text import Text
 
 from gnntrain.reporting.stream import TolerantStream
-from gnntrain.reporting.text import symbols_for
 
 Judgement = Literal["ok", "note", "problem"]
 
@@ -52,7 +51,6 @@ class TextReport:
         self._rich = rich.console.Console(
             file=cast(IO[str], output), width=width, markup=False, emoji=False, highlight=False
         )
-        self._arrow = symbols_for(output.encoding).arrow
         self._has_printed = False
 
     def section(self, title: str) -> None:
@@ -80,7 +78,7 @@ class TextReport:
             self._wrapped(head.append(f"{_GAP}{row.name.ljust(width)}{_GAP}"), row.text)
             if row.hint:
                 indent = " " * (len(_INDENT) + 7 + len(_GAP) + width + len(_GAP))
-                self._wrapped(Text(indent).append(f"{self._arrow} ", style="dim"), row.hint)
+                self._wrapped(Text(indent).append("→ ", style="dim"), row.hint)
 
     def note(self, text: str) -> None:
         """A sentence below a table."""
