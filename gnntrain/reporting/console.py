@@ -79,7 +79,7 @@ class Console(Screen):
             self._print_epoch(record, is_best=is_best)
         self._unshown = None if is_due else lambda: self._print_epoch(record, is_best=is_best)
         if self.is_live:
-            self._draw(at_once=is_due)
+            self._draw()
 
     def on_message(self, text: str) -> None:
         """Show a notice as one line."""
@@ -114,7 +114,7 @@ class Console(Screen):
         step = f"step {run.step.step}/{run.step.num_steps}"
         return run.epoch(), f"{step}  ETA {run.eta()}"
 
-    def _view(self) -> RenderableType:
+    def __rich__(self) -> RenderableType:
         """The state of the epoch, its speed, and the metric so far."""
         run = self._run
         if run is None or run.step is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self, TextIO, cast
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 INDENT = 2
 LABEL = 10
-QUIET_SECONDS = 60.0
-STATUS_STYLES = {
+_QUIET_SECONDS = 60.0
+_STATUS_STYLES = {
     "completed": "bold green",
     "pruned": "bold yellow",
     "interrupted": "bold yellow",
     "failed": "bold red",
 }
-_REFRESH_SECONDS = 0.1
+_REFRESH_SECONDS = 0.2
 _LOG_WIDTH = 10_000
 
 Part = str | tuple[str, str]
@@ -38,7 +38,7 @@ Part = str | tuple[str, str]
 class Screen:
     """Lines that stay, above a live view on a terminal. A context manager that restores it.
 
-    The live view is drawn when there is news, ten times a second at most; no thread draws it.
+    The live view is drawn when there is news, five times a second at most; no thread draws it.
     ``NO_COLOR`` is honoured. An output without Unicode gets ASCII. An output that breaks (a closed
     pipe) is dropped silently.
 
@@ -72,7 +72,7 @@ class Screen:
         on_terminal = output.isatty() and not self._rich.is_dumb_terminal
         self.is_live = on_terminal if live is None else live
         if not self.is_live:  # a log keeps its lines whole
-            self._rich.width = _LOG_WIDTH
+            self._rich.size = ConsoleDimensions(_LOG_WIDTH, 25)
         self._clock = clock
         self._printed = self._drawn = clock()
         self._live: Live | None = None
@@ -94,37 +94,37 @@ class Screen:
         if live is not None:
             live.stop()
 
-    def _view(self) -> RenderableType:
-        """The live view."""
+    def __rich__(self) -> RenderableType:
+        """The live view. rich asks for it whenever it draws: also below each line that stays."""
         raise NotImplementedError
 
-    def _draw(self, *, at_once: bool = False) -> None:
-        """Draw the live view again, unless it was drawn just before and may wait."""
+    def _draw(self) -> None:
+        """Draw the live view again, unless it was drawn just before."""
         if self._live is None:
             from rich.live import Live  # a log does without it
 
-            self._live = Live(
-                console=self._rich, auto_refresh=False, transient=True, get_renderable=self._view
-            )
+            self._live = Live(self, console=self._rich, auto_refresh=False, transient=True)
             self._live.start()
-        elif not at_once and self._clock() - self._drawn < _REFRESH_SECONDS:
+        elif self._clock() - self._drawn < _REFRESH_SECONDS:
             return
         self._live.refresh()
         self._drawn = self._clock()
 
     def _is_quiet(self) -> bool:
         """Whether a log has had no line for a minute."""
-        return not self.is_live and self._clock() - self._printed >= QUIET_SECONDS
+        return not self.is_live and self._clock() - self._printed >= _QUIET_SECONDS
 
     def _print(self, *parts: Part) -> None:
         """Print one line, which only the terminal itself breaks: a path can be copied."""
-        self._rich.print(Text.assemble(*parts), soft_wrap=True)
-        self._printed = self._clock()
+        self._put(Text.assemble(*parts), soft_wrap=True)
 
-    def _print_words(self, *parts: Part) -> None:
-        """Print a sentence, broken between words."""
-        self._rich.print(Text.assemble(*parts))
-        self._printed = self._clock()
+    def _print_block(self, block: RenderableType, *, indent: int = 0) -> None:
+        """Print a table or a paragraph."""
+        self._put(Padding.indent(block, indent) if indent else block)
+
+    def _put(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
+        self._rich.print(block, soft_wrap=soft_wrap)
+        self._printed = self._drawn = self._clock()
 
     def _print_note(self, text: str) -> None:
         """Print a notice as one line."""
@@ -144,11 +144,6 @@ class Screen:
                 head = ("" if number else label).ljust(LABEL)
                 self._print(" " * INDENT, (head, "dim"), line)
 
-    def _print_block(self, block: RenderableType, *, indent: int = 0) -> None:
-        """Print a table or a paragraph."""
-        self._rich.print(Padding.indent(block, indent))
-        self._printed = self._clock()
-
     def _print_start(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print the version and the facts at the start."""
         self._print((f"gnntrain {__version__}", "bold"))
@@ -159,5 +154,5 @@ class Screen:
     def _print_status(self, status: str, words: str) -> None:
         """Print how it ended."""
         self._print()
-        self._print_words((status, STATUS_STYLES[status]), f" {words}")
+        self._print_block(Text.assemble((status, _STATUS_STYLES[status]), f" {words}"))
         self._print()

@@ -17,7 +17,7 @@ from rich.text import Text
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.progress import Best, Progress, format_eta
 from gnntrain.reporting.screen import INDENT, Screen
-from gnntrain.reporting.table import Column, to_table
+from gnntrain.reporting.table import GAP, Column, to_table
 from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     group_table,
@@ -30,7 +30,7 @@ from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
 
 _MOST_RANKED = 10
 _BAR = 20
-_NARROW = 60
+_POSITION = len("    epoch 100/100  val 0.7500")
 _DOT = " · "
 
 
@@ -152,12 +152,12 @@ class SweepConsole(Screen):
             place = f"{self._num_ended}/{self._info.num_trials}"
             self._print(trial_line(trial, place, is_best=is_best))
         del self._courses[trial.number]
-        self.refresh(at_once=True)
+        self.refresh()
 
-    def refresh(self, *, at_once: bool = False) -> None:
+    def refresh(self) -> None:
         """Draw the live view again, unless it was drawn just before; in a log, a line a minute."""
         if self.is_live:
-            self._draw(at_once=at_once)
+            self._draw()
         elif self._running and self._is_quiet():
             running = [f"trial {n}: {self._position(n)}" for n in self._running]
             self._print(f"{self._overall()}  {'; '.join(running)}")
@@ -197,29 +197,34 @@ class SweepConsole(Screen):
         self._best = Best(trial.val, trial.number)
         return True
 
-    def _view(self) -> RenderableType:
+    def __rich__(self) -> RenderableType:
         """The trials that are being trained, and the state of the sweep."""
-        begin = list(takewhile(lambda column: not column.is_decisive, self._columns))
         trials = Table.grid(padding=(0, 2, 0, 0))
-        for column in begin or (None,):
-            width = column.width if column is not None else None
-            trials.add_column(width=width, justify="right", no_wrap=True)
-        trials.add_column(max_width=_BAR if self._rich.width >= _NARROW else 0)
         for number, trial in self._running.items():
-            overrides = f"{number:>5}  {shown_overrides(trial.varied)}"
             progress = self._progress.get(number)
             known = progress.known_values if progress is not None else ()
+            begin = self._begin(trial)
+            room = self._rich.width - len(begin) - _POSITION
+            share = progress.share() if progress is not None else 0.0
             trials.add_row(
-                *([column.cell(trial) for column in begin] or [overrides]),
-                ProgressBar(1.0, progress.share() if progress is not None else 0.0),
-                Text(self._position(number), no_wrap=True),
-                Text(f"val {format_metric(known[-1])}" if known else "", no_wrap=True),
+                Text(begin, no_wrap=True, overflow="ellipsis"),
+                ProgressBar(1.0, share, width=max(0, min(_BAR, room))),
+                self._position(number),
+                f"val {format_metric(known[-1])}" if known else "",
             )
+        for column in trials.columns[1:]:
+            column.no_wrap = True  # where the terminal is narrow, the first column is cut
         sweep = Table.grid(padding=(0, 2, 0, 0))
         sweep.add_column(max_width=3 * _BAR)
         sweep.add_column(no_wrap=True)
         sweep.add_row(ProgressBar(1.0, self._share()), self._overall())
-        return Group("", trials, sweep)
+        return Group("", *([trials] if self._running else []), sweep)
+
+    def _begin(self, trial: Trial) -> str:
+        """Number and values, under their titles once there is a table."""
+        columns = list(takewhile(lambda column: not column.is_decisive, self._columns))
+        cells = [column.cell(trial).rjust(column.width) for column in columns]
+        return GAP.join(cells or [f"{trial.number:>5}", shown_overrides(trial.varied)])
 
     def _position(self, number: int) -> str:
         progress = self._progress.get(number)
