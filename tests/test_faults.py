@@ -94,6 +94,7 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
     assert not [p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name[0] == "."]
 
 
+@pytest.mark.slow
 def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path: Path) -> None:
     keys = [*TWO_RANKS, "trainer.epochs=15"]
     job = start(tmp_path / "run", cache, *keys)

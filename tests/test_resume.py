@@ -121,6 +121,7 @@ def wait_for_epochs(run: Path, job: subprocess.Popen[str], num_epochs: int) -> N
     raise AssertionError(job.communicate())
 
 
+@pytest.mark.slow
 def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
     keys = ["trainer.epochs=40", "trainer.scheduler=cosine"]
     begin(tmp_path / "whole", cache, *keys)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from gnntrain.reporting import table as tables
+from gnntrain.reporting.columns import Column, epoch_columns, epoch_line, fitting, to_table
 from gnntrain.reporting.progress import Progress, format_speed
 from gnntrain.reporting.screen import INDENT, LABEL, Screen
+from gnntrain.reporting.tables import plain_table
 from gnntrain.reporting.text import (
     counted,
     counted_outputs,
@@ -45,7 +46,7 @@ class Console(Screen):
     """
 
     _run: Progress | None = None
-    _columns: Sequence[tables.Column[EpochRecord]] = ()
+    _columns: Sequence[Column[EpochRecord]] = ()
     _unshown: Callable[[], None] | None = None
 
     def on_start(self, info: RunInfo) -> None:
@@ -70,10 +71,10 @@ class Console(Screen):
             return
         is_best = run.note_epoch(record)
         if not self._columns:
-            columns = tables.epoch_columns(run.info.epochs, run.info.metric, record)
-            self._columns = tables.fitting(columns, self._rich.width)
+            columns = epoch_columns(run.info.epochs, run.info.metric, record)
+            self._columns = fitting(columns, self._rich.width)
             if self.is_live:
-                self._print_block(tables.to_table(self._columns))
+                self._print_block(to_table(self._columns))
         is_due = self._is_due(record.epoch, run)
         if is_due:
             self._print_epoch(record, is_best=is_best)
@@ -101,9 +102,9 @@ class Console(Screen):
     def _print_epoch(self, record: EpochRecord, *, is_best: bool) -> None:
         if self.is_live:
             best = record if is_best else None
-            self._print_block(tables.to_table(self._columns, [record], best=best, header=False))
+            self._print_block(to_table(self._columns, [record], best=best, header=False))
         else:
-            self._print(tables.epoch_line(self._columns, record, is_best=is_best))
+            self._print(epoch_line(self._columns, record, is_best=is_best))
 
     def _is_due(self, epoch: int, run: Progress) -> bool:
         interval = _line_interval(run.info.epochs) if self.is_live else 1
@@ -123,8 +124,9 @@ class Console(Screen):
         few = run.step.num_steps < _FEW_STEPS
         share = run.share() if few else run.step.step / run.step.num_steps
         epoch, step = self._position(run)
-        grid = Table.grid(Column(no_wrap=True), Column(max_width=_BAR), padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for width in (None, _BAR, None):
+            grid.add_column(max_width=width, no_wrap=width is None)
         grid.add_row(epoch, ProgressBar(1.0, share), step)
         lines: list[RenderableType] = ["", grid, _dim(run.facts())]
         if run.best is not None and len(run.known_values) > 1:
@@ -180,7 +182,7 @@ def _end_sentence(summary: Summary, info: RunInfo | None) -> str:
 def _metrics_table(metrics: Metrics) -> Table:
     """Splits by metrics."""
     names = list(dict.fromkeys(name for row in metrics.values() for name in row))
-    table = tables.plain_table()
+    table = plain_table()
     table.add_column(min_width=8)
     for name in names:
         table.add_column(shown_metric(name), justify="right", min_width=8)

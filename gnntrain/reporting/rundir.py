@@ -10,10 +10,8 @@ import contextlib
 import errno
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,20 @@ from filelock import FileLock, Timeout
 from gnntrain.atomic_io import atomic_write
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import RunError, UserError
-from gnntrain.paths import expanded, is_file
+from gnntrain.paths import is_file
 from gnntrain.reporting.environment import describe_environment
-from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run, known_runs
+from gnntrain.reporting.run_lookup import (
+    LATEST,
+    RUNS,
+    RunPlace,
+    find_run,
+    free_run,
+    known_runs,
+    wanted_run,
+)
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
-_LONGEST_NAME = 100
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -71,6 +76,7 @@ class RunDirectory:
         seed: int,
         command: Sequence[str] | None = None,
         root: Path = RUNS,
+        place: RunPlace | None = None,
     ) -> RunDirectory:
         """Make the directory of a new run and write its configuration and environment.
 
@@ -89,16 +95,24 @@ class RunDirectory:
             seed: Seed of the run, for ``env.json``.
             command: The command line, for ``env.json``; this process's own where ``None``.
             root: Folder of named runs.
+            place: The directory as Hydra made it, instead of ``directory`` and ``name``.
 
         Raises:
             UserError: the directory is not empty, cannot be written, or is misnamed.
             RunError: the disk is full.
         """
-        wanted = _wanted_path(directory, name, root)
-        with _explained(wanted or root):
-            path = _make_unique(root, default_name) if wanted is None else _make_empty(wanted)
-            run = cls(path.absolute())
-            run._claim(config)
+        wanted = wanted_run(directory, name, root) if place is None else place.path
+        besides = () if place is None else place.hydras
+        with explained(wanted or root):
+            try:
+                path = wanted and _make_empty(wanted, besides)
+                run = cls((path or _make_unique(root, default_name)).absolute())
+                run._claim(config)
+            except UserError:
+                if place is None or not place.is_made_up:
+                    raise
+                run = cls(_make_unique(root, default_name).absolute())
+                run._claim(config)
             run.checkpoints.mkdir()
             run.logs.mkdir()
             (run.path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
@@ -289,40 +303,20 @@ class RunDirectory:
                 link.unlink()
 
 
-def _wanted_path(directory: str | Path | None, name: str | None, root: Path) -> Path | None:
-    if directory is not None:
-        return expanded(directory)
-    if name is None:
-        return None
-    if not name.strip() or name == LATEST or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UserError(
-            f"run.name={name!r} cannot name a run",
-            f"Give a plain name: the run goes to {root}/<name> ('{LATEST}' is taken). "
-            "For a directory elsewhere use run.dir=DIR.",
-        )
-    return root / name
-
-
-def _make_empty(path: Path) -> Path:
-    """Make ``path``, unless it is an empty directory."""
+def _make_empty(path: Path, besides: Sequence[str] = ()) -> Path:
+    """Make ``path``, unless it is a directory that has nothing but the names ``besides``."""
     path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
+    if any(entry.name not in besides for entry in path.iterdir()):
         raise _occupied(path)
     return path
 
 
 def _make_unique(root: Path, default_name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    plain = re.sub(r"[^\w.+=,-]+", "_", default_name).strip("._-")[:_LONGEST_NAME]
-    stem = f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-    number = 1
     while True:
-        path = root / (stem if number == 1 else f"{stem}-{number}")
-        try:
+        path = free_run(root, default_name)
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
             return path
 
 
@@ -336,7 +330,7 @@ def _occupied(path: Path) -> UserError:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn an error of the file system into a sentence."""
     try:
         yield

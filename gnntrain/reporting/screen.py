@@ -7,14 +7,15 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self, TextIO, cast
+from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.console import Console, ConsoleDimensions, RenderableType
+from rich.console import ConsoleDimensions, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from gnntrain import __version__
 from gnntrain.reporting.stream import TolerantStream
+from gnntrain.reporting.tables import UNBROKEN, plain_console
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -29,7 +30,6 @@ _STATUS_STYLES = {
     "failed": "bold red",
 }
 _REFRESH_SECONDS = 0.2
-_LOG_WIDTH = 10_000
 
 Part = str | tuple[str, str]
 """A piece of a line: plain text, or text with a style of rich."""
@@ -61,18 +61,11 @@ class Screen:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         output = TolerantStream(stream if stream is not None else sys.stdout)
-        self._rich = Console(
-            file=cast(IO[str], output),
-            width=width,
-            force_terminal=live or None,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
+        self._rich = plain_console(output, width=width, force_terminal=live or None)
         on_terminal = output.isatty() and not self._rich.is_dumb_terminal
         self.is_live = on_terminal if live is None else live
         if not self.is_live:  # a log keeps its lines whole
-            self._rich.size = ConsoleDimensions(_LOG_WIDTH, 25)
+            self._rich.size = ConsoleDimensions(UNBROKEN, 25)
         self._clock = clock
         self._printed = self._drawn = clock()
         self._live: Live | None = None

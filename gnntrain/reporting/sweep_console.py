@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gnntrain.metrics import get_metric
+from gnntrain.reporting.columns import GAP, Column, to_table
 from gnntrain.reporting.progress import Best, Progress, format_eta
 from gnntrain.reporting.screen import INDENT, Screen
-from gnntrain.reporting.table import GAP, Column, to_table
 from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     group_table,

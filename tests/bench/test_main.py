@@ -12,6 +12,7 @@ from scripts.bench.process import Absent, Contestant
 from tests.bench.test_turns import spec
 
 
+@pytest.mark.slow
 def test_ours_is_measured_and_whoever_is_absent_is_named_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

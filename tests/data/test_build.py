@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 from torch_geometric.transforms import NormalizeFeatures
@@ -29,6 +29,7 @@ from tests.data.oracles import (
     small_graph,
     stored_columns,
 )
+from tests.examples import examples
 
 PLAIN = PrepareOptions()
 OPTIONS = st.builds(PrepareOptions, to_undirected=st.booleans(), add_self_loops=st.booleans())
@@ -49,7 +50,7 @@ def refusal(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> str
 # In-neighbour lists
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(graphs(), OPTIONS)
 def test_columns_norm_and_splits_are_those_of_the_oracle(
     tmp_path_factory: pytest.TempPathFactory, data: GraphData, options: PrepareOptions
@@ -64,7 +65,7 @@ def test_columns_norm_and_splits_are_those_of_the_oracle(
         assert store.split(name).tolist() == sorted(ids.tolist())
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(graphs(), st.integers(1, 5), st.booleans(), st.booleans())
 def test_blocks_of_columns_do_not_show_in_the_result(
     data: GraphData, min_block_edges: int, merge: bool, fill_loops: bool

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import FilesConfig
@@ -20,6 +20,7 @@ from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
+from tests.examples import examples
 
 AnyArray = npt.NDArray[Any]
 
@@ -725,7 +726,7 @@ def kind_of(cell: str) -> str | None:
 
 
 @given(table=own_tables(), suffix=st.sampled_from(["csv", "parquet"]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_cells_become_the_features_that_an_obvious_reader_makes_of_them(
     tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame, suffix: str
 ) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -26,6 +26,7 @@ from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
+from tests.examples import examples
 
 AnyArray = npt.NDArray[Any]
 
@@ -723,7 +724,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(graph=graphs())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_what_is_written_in_any_format_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, graph: dict[str, Any]
 ) -> None:

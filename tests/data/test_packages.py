@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gnntrain.listing.datasets import datasets
 
 from gnntrain import plugins
 from gnntrain.app import compose_config
 from gnntrain.config import BuiltinConfig, ConfigError, from_dict
 from gnntrain.data.datasets import builder_for
 from gnntrain.errors import UserError
-from gnntrain.listing.datasets import datasets
 from gnntrain.plugins import DATASETS
 from gnntrain.run_store import prepare_store
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import SyntheticConfig
@@ -17,6 +17,7 @@ from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.pair_draws import alias_tables
 from gnntrain.data.synthetic import synthetic_graph
 from gnntrain.errors import UserError
+from tests.examples import examples
 
 DEFAULTS: dict[str, Any] = {
     "num_nodes": 10_000,
@@ -60,7 +61,7 @@ def assert_equal_graphs(one: GraphData, other: GraphData) -> None:
 # Shape
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     num_nodes=st.integers(200, 500),
     avg_degree=st.floats(0, 8),
@@ -152,7 +153,7 @@ def test_another_seed_gives_another_graph() -> None:
     assert (one.splits["train"] != other.splits["train"]).any()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 9999), st.integers(0, 9999))
 def test_features_do_not_depend_on_how_rows_are_asked_for(one: int, other: int) -> None:
     data = graph()

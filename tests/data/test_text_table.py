@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data import text_table
@@ -14,6 +14,7 @@ from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.tables import Columns
 from gnntrain.data.text_table import TextTable
 from gnntrain.errors import UserError
+from tests.examples import examples
 
 Row = tuple[int, str, str]
 """First line, id and number of a row."""
@@ -55,7 +56,7 @@ lines = st.one_of(
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     block_bytes=st.sampled_from([150, 199, 1 << 24]),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_rows_and_their_lines_do_not_depend_on_where_blocks_end(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[tuple[str, ...]],

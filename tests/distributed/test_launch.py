@@ -136,6 +136,7 @@ def wait_for_interrupt(context: DistributedContext, payload: str) -> None:
         (directory / f"{context.rank}.saved").touch()
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(

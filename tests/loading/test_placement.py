@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config.features import FeaturesConfig
 from gnntrain.errors import UserError
 from gnntrain.loading.placement import Memory, Placement, Sizes, place
+from tests.examples import examples
 
 GIB = 2**30
 PRODUCTS = Sizes(small=GIB // 8, topology=GIB // 2, features=GIB, num_nodes=2_449_029)
@@ -97,7 +98,7 @@ def test_a_cache_larger_than_the_room_is_refused() -> None:
     assert "cached has no room" in caught.value.message
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     sizes=st.builds(Sizes, *[st.integers(0, 200 * GIB)] * 3, st.integers(1, 10**9)),
     memory=st.builds(

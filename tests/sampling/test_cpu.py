@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
 from gnntrain.sampling.cpu import MAX_BATCH_NODES
 from gnntrain.sampling.kernels import CHUNK_EDGES, draw_hop
+from tests.examples import examples
 from tests.sampling import oracle
 from tests.sampling.graphs import CSC, cpu_sampler, csc, global_in_edges, graphs, random_csc
 
@@ -33,7 +34,7 @@ def assert_same(subgraph: SampledSubgraph, expected: oracle.OracleSample) -> Non
         assert hop.edge_ids.tolist() == [edge_id for _, edge_id in drawn]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     graph=graphs(),
     fan_outs=st.lists(st.sampled_from([-1, 1, 2, 5, 30, 1000]), min_size=1, max_size=3),

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
-from tests.compute.devices import INTERPRETS, NEEDS_GPU, examples, on_each_device
+from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
+from tests.examples import examples
 from tests.sampling.graphs import CSC, cpu_sampler, csc, graphs, random_csc
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -276,6 +277,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow
 @interpreted
 def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Launch] = []

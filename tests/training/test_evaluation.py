@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
@@ -31,6 +31,7 @@ from gnntrain.training.evaluation import (
     chunks,
 )
 from tests.disks import full_disk
+from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
 
@@ -293,7 +294,7 @@ def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
     assert sampled(store, model, (2, 2, 2))["val"] == {}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     degrees=st.lists(st.integers(0, 60), max_size=40),
     world_size=st.integers(1, 6),
