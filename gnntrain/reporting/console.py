@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -232,10 +233,7 @@ def _dim(text: str) -> Text:
 
 def _line_interval(epochs: int) -> int:
     """The interval of epochs whose rows stay: 1, else 5, 10, 20 … so that some 50 rows stay."""
-    power = 1
-    while epochs > _MANY_EPOCHS:
-        for digit in (2, 5, 10):
-            if epochs <= _MANY_LINES * digit * power:
-                return digit * power
-        power *= 10
-    return 1
+    if epochs <= _MANY_EPOCHS:
+        return 1
+    intervals = (int(digit * 10**power) for power in count() for digit in (1, 2, 5))
+    return next(interval for interval in intervals if epochs <= _MANY_LINES * interval)

@@ -36,18 +36,18 @@ _DOT = " · "
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What is about to be trained.
+    """A sweep before its first trial.
 
     Attributes:
-        num_trials: Trials in all.
-        num_ended: Those of them that have ended before.
-        best: The best of those, where there is one.
-        kind: Which trials there are, in words.
+        num_trials: Number of trials.
+        num_ended: Trials that ended before this process resumed the sweep.
+        best: The best of those, at most one.
+        kind: Kind of sweep, for example "all combinations".
         jobs: Trials at a time.
         shared: The overrides that all trials share.
-        space: What a search draws from: key and values in words.
-        examples: Trials with the values that there will be, for the widths.
-        folder: Where the results go.
+        space: The search space: key and values in words.
+        examples: Trials with values of typical width.
+        folder: Folder of the results.
     """
 
     num_trials: int
@@ -69,6 +69,8 @@ class SweepConsole(Screen):
     of `Screen`.
     """
 
+    _info: SweepInfo
+
     def __init__(
         self,
         stream: TextIO | None = None,
@@ -79,7 +81,6 @@ class SweepConsole(Screen):
     ) -> None:
         super().__init__(stream, width=width, live=live, clock=clock)
         self._began = clock()
-        self._info: SweepInfo | None = None
         self._columns: Sequence[Column[Trial]] = ()
         self._running: dict[int, Trial] = {}
         self._progress: dict[int, Progress] = {}
@@ -148,7 +149,7 @@ class SweepConsole(Screen):
             if trial.error:
                 error = Text(" ".join(trial.error.split()), "red")
                 self._print_block(error, indent=INDENT)
-        elif self._info is not None:
+        else:
             place = f"{self._num_ended}/{self._info.num_trials}"
             self._print(trial_line(trial, place, is_best=is_best))
         del self._courses[trial.number]
@@ -167,9 +168,8 @@ class SweepConsole(Screen):
         self.close()
         statuses = ("completed", "pruned", "failed", "interrupted")
         counts = [f"{results.count(name)} {name}" for name in statuses if results.count(name)]
-        num_trials = self._info.num_trials if self._info is not None else len(results.trials)
         num_ended = sum(trial.has_ended for trial in results.trials)
-        words = f"after {num_ended} of {counted(num_trials, 'trial')}"
+        words = f"after {num_ended} of {counted(self._info.num_trials, 'trial')}"
         self._print_status(status, ": ".join(filter(None, (words, ", ".join(counts)))))
         self._print_ranking(results)
         if results.repeated:
@@ -181,7 +181,7 @@ class SweepConsole(Screen):
         self._print_pairs(self._end_pairs(results, seconds))
 
     def _begin_table(self, metric: str) -> None:
-        if self._columns or self._info is None or not self.is_live:
+        if self._columns or not self.is_live:
             return
         self._columns = trial_columns(
             self._info.num_trials, self._info.examples, metric, self._rich.width, self._courses
@@ -231,21 +231,16 @@ class SweepConsole(Screen):
         return (progress.epoch() if progress is not None else "") or "starting"
 
     def _overall(self) -> str:
-        num_trials = self._info.num_trials if self._info is not None else 0
-        words = [f"{self._num_ended}/{num_trials} trials", f"ETA {self._eta()}"]
+        words = [f"{self._num_ended}/{self._info.num_trials} trials", f"ETA {self._eta()}"]
         if self._best is not None:
             words.append(f"best {format_metric(self._best.value)} in trial {self._best.epoch}")
         return "  ".join(words)
 
     def _share(self) -> float:
-        if self._info is None:
-            return 0.0
         begun = sum(progress.share() for progress in self._progress.values())
         return min(1.0, (self._num_ended + begun) / self._info.num_trials)
 
     def _eta(self) -> str:
-        if self._info is None:
-            return "-"
         before = self._info.num_ended / self._info.num_trials
         share = (self._share() - before) / (1 - before) if before < 1 else 0.0
         return format_eta(self._clock() - self._began, share)
@@ -253,7 +248,7 @@ class SweepConsole(Screen):
     def _print_ranking(self, results: SweepResults) -> None:
         """Print the trials by their validation metric: the completed ones, then the pruned."""
         ended = (*results.ranked, *results.pruned)
-        if self._info is None or len(ended) < 2:
+        if len(ended) < 2:
             return
         width = self._rich.width - INDENT
         columns = trial_columns(self._info.num_trials, ended, results.metric, width)
@@ -267,7 +262,7 @@ class SweepConsole(Screen):
         self._print()
 
     def _end_pairs(self, results: SweepResults, seconds: float) -> list[tuple[str, str]]:
-        folder = self._info.folder if self._info is not None else ""
+        folder = self._info.folder
         times = [format_seconds(seconds)]
         own = [trial.seconds for trial in results.trials if trial.seconds is not None]
         if own:
