@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gnntrain.reporting.columns import Column, epoch_columns, epoch_line, fitting, to_table
 from gnntrain.reporting.progress import Progress, format_speed
-from gnntrain.reporting.screen import INDENT, LABEL, Screen
+from gnntrain.reporting.screen import DOT, INDENT, LABEL, Screen
 from gnntrain.reporting.tables import plain_table
 from gnntrain.reporting.text import (
     counted,
@@ -35,7 +35,6 @@ _BAR = 60
 _FEW_STEPS = 5
 _MANY_EPOCHS = 100
 _MANY_LINES = 50
-_DOT = " · "
 
 
 class Console(Screen):
@@ -156,15 +155,15 @@ def start_pairs(info: RunInfo) -> Pairs:
         read = [line for line in read if line[0] == "split"]
     return [
         ("dataset", info.dataset),
-        ("graph", _DOT.join(sizes)),
+        ("graph", DOT.join(sizes)),
         *read,
         ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
         ("", shown_path(info.store_path)),
-        ("model", f"{info.model}{_DOT}{info.num_parameters:,} parameters"),
+        ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
         ("weights", info.initial_weights),
         ("sampler", info.sampler),
         *[("", line) for line in info.placement],
-        ("training", _DOT.join(training)),
+        ("training", DOT.join(training)),
         ("device", info.device),
         ("run", shown_path(info.run_dir)),
     ]
@@ -208,9 +207,9 @@ def _end_pairs(
     return [
         (shown_metric(summary.metric), _course(values, format_metric, width)),
         ("loss", _course(summary.train_loss, format_loss, width)),
-        ("speed", _DOT.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),
-        ("time", _DOT.join(times)),
-        ("memory", _DOT.join(memory)),
+        ("speed", DOT.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),
+        ("time", DOT.join(times)),
+        ("memory", DOT.join(memory)),
         ("run", run),
         ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
     ]

@@ -20,6 +20,7 @@ from gnntrain.reporting.tables import UNBROKEN, plain_console
 if TYPE_CHECKING:
     from rich.live import Live
 
+DOT = " · "
 INDENT = 2
 LABEL = 10
 _QUIET_SECONDS = 60.0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TextIO
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -17,7 +15,7 @@ from rich.text import Text
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.columns import GAP, Column, to_table
 from gnntrain.reporting.progress import Best, Progress, format_eta
-from gnntrain.reporting.screen import INDENT, Screen
+from gnntrain.reporting.screen import DOT, INDENT, Screen
 from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
     group_table,
@@ -31,7 +29,6 @@ from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
 _MOST_RANKED = 10
 _BAR = 20
 _POSITION = len("    epoch 100/100  val 0.7500")
-_DOT = " · "
 
 
 @dataclass(frozen=True)
@@ -65,33 +62,19 @@ class SweepConsole(Screen):
     """Shows a sweep. Use it as a context manager, so that the terminal is restored in any case.
 
     On a terminal, a table that grows by a row a trial, and below it a live view of those that are
-    being trained. In a log, one line a trial, and one a minute while no trial ends. Arguments as
-    of `Screen`.
+    being trained. In a log, one line a trial, and one a minute while no trial ends.
     """
-
-    _info: SweepInfo
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        width: int | None = None,
-        live: bool | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(stream, width=width, live=live, clock=clock)
-        self._began = clock()
-        self._columns: Sequence[Column[Trial]] = ()
-        self._running: dict[int, Trial] = {}
-        self._progress: dict[int, Progress] = {}
-        self._courses: dict[int, list[float | None]] = {}
-        self._num_ended = 0
-        self._best: Best | None = None
 
     def on_start(self, info: SweepInfo) -> None:
         """Show the trials to come and the folder of their results."""
         self._info = info
+        self._began = self._clock()
         self._num_ended = info.num_ended
+        self._columns: Sequence[Column[Trial]] = ()
+        self._running: dict[int, Trial] = {}
+        self._progress: dict[int, Progress] = {}
+        self._courses: dict[int, list[float | None]] = {}
+        self._best: Best | None = None
         for trial in info.best:
             self._is_best(trial)
         words = [counted(info.num_trials, "trial"), info.kind, f"{info.jobs} at a time"]
@@ -101,7 +84,7 @@ class SweepConsole(Screen):
         space = [f"{key.ljust(width)}  {values}" for key, values in info.space]
         self._print_start(
             [
-                ("sweep", _DOT.join(words)),
+                ("sweep", DOT.join(words)),
                 ("all", shown_overrides(info.shared)),
                 *zip(["search", *[""] * len(space)], space, strict=False),
                 ("folder", info.folder),
@@ -267,13 +250,13 @@ class SweepConsole(Screen):
         own = [trial.seconds for trial in results.trials if trial.seconds is not None]
         if own:
             times.append(f"{format_seconds(sum(own) / len(own))} a trial")
-        ends = [("time", _DOT.join(times)), ("folder", folder)]
+        ends = [("time", DOT.join(times)), ("folder", folder)]
         best = results.best
         if best is None:
             return ends
         val = f"val {shown_metric(results.metric)} {format_metric(best.val)}"
         return [
-            ("best", _DOT.join([f"trial {best.number}", val, f"test {format_metric(best.test)}"])),
+            ("best", DOT.join([f"trial {best.number}", val, f"test {format_metric(best.test)}"])),
             ("", shown_overrides(best.varied)),
             *ends,
             ("next", f"gnntrain {shlex.quote(f'{folder}/best.yaml')}"),
