@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from gnntrain.reporting.trials import Trial
     from gnntrain.sweep.launching import JobLauncher
 
-_BASIC_HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
-_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _HYDRAS_NAME = "${hydra.job.num}"
 _HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
 _LAUNCHER = ("hydra/launcher", "hydra.launcher")
