@@ -96,7 +96,12 @@ def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary(tmp_path: P
 
 def test_an_interrupted_job_interrupts_the_sweep(tmp_path: Path) -> None:
     def train(number: int) -> Outcome:
-        return Outcome("interrupted" if number else "completed", SUMMARY)
+        path = tmp_path / "sweep" / str(number)
+        path.mkdir()
+        if number:
+            raise Interrupted
+        (path / "summary.json").write_text(json.dumps(SUMMARY))
+        return Outcome("completed", SUMMARY)
 
     with pytest.raises(Interrupted):
         run(tmp_path, StandIn(train), 2)
