@@ -1,4 +1,4 @@
-"""The keys of a sweep: what becomes of many runs that are asked for at once."""
+"""The keys of a sweep."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from gnntrain.config.types import OneOrMore, Section, Seed, Variants, name_in
 
 
 class SweepConfig(Section):
-    """All combinations of the values."""
+    """A grid: all combinations of the values."""
 
     name: Literal["basic"] = "basic"
-    """Which trials there are: all combinations (basic), or those a search draws (optuna)."""
+    """Which trials there are: all combinations (basic), or those that a search draws (optuna)."""
     jobs: Literal["auto"] | OneOrMore = "auto"
-    """Trials trained at the same time; auto: one a GPU, on the CPU one after another."""
+    """Trials that this machine trains at the same time; auto: one a GPU, on the CPU one."""
 
 
 class OptunaSweepConfig(Section):
     """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
 
     name: Literal["optuna"] = "optuna"
-    """Which trials there are: all combinations (basic), or those a search draws (optuna)."""
+    """Which trials there are: all combinations (basic), or those that a search draws (optuna)."""
     jobs: Literal["auto"] | OneOrMore = "auto"
-    """Trials trained at the same time; auto: one a GPU, on the CPU one after another."""
+    """Trials that this machine trains at the same time; auto: one a GPU, on the CPU one."""
     trials: OneOrMore = 20
-    """Trials of the search in all."""
+    """Trials in all."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """What draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
+    """Draws the values: tpe (Bergstra et al., 2011) learns from the trials so far; random does not."""
     pruner: Literal["median", "none"] = "median"
-    """Ends a trial early whose best val metric so far is below the median of the others."""
+    """median ends a trial whose best val metric so far is below the median of the others."""
     seed: Seed = 0
     """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
 
