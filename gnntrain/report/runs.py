@@ -13,8 +13,9 @@ from typing import Any
 
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric
+from gnntrain.paths import is_file
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs
+from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs, run_directories
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
@@ -105,31 +106,17 @@ def find_runs(arguments: Sequence[str | Path], root: Path = RUNS) -> Found:
     notes: list[str] = []
     for argument in arguments:
         path = find_run(argument, root)
-        found = run_directories(path)
+        found = [path] if is_file(path / "config.yaml") else run_directories(path)
         if not found:
             raise UserError(
                 f"{path} is no run directory and holds none: there is no config.yaml in it",
                 known_runs(argument, root),
             )
-        directories |= dict.fromkeys(found)
+        directories |= dict.fromkeys(run.resolve() for run in found)
         notes += _missing_trials(path, len(found))
     home = find_run(arguments[0], root).resolve() if len(arguments) == 1 else None
     names = _names(list(directories))
     return Found([read_run(path, name) for path, name in names.items()], home, notes)
-
-
-def run_directories(folder: Path) -> list[Path]:
-    """The folder itself where it is a run directory, else those up to three levels below."""
-    if (folder / "config.yaml").is_file():
-        return [folder.resolve()]
-    found: dict[Path, None] = {}
-    for level in ("*", "*/*", "*/*/*"):
-        for path in sorted(folder.glob(f"{level}/config.yaml")):
-            own = path.parent.relative_to(folder)
-            is_hidden = any(part.startswith(".") for part in own.parts)  # Hydra's `.hydra`
-            if not is_hidden and found.keys().isdisjoint(path.parent.resolve().parents):
-                found[path.parent.resolve()] = None
-    return [*found]
 
 
 def _missing_trials(folder: Path, num_found: int) -> list[str]:
