@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.config.features import FeaturesConfig
+from gnntrain.config import FeaturesConfig
 from gnntrain.errors import UserError
 from gnntrain.loading.placement import Memory, Placement, Sizes, place
 from tests.examples import examples
