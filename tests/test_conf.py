@@ -93,8 +93,9 @@ def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(
 
 
 def test_every_key_of_the_composition_has_a_comment() -> None:
-    keys = dict(keys_with_comments(conf_dir() / "config.yaml"))
-    assert [key for key, has_comment in keys.items() if not has_comment] == []
+    keys = list(keys_with_comments(conf_dir() / "config.yaml"))
+    hydra = [key for key, _ in keys].index("hydra")  # below it are Hydra's own
+    assert [key for key, has_comment in keys[: hydra + 1] if not has_comment] == []
 
 
 @pytest.mark.parametrize("option", config_groups()["experiment"])

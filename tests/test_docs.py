@@ -56,6 +56,7 @@ def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  #
     assert wrong <= MACHINE_KEYS | here | ({"model.name"} if "model=plugin" in words else set())
 
 
+@pytest.mark.slow
 def test_the_page_about_own_data_works_when_it_is_typed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
     section = page.split("## Your own data")[1].split("## Which file")[0]
