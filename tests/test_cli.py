@@ -68,7 +68,7 @@ class FakeRun(types.ModuleType):
         path = Path("runs/x/export")
         return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
 
-    def plan(self, config: Config) -> Any:
+    def plan(self, config: Config, _: object) -> Any:
         self.asked.append(config)
         return types.SimpleNamespace(fits=True, to_dict=dict)
 
@@ -90,8 +90,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, verb, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
-    monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
-    monkeypatch.setattr("gnntrain.commands.plan._show", fake.asked.append)
+    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
+    monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
+    monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)

@@ -1,30 +1,33 @@
-"""What may stand at the end of a half-typed command line."""
+"""The words that a half-typed command line may go on with."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from gnntrain.completion.keys import known_keys
 from gnntrain.groups import config_groups
 
 _RUNS = Path("runs")
-_LATEST = "latest"
+_COMMON_OPTIONS = {"--help": "more about it", "--version": ""}
+_CONFIG_OPTIONS = {
+    "--cfg": "print the whole configuration",
+    "--config-dir": "choose from your own YAML files too",
+    "--multirun": "sweep",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A word that may be meant, whole, and what it means."""
+class Candidate(NamedTuple):
+    """A whole word, and its meaning."""
 
     word: str
     meaning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VerbWords:
+class VerbWords(NamedTuple):
     """What completion has to know of a verb.
 
     Attributes:
@@ -32,14 +35,14 @@ class VerbWords:
         words: Names of the words it takes.
         takes_keys: Whether it takes keys.
         options: Its own options with a value, and what they mean.
-        switches: Those without.
+        switches: Those without a value.
     """
 
     summary: str
     words: Sequence[str] = ()
     takes_keys: bool = True
-    options: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
+    switches: Mapping[str, str] = {}
 
 
 def candidates(
@@ -54,9 +57,8 @@ def candidates(
             experiments are found here.
     """
     *before, current = _split(line)[1:] or [""]
-    verb_name = before[0] if before and before[0] in verbs else None
-    verb = verbs[verb_name or "train"]
-    previous = before[-1] if before else ""
+    has_verb = bool(before) and before[0] in verbs
+    verb, previous = verbs[before[0] if has_verb else "train"], before[-1] if before else ""
     if previous == "--cfg":
         found = [Candidate("job", "print the whole configuration")]
     elif previous in ("--config-dir", *verb.options):
@@ -66,12 +68,11 @@ def candidates(
     elif "=" in current:
         found = _values(current, _config_dirs(before))
     else:
-        words = [word for word in before if "=" not in word and not word.startswith("-")]
-        num_given = len(words) - (verb_name is not None)
-        found = _words(verb, num_given, choices)
-        if not before:
-            found += [Candidate(name, one.summary) for name, one in verbs.items()]
-        if verb.takes_keys and num_given >= len(verb.words):
+        given = [word for word in before if "=" not in word and not word.startswith("-")]
+        left = verb.words[len(given) - has_verb :]
+        found = _words(left[0], choices) if left else []
+        found += [Candidate(name, one.summary) for name, one in verbs.items() if not before]
+        if verb.takes_keys and not left:
             found += _keys(current, _config_dirs(before))
     return [one for one in found if one.word.startswith(current)]
 
@@ -92,30 +93,24 @@ def _config_dirs(before: Sequence[str]) -> list[Path]:
 
 
 def _options(verb: VerbWords) -> list[Candidate]:
-    found = [Candidate(name, " ".join(text.split()[1:])) for name, text in verb.options.items()]
-    found += [Candidate(name, text.strip()) for name, text in verb.switches.items()]
-    if not verb.words:
-        found += [
-            Candidate("--cfg", "print the whole configuration"),
-            Candidate("--config-dir", "choose from your own YAML files too"),
-            Candidate("--multirun", "sweep"),
-        ]
-    return [*found, Candidate("--help", "more about it"), Candidate("--version")]
+    own = {name: " ".join(text.split()[1:]) for name, text in verb.options.items()}
+    switches = {name: text.strip() for name, text in verb.switches.items()}
+    found = own | switches | ({} if verb.words else _CONFIG_OPTIONS) | _COMMON_OPTIONS
+    return [Candidate(name, meaning) for name, meaning in found.items()]
 
 
-def _words(
-    verb: VerbWords, num_given: int, choices: Mapping[str, Sequence[str]]
-) -> list[Candidate]:
-    """What may stand for the verb's next word."""
-    if num_given >= len(verb.words):
-        return []
-    name = verb.words[num_given]
+def _words(name: str, choices: Mapping[str, Sequence[str]]) -> list[Candidate]:
+    """What may stand for a verb's word of this name."""
     if name.startswith("run"):
-        names = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
-        return [Candidate(one) for one in dict.fromkeys([*([_LATEST] if names else []), *names])]
+        runs = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
+        return _plain(dict.fromkeys(["latest"] * bool(runs) + runs))
     if name == "experiment":
-        return [Candidate(one) for one in config_groups()["experiment"] if one != "none"]
-    return [Candidate(one) for one in choices.get(name, ())]
+        return _plain(option for option in config_groups()["experiment"] if option != "none")
+    return _plain(choices.get(name, ()))
+
+
+def _plain(words: Iterable[str]) -> list[Candidate]:
+    return [Candidate(word) for word in words]
 
 
 def _keys(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
@@ -128,17 +123,15 @@ def _keys(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
         for group, options in config_groups(config_dirs).items()
         if len(options) > 1
     ]
-    sections = dict.fromkeys(key.name.partition(".")[0] for key in keys)
-    return [*groups, *(Candidate(f"{section}.") for section in sections)]
+    return groups + _plain(dict.fromkeys(f"{key.name.partition('.')[0]}." for key in keys))
 
 
 def _values(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
     """Values of a key or a group; of a list, or of a sweep, those of the next one."""
     key, _, value = current.partition("=")
-    options = config_groups(config_dirs).get(key)
+    options: Sequence[str] | None = config_groups(config_dirs).get(key)
     if options is None:
         known = known_keys(config_dirs).get(key)
-        options = [] if known is None else list(known.choices)
-    place = max(value.rfind(","), value.rfind("["))
-    typed = f"{key}={value[: place + 1]}"
-    return [Candidate(f"{typed}{option}") for option in options]
+        options = () if known is None else known.choices
+    typed = f"{key}={value[: max(value.rfind(','), value.rfind('[')) + 1]}"
+    return _plain(f"{typed}{option}" for option in options)
