@@ -1,6 +1,15 @@
-"""`python -m gnntrain`."""
+"""`gnntrain`, and `python -m gnntrain`."""
+
+from typing import NoReturn
 
 from gnntrain.cli import main
+from gnntrain.startup import leave
+
+
+def run() -> NoReturn:
+    """Run the command line, and end the process with its exit code."""
+    leave(main())
+
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run()

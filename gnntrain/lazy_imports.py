@@ -1,8 +1,8 @@
 """Modules that a library imports at its top and a run rarely uses: executed when first used.
 
-`import torch_geometric` imports every part of PyG, and torch's compiler: 1.5 s. After `install`,
-which the command line calls, the modules of `LAZY_MODULES` are executed when one of their names is
-read. A script that imports gnntrain as a library keeps Python's own imports.
+`import torch` and `import torch_geometric` import all of their parts, of which training uses few.
+After `install`, which the command line calls, the modules of `LAZY_MODULES` are executed when one
+of their names is read. A script that imports gnntrain as a library keeps Python's own imports.
 """
 
 from __future__ import annotations
@@ -11,9 +11,24 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Lazy(NamedTuple):
+    """What a module that is not executed yet can do.
+
+    Attributes:
+        stand_ins: Names that do not execute it, each with what it stands for till then.
+        first: A module that is executed before it.
+        is_open: Whether its submodules can be imported without it.
+    """
+
+    stand_ins: Mapping[str, Any] = {}
+    first: str | None = None
+    is_open: bool = False
 
 
 def _leave_as_it_is(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
@@ -24,16 +39,49 @@ def _do_nothing() -> None:
     """Nothing is compiled, so that there is no graph to break."""
 
 
-LAZY_MODULES: Mapping[str, Mapping[str, Any]] = {
-    "numpy.f2py": {},
-    "torch_geometric.datasets": {},
-    "torch_geometric.explain": {},
-    "torch_geometric.profile": {},
-    "torch_geometric.transforms": {},
+def _no() -> bool:
+    """Nothing is exported before the exporter is executed."""
+    return False
+
+
+_META = "torch._meta_registrations"
+
+LAZY_MODULES: Mapping[str, Lazy] = {
+    "numpy.f2py": Lazy(),
+    # Numba looks whether it is there; no kernel multiplies matrices.
+    "scipy.linalg": Lazy(is_open=True),
+    "torch_geometric.datasets": Lazy(),
+    "torch_geometric.explain": Lazy(),
+    "torch_geometric.profile": Lazy(),
+    "torch_geometric.transforms": Lazy(),
     # torch's optimisers call these two in each step. Without the compiler they have no effect.
-    "torch._dynamo": {"disable": _leave_as_it_is, "graph_break": _do_nothing},
+    "torch._dynamo": Lazy({"disable": _leave_as_it_is, "graph_break": _do_nothing}, _META),
+    "torch.onnx": Lazy({"is_in_onnx_export": _no}),
 }
-"""The modules, and the names that do not execute them: each with what it stands for till then."""
+"""The modules, whichever the versions of their packages."""
+
+LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
+    # What operators do to tensors without data, in Python: a third of `import torch`. The
+    # compiler, the exporter and fake tensors come by it through one of the next two.
+    _META: Lazy(),
+    "torch._decomp": Lazy(first=_META),
+    "torch.export": Lazy(first=_META),
+    "torch.distributions": Lazy(),
+    "torch.masked": Lazy(),
+    "torch.nn.intrinsic": Lazy(),
+    "torch.nn.qat": Lazy(),
+    "torch.nn.quantizable": Lazy(),
+    "torch.nn.quantized": Lazy(),
+    "torch.profiler": Lazy(),
+    "torch.quantization": Lazy(),
+}
+"""Further modules of the versions of torch of `TORCH_VERSIONS`.
+
+torch's modules import each other in circles. Whether the circle still closes where one of them
+waits has to be tried with each version.
+"""
+
+TORCH_VERSIONS = ("2.13",)
 
 # Set before a module is executed; `inspect` reads them of every module there is.
 _METADATA = frozenset(
@@ -44,13 +92,16 @@ _executing = RLock()
 
 
 class LazyFinder(MetaPathFinder):
-    """Finds the lazy modules, and no others."""
+    """Finds lazy modules, and no others."""
+
+    def __init__(self, modules: Mapping[str, Lazy]) -> None:
+        self._modules = modules
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module's own specification, with a loader that waits."""
-        if fullname not in LAZY_MODULES:
+        if fullname not in self._modules:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -61,7 +112,27 @@ class LazyFinder(MetaPathFinder):
 def install() -> None:
     """Let this process execute the lazy modules late; what is imported already stays."""
     if not any(isinstance(finder, LazyFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, LazyFinder())
+        modules = {**LAZY_MODULES, **(LAZY_TORCH_MODULES if _knows_torch() else {})}
+        sys.meta_path.insert(0, LazyFinder(modules))
+
+
+def execute(name: str) -> None:
+    """Execute a lazy module, for what executing it does; where there is none, nothing."""
+    module = sys.modules.get(name)
+    if isinstance(module, _LazyModule):
+        module.__dict__  # noqa: B018  # to read is to execute
+
+
+def _knows_torch() -> bool:
+    """Whether the installed torch is of a version that has been tried."""
+    spec = PathFinder.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:
+        return False
+    return any(f"__version__ = '{version}." in text for version in TORCH_VERSIONS)
 
 
 class _LazyLoader(Loader):
@@ -86,11 +157,15 @@ class _LazyModule(ModuleType):
         own = super().__getattribute__
         if name in _METADATA:
             return own(name)
-        stand_in = LAZY_MODULES[own("__name__")].get(name)
-        if stand_in is not None:
-            return stand_in
+        lazy = _rule(own("__name__"))
+        if name in lazy.stand_ins:
+            return lazy.stand_ins[name]
+        if name == "__path__" and lazy.is_open:
+            return own(name)
         with _executing:
             if own("__class__") is _LazyModule:
+                if lazy.first is not None:
+                    execute(lazy.first)
                 become = super().__setattr__
                 become("__class__", _ModuleInExecution)
                 try:
@@ -100,6 +175,10 @@ class _LazyModule(ModuleType):
                     raise
                 become("__class__", ModuleType)
         return getattr(self, name)
+
+
+def _rule(name: str) -> Lazy:
+    return LAZY_MODULES.get(name) or LAZY_TORCH_MODULES[name]
 
 
 class _ModuleInExecution(ModuleType):

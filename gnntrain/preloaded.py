@@ -1,8 +1,9 @@
 """What the fork server imports: all that a rank or a trial runs (see `distributed.processes`)."""
 
-from gnntrain import lazy_imports
+from gnntrain import lazy_imports, startup
 
 lazy_imports.install()
 
-import gnntrain.run  # noqa: E402  # after `install`
-import gnntrain.worker  # noqa: E402, F401
+with startup.collection_paused():  # and ranks do not look through what they share
+    import gnntrain.run
+    import gnntrain.worker  # noqa: F401

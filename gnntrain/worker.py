@@ -32,6 +32,7 @@ from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
+from gnntrain.startup import resume_collection
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
@@ -81,6 +82,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 listener.on_start(info)
             for text in (*dataset_warnings(graph), *task.warnings()):
                 _log.warning("%s", text)
+        resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)
 
 

@@ -24,6 +24,7 @@ FLOORS = [
         "paths",
         "atomic_io",
         "lazy_imports",
+        "startup",
     ],
     ["plugins"],
     ["metrics"],
@@ -45,7 +46,6 @@ FLOORS = [
     ["inventory"],
     ["doctor", "planning"],
     ["app"],
-    ["search_space"],
     ["sweep"],
     ["commands"],
     ["cli"],
@@ -53,7 +53,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 EDGE_ONLY = {
-    "hydra": {"app", "search_space"},
+    "hydra": {"app", "sweep"},
     "omegaconf": {"app"},
     "rich": {"reporting"},
     "optuna": {"sweep"},

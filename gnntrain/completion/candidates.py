@@ -115,7 +115,7 @@ def _plain(words: Iterable[str]) -> list[Candidate]:
 
 def _keys(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
     """Groups and sections, or, once a section is typed, its keys."""
-    keys = known_keys(config_dirs).values()
+    keys = known_keys().values()
     if "." in current:
         return [Candidate(f"{key.name}=", key.meaning) for key in keys]
     groups = [
@@ -131,7 +131,7 @@ def _values(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
     key, _, value = current.partition("=")
     options: Sequence[str] | None = config_groups(config_dirs).get(key)
     if options is None:
-        known = known_keys(config_dirs).get(key)
+        known = known_keys().get(key)
         options = () if known is None else known.choices
     typed = f"{key}={value[: max(value.rfind(','), value.rfind('[')) + 1]}"
     return _plain(f"{typed}{option}" for option in options)

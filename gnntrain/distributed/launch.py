@@ -25,6 +25,7 @@ from gnntrain.distributed.signals import forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
 from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, signal_of
+from gnntrain.startup import resume_collection
 
 _log = logging.getLogger("gnntrain")
 
@@ -106,6 +107,7 @@ def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
 
 def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
     check_loopback()
+    resume_collection()
     # Served by this process, which outlives the ranks: so does the error of a rank that failed.
     store = serve_store(plan.world_size, plan.timeout)
     control = RunControl(store, rank=None)

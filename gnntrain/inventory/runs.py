@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnntrain.reporting.run_lookup import LATEST
+from gnntrain.reporting.run_lookup import run_directories
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric
 
 HEADER = ("run", "status", "metric", "val", "test", "best", "time")
 NONE_YET = "None yet: `gnntrain` trains one."
 _GOES_ON = ("stopped", "interrupted", "failed")
-_DEEPEST = 3  # runs/multirun/<sweep>/<job>
 
 
 def run_rows(root: Path) -> list[list[str]]:
     """All runs in `root` and its sweeps' folders, the newest first; a row each, under `HEADER`."""
-    found = sorted(_run_folders(root), key=_begun, reverse=True)
+    found = sorted(run_directories(root), key=_begun, reverse=True)
     return [_row(folder, root) for folder in found]
 
 
@@ -29,23 +28,6 @@ def run_notes(rows: Sequence[Sequence[str]]) -> list[str]:
         return [NONE_YET]
     can_resume = any(row[1] in _GOES_ON for row in rows)
     return ["`gnntrain resume RUN` goes on with a run that did not complete."] * can_resume
-
-
-def _run_folders(root: Path) -> Iterator[Path]:
-    """Folders with a `config.yaml`; links such as `latest` are left out."""
-    pattern = ""
-    for _ in range(_DEEPEST):
-        pattern += "*/"
-        for file in root.glob(f"{pattern}config.yaml"):
-            folder = file.parent
-            if folder.name != LATEST and not folder.is_symlink() and _is_run(folder):
-                yield folder
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether the folder has more of a run than a file that many programs have."""
-    names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
-    return any((folder / name).exists() for name in names)
 
 
 def _begun(folder: Path) -> float:
