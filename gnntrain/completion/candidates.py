@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +18,6 @@ _CONFIG_OPTIONS = {
     "--config-dir": "choose from your own YAML files too",
     "--multirun": "sweep",
 }
-
-
-class Candidate(NamedTuple):
-    """A whole word, and its meaning."""
-
-    word: str
-    meaning: str = ""
 
 
 class VerbWords(NamedTuple):
@@ -47,8 +40,10 @@ class VerbWords(NamedTuple):
 
 def candidates(
     line: str, verbs: Mapping[str, VerbWords], choices: Mapping[str, Sequence[str]]
-) -> list[Candidate]:
-    """The words that the last word of `line` may become; none where files may stand.
+) -> dict[str, str]:
+    """The words that the last word of `line` may become, and what they mean.
+
+    There is none where a file may stand.
 
     Args:
         line: What was typed up to the cursor, the command first.
@@ -59,10 +54,11 @@ def candidates(
     *before, current = _split(line)[1:] or [""]
     has_verb = bool(before) and before[0] in verbs
     verb, previous = verbs[before[0] if has_verb else "train"], before[-1] if before else ""
+    found: dict[str, str] = {}
     if previous == "--cfg":
-        found = [Candidate("job", "print the whole configuration")]
+        found = {"job": "print the whole configuration"}
     elif previous in ("--config-dir", *verb.options):
-        found = []
+        pass
     elif current.startswith("-"):
         found = _options(verb)
     elif "=" in current:
@@ -70,11 +66,11 @@ def candidates(
     else:
         given = [word for word in before if "=" not in word and not word.startswith("-")]
         left = verb.words[len(given) - has_verb :]
-        found = _words(left[0], choices) if left else []
-        found += [Candidate(name, one.summary) for name, one in verbs.items() if not before]
+        found = _words(left[0], choices) if left else {}
+        found |= {name: one.summary for name, one in verbs.items() if not before}
         if verb.takes_keys and not left:
-            found += _keys(current, _config_dirs(before))
-    return [one for one in found if one.word.startswith(current)]
+            found |= _keys(current, _config_dirs(before))
+    return {word: meaning for word, meaning in found.items() if word.startswith(current)}
 
 
 def _split(line: str) -> list[str]:
@@ -92,41 +88,34 @@ def _config_dirs(before: Sequence[str]) -> list[Path]:
     return [Path(folder).expanduser() for folder in (*following, *joined)]
 
 
-def _options(verb: VerbWords) -> list[Candidate]:
+def _options(verb: VerbWords) -> dict[str, str]:
     own = {name: " ".join(text.split()[1:]) for name, text in verb.options.items()}
     switches = {name: text.strip() for name, text in verb.switches.items()}
-    found = own | switches | ({} if verb.words else _CONFIG_OPTIONS) | _COMMON_OPTIONS
-    return [Candidate(name, meaning) for name, meaning in found.items()]
+    return own | switches | ({} if verb.words else _CONFIG_OPTIONS) | _COMMON_OPTIONS
 
 
-def _words(name: str, choices: Mapping[str, Sequence[str]]) -> list[Candidate]:
+def _words(name: str, choices: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """What may stand for a verb's word of this name."""
+    words = choices.get(name, ())
     if name.startswith("run"):
         runs = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
-        return _plain(dict.fromkeys(["latest"] * bool(runs) + runs))
-    if name == "experiment":
-        return _plain(option for option in config_groups()["experiment"] if option != "none")
-    return _plain(choices.get(name, ()))
+        words = ["latest"] * bool(runs) + runs
+    elif name == "experiment":
+        words = [option for option in config_groups()["experiment"] if option != "none"]
+    return dict.fromkeys(words, "")
 
 
-def _plain(words: Iterable[str]) -> list[Candidate]:
-    return [Candidate(word) for word in words]
-
-
-def _keys(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
+def _keys(current: str, config_dirs: Sequence[Path]) -> dict[str, str]:
     """Groups and sections, or, once a section is typed, its keys."""
-    keys = known_keys().values()
+    keys = known_keys()
     if "." in current:
-        return [Candidate(f"{key.name}=", key.meaning) for key in keys]
-    groups = [
-        Candidate(f"{group}=", ", ".join(options))
-        for group, options in config_groups(config_dirs).items()
-        if len(options) > 1
-    ]
-    return groups + _plain(dict.fromkeys(f"{key.name.partition('.')[0]}." for key in keys))
+        return {f"{name}=": key.meaning for name, key in keys.items()}
+    groups = config_groups(config_dirs).items()
+    found = {f"{group}=": ", ".join(options) for group, options in groups if len(options) > 1}
+    return found | dict.fromkeys((f"{name.partition('.')[0]}." for name in keys), "")
 
 
-def _values(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
+def _values(current: str, config_dirs: Sequence[Path]) -> dict[str, str]:
     """Values of a key or a group; of a list, or of a sweep, those of the next one."""
     key, _, value = current.partition("=")
     options: Sequence[str] | None = config_groups(config_dirs).get(key)
@@ -134,4 +123,4 @@ def _values(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
         known = known_keys().get(key)
         options = () if known is None else known.choices
     typed = f"{key}={value[: max(value.rfind(','), value.rfind('[')) + 1]}"
-    return _plain(f"{typed}{option}" for option in options)
+    return dict.fromkeys((f"{typed}{option}" for option in options), "")

@@ -12,10 +12,11 @@ import pytest
 from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import SyntheticConfig
+from gnntrain.data.store_cleaning import find_stores
 from gnntrain.inventory.datasets import dataset_rows
 from gnntrain.inventory.models import model_rows, sampler_rows
 from gnntrain.inventory.runs import run_notes, run_rows
-from gnntrain.inventory.stores import list_stores, store_rows
+from gnntrain.inventory.stores import store_rows
 from gnntrain.run import prepare
 from tests.packages import install
 
@@ -54,7 +55,7 @@ def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) ->
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "meta.json").write_text("{")
     (tmp_path / "a_file").touch()
-    stores = list_stores(tmp_path)
+    stores = find_stores(tmp_path)
     assert {row[0]: row[-1] for row in dataset_rows(stores)}["synthetic"] == "1 store"
     (row,) = store_rows(stores)
     assert row[0].startswith("synthetic-")

@@ -28,6 +28,7 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.inventory import machine
 from gnntrain.planning import dry_run, partial, plan, size
 from gnntrain.planning.dry_run import BatchSize, RankReport
+from gnntrain.planning.partial import EvaluationCost
 from gnntrain.planning.plan import Plan, make_plan
 from gnntrain.run_store import prepare_store
 from gnntrain.training.buffers import SharedBuffers
@@ -66,24 +67,21 @@ def report_of(overrides: list[str], folder: Path) -> RankReport:
     """The dry run of a single rank, in this process."""
     config, graph = opened(overrides)
     dry_run.run_rank(DistributedContext(), dry_run._Job(config, graph.path, folder))
-    (plain,) = json.loads((folder / "reports.json").read_text())
-    return RankReport.from_dict(plain)
+    (report,) = dry_run.REPORTS.validate_json((folder / dry_run._ANSWER).read_bytes())
+    return report
 
 
-def plan_of(overrides: list[str], *, ranks: int = 1, **changes: object) -> Plan:
+def plan_of(overrides: list[str], *, ranks: int = 1, shared: int = 0, **changes: object) -> Plan:
     """The plan from a report that is made up."""
     config, graph = opened(overrides)
     plain: dict[str, object] = {
         "num_parameters": 1000,
         "batches": [BatchSize(40, 200, [100, 300], 500), BatchSize(20, 100, [50, 150], 250)],
         "steps": [0.1, 0.2, 0.3],
-        "loops": [(1.0, 0.9, 1.2), (2.0, 1.5, 3.0)],
-        "rest": 0.5,
+        "evaluation": EvaluationCost([(1.0, 0.9, 1.2), (2.0, 1.5, 3.0)], 0.5, 0, shared, 0),
         "training_bytes": 400 * MIB,
         "peak_bytes": 500 * MIB,
         "library_bytes": 100 * MIB,
-        "shared_bytes": 0,
-        "disk_bytes": 0,
         "gpu_bytes": 0,
         "checkpoint_bytes": MIB,
         "placement": [],
@@ -177,8 +175,8 @@ def test_every_kind_of_run_can_be_measured(
     report = report_of([*small, *overrides], tmp_path)
     assert len(report.steps) >= 4
     assert min(report.steps) > 0
-    assert all(low <= high for _, low, high in report.loops)
-    assert sum(mean for mean, _, _ in report.loops) > 0
+    assert all(low <= high for _, low, high in report.evaluation.loops)
+    assert sum(mean for mean, _, _ in report.evaluation.loops) > 0
     assert report.peak_bytes >= report.training_bytes > MIB
     assert report.checkpoint_bytes > 4 * report.num_parameters
 
@@ -279,7 +277,7 @@ def test_a_disk_that_is_too_small_names_the_run_directory(
 
 def test_what_ranks_share_counts_once_but_in_each_ranks_peak(small: list[str]) -> None:
     keys = [*small, "distributed.num_processes=2"]
-    memory = plan_of(keys, ranks=2, shared_bytes=64 * MIB).memory
+    memory = plan_of(keys, ranks=2, shared=64 * MIB).memory
     assert memory["needed"] == (2 * 500 + 64) * MIB
     store = opened(keys)[1].num_bytes
     assert memory["peak_rss"] == 2 * ((500 + 64 + 100) * MIB + store)
