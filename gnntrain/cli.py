@@ -114,8 +114,10 @@ def _refuse_training_flags(name: str, arguments: Arguments) -> None:
 
 
 def _is_hydras_config(arguments: Arguments) -> bool:
-    """Whether Hydra prints the configuration, a part of it, or unresolved."""
-    return any(flag.partition("=")[0] in ("--resolve", "--package") for flag in arguments.hydra)
+    """Whether Hydra prints the configuration, a part of it or unresolved, or refuses to."""
+    return arguments.multirun or any(
+        flag.partition("=")[0] in ("--resolve", "--package") for flag in arguments.hydra
+    )
 
 
 def _show_config(arguments: Arguments) -> int:

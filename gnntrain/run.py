@@ -88,8 +88,12 @@ def train(
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
     _refuse_mistakes(config)
-    opened = prepare_store(config.dataset, data=data)
     plan = LaunchPlan.of(config)
+    if plan.world_size == 1 and not plan.use_gpus:
+        from gnntrain.compute.compiling import compile_kernels_beside
+
+        compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
+    opened = prepare_store(config.dataset, data=data)
     refuse_untrainable(config, opened.store, plan.world_size)
     if config.trainer.init_from is not None:
         from gnntrain.init_from import resolved_source  # imports all models

@@ -74,7 +74,7 @@ class FakeRun(types.ModuleType):
         path = Path("runs/x/export")
         return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
 
-    def plan(self, config: Config) -> Any:
+    def plan(self, config: Config, _opened: object) -> Any:
         self.asked.append(config)
         return types.SimpleNamespace(fits=True, to_dict=dict)
 
@@ -90,6 +90,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     # It imports the real gnntrain.run, so before that is replaced.
     monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
+    monkeypatch.setattr("gnntrain.planning.plan.Plan", types.SimpleNamespace)
+    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
+    monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     for verb, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
@@ -97,8 +100,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
-    monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
-    monkeypatch.setattr("gnntrain.commands.plan._show", fake.asked.append)
+    monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)

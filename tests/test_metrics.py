@@ -21,7 +21,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from torch import nn
 
 from gnntrain import metrics
-from gnntrain.app import Composed
+from gnntrain.app import Composed, Composer
 from gnntrain.cli import main
 from gnntrain.config import Config, OptunaSweepConfig, TrainerConfig
 from gnntrain.config.reading import read
@@ -29,6 +29,7 @@ from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
 from gnntrain.report.comparison import best_of, groups_of
 from gnntrain.report.runs import read_run
+from gnntrain.report.tables import groups_table
 from gnntrain.reporting.progress import Progress
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepFolder
@@ -178,13 +179,10 @@ def test_sweep_results_follow_it(lower: str) -> None:
 def test_a_search_prunes_and_keeps_trials_by_it(
     lower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gnntrain.sweep.study.compose_config",
-        lambda overrides, _dirs: Composed(Config(), overrides, ""),
-    )
+    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
     config = OptunaSweepConfig(trials=9)
     space = {"trainer.lr": FloatDistribution(1e-3, 1e-2)}
-    source = Study([], SweepFolder(tmp_path), [], config, space)
+    source = Study([], SweepFolder(tmp_path), Composer(), config, space)
     for number in range(6):
         asked = source.next()
         assert asked is not None
@@ -205,7 +203,7 @@ def test_a_search_prunes_and_keeps_trials_by_it(
     study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
     assert study.direction.name == "MINIMIZE"
     assert study.best_value == 0.45
-    again = Study(source.trials, SweepFolder(tmp_path), [], config, space)
+    again = Study(source.trials, SweepFolder(tmp_path), Composer(), config, space)
     assert again._study.best_value == 0.45
 
 

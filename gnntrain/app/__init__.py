@@ -5,7 +5,17 @@ own main (`hydra_main`). Where that refuses, and for the verbs that do not train
 puts the same files together, sets value by value and tells every mistake at once.
 """
 
-from gnntrain.app.composing import Composed, compose_config, recompose_config
+from gnntrain.app.composing import Composed, Composer, compose_config
 from gnntrain.app.overrides import parse_overrides, sides_of
+from gnntrain.app.recomposing import recompose_config
+from gnntrain.app.sources import Sources
 
-__all__ = ["Composed", "compose_config", "parse_overrides", "recompose_config", "sides_of"]
+__all__ = [
+    "Composed",
+    "Composer",
+    "Sources",
+    "compose_config",
+    "parse_overrides",
+    "recompose_config",
+    "sides_of",
+]

@@ -104,6 +104,19 @@ def is_packaged(group: str, name: object) -> bool:
     return group == "dataset" and name in plugin_names(DATASETS)
 
 
+def has_no_file(override: Override, groups: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a package's data set is chosen for which there is no YAML file."""
+    group, value = override.key_or_group, override.value()
+    return group == "dataset" and not override.is_delete() and value not in groups[group]
+
+
+def option_text(option: object) -> str:
+    """An option, or a list of them, as the command line has it."""
+    if isinstance(option, list):
+        return "[" + ",".join(map(str, option)) + "]"
+    return "null" if option is None else str(option)
+
+
 def written(value: object) -> str:
     """Plain data in Hydra's syntax: `[25,10]`, `{name:"cora"}`."""
     if isinstance(value, Mapping):

@@ -12,8 +12,8 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from gnntrain.app.composing import COMPOSE_ERRORS, Sources, compose_files, search_path
 from gnntrain.app.overrides import is_hydras, parse_override, sides_of
+from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files, search_path
 from gnntrain.config.problems import Problem, did_you_mean
 from gnntrain.config.synonyms import synonym
 from gnntrain.errors import GnntrainError, UserError

@@ -9,10 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hydra.core.override_parser.types import Override
 
-from gnntrain.app.composing import Sources, folder_problems, has_no_file, search_path
 from gnntrain.app.node import name_problem
-from gnntrain.app.overrides import is_choice, is_hydras, is_packaged, parse_override, written
+from gnntrain.app.overrides import (
+    LIST_KEYS,
+    has_no_file,
+    is_choice,
+    is_hydras,
+    is_packaged,
+    option_text,
+    parse_override,
+    written,
+)
 from gnntrain.app.refusals import HydraRefused
+from gnntrain.app.sources import Sources, search_path, source_problems
 from gnntrain.config.whole import ConfigFile, is_config_file, read_config_file
 from gnntrain.groups import GROUPS, config_groups
 
@@ -29,7 +38,7 @@ def translate(typed: Sequence[str], sources: Sources, *, forced: bool = False) -
     Raises:
         HydraRefused: There are mistakes; `compose_config` tells them.
     """
-    problems = [problem for folder in sources.config_dirs for problem in folder_problems(folder)]
+    problems = [*source_problems(sources)]
     groups = config_groups(sources.config_dirs, sources.config_path)
     files = [text for text in typed if is_config_file(text)]
     parsed = [parse_override(text) for text in typed if text not in files]
@@ -40,7 +49,7 @@ def translate(typed: Sequence[str], sources: Sources, *, forced: bool = False) -
     problems.extend(problem for problem in found if problem is not None)
     if problems or None in parsed:
         raise HydraRefused("the configuration has mistakes")
-    lines = list(_of_file(file, chosen))
+    lines = list(_of_file(file))
     for override, form in read:
         lines += _of_override(override, form, groups, forced=forced)
     if len(sources.config_dirs) > 1:  # Hydra's option --config-dir takes one
@@ -48,23 +57,17 @@ def translate(typed: Sequence[str], sources: Sources, *, forced: bool = False) -
     return list(dict.fromkeys(lines))
 
 
-def _of_file(file: ConfigFile, chosen: set[str]) -> Iterator[str]:
+def _of_file(file: ConfigFile) -> Iterator[str]:
     """The choices and keys of the user's file."""
     for group, option in file.choices.items():
         if is_packaged(group, option):
             yield from _packaged(str(option))
         else:
-            yield f"{group}={_option(option)}"
+            yield f"{group}={option_text(option)}"
     for section, keys in file.keys.items():
-        if file.is_whole and section not in chosen:
-            yield f"~{section}"
+        if file.is_whole:  # in place of the default option's keys
+            yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
         yield f"++{section}={written(keys)}"
-
-
-def _option(option: object) -> str:
-    if isinstance(option, list):
-        return "[" + ",".join(map(str, option)) + "]"
-    return "null" if option is None else str(option)
 
 
 def _packaged(name: str) -> list[str]:
@@ -80,6 +83,8 @@ def _of_override(
     if is_choice(override, groups):
         if has_no_file(override, groups) and is_packaged("dataset", override.value()):
             return _packaged(str(override.value()))
+        if forced and override.is_delete() and override.key_or_group in LIST_KEYS:
+            return []  # Hydra removes no list of options
         is_shipped = override.key_or_group in GROUPS
         return [form.lstrip("+")] if forced and is_shipped else [form]
     if not forced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command
@@ -11,7 +11,7 @@ from gnntrain.errors import UserError
 from gnntrain.startup import collection_paused, load_torch_library
 
 if TYPE_CHECKING:
-    from gnntrain.app.composing import Sources
+    from gnntrain.app import Sources
 
 _FOREIGN = re.compile(r"[+~]*hydra/(sweeper|launcher)=")
 
@@ -30,7 +30,7 @@ def _is_sweep(arguments: Arguments) -> bool:
 
 
 def _run(arguments: Arguments) -> int:
-    from gnntrain.app.composing import Sources
+    from gnntrain.app import Sources
     from gnntrain.app.hydra_main import run_hydra
     from gnntrain.app.refusals import HydraRefused
 
@@ -61,38 +61,24 @@ def _refuse_sweep_keys(overrides: Sequence[str]) -> None:
 
 def _judge(typed: Sequence[str], sources: Sources, *, is_sweep: bool) -> None:
     """Raise a ConfigError with every mistake, if there are any."""
-    from gnntrain.app import compose_config
+    from gnntrain.app import Composer
     from gnntrain.app.refusals import hydra_problems
-    from gnntrain.config import ConfigError
+    from gnntrain.config import ConfigError, Problem
 
-    problems = []
-    for overrides in _examples(typed, sources) if is_sweep else [typed]:
-        try:
-            compose_config(
-                overrides,
-                sources.config_dirs,
-                config_path=sources.config_path,
-                config_name=sources.config_name,
-            )
-        except ConfigError as error:
-            problems += error.problems
+    composer = Composer(sources)
+    problems: list[Problem] = []
+    try:
+        if is_sweep:
+            from gnntrain.sweep.plan import check_examples
+
+            check_examples(typed, composer)
+        else:
+            composer.compose(typed)
+    except ConfigError as error:
+        problems += error.problems
     problems += hydra_problems(typed, sources)
     if problems:
         raise ConfigError(problems)
-
-
-def _examples(typed: Sequence[str], sources: Sources) -> Iterator[Sequence[str]]:
-    """Trials of a sweep that have every one of its values at least once."""
-    from gnntrain.config import Config
-    from gnntrain.search_space import example_values, first_trial, fixed_overrides, search_space
-
-    first = first_trial(typed, sources.config_dirs)
-    fixed = fixed_overrides(typed, sources.config_dirs)
-    if len(first) == len(fixed):
-        yield first
-        return
-    for values in example_values(search_space(typed, Config(), sources.config_dirs)):
-        yield [*fixed, *(f"{key}={text}" for key, text in values.items())]
 
 
 COMMAND = Command(

@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
@@ -29,8 +27,10 @@ from gnntrain.errors import UserError
 from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
-from gnntrain.planning.partial import PartialEvaluation, SkippedEvaluation, synchronize
+from gnntrain.models import GNN, PlainModel
+from gnntrain.planning.partial import evaluate_in_part, mapped_bytes, synchronize
 from gnntrain.training.callbacks import Callback
+from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained
 from gnntrain.training.snapshot import EpochTotals
@@ -71,8 +71,7 @@ class RankReport:
         num_parameters: Trainable parameters.
         batches: Sizes of the first mini-batches.
         steps: Seconds of each step that was timed.
-        evaluation, fastest, slowest: Seconds of each loop of a whole evaluation, and, last, of all
-            else; and at the speed of each loop's fastest and slowest rounds.
+        loops, rest: Seconds of one evaluation, see `EvaluationCost`.
         training_bytes: Peak of this process's own memory until training ended.
         peak_bytes: The same until evaluation ended.
         library_bytes: Resident pages of libraries.
@@ -85,9 +84,8 @@ class RankReport:
     num_parameters: int
     batches: Sequence[BatchSize]
     steps: Sequence[float]
-    evaluation: Sequence[float]
-    fastest: Sequence[float]
-    slowest: Sequence[float]
+    loops: Sequence[Sequence[float]]
+    rest: float
     training_bytes: int
     peak_bytes: int
     library_bytes: int
@@ -131,7 +129,7 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
 
 def run_rank(context: DistributedContext, job: _Job) -> None:
     """The dry run of one rank; rank 0 writes the reports of all."""
-    library_bytes = _shared_bytes()
+    library_bytes = mapped_bytes()
     config, graph = job.config, StoredGraph.open(job.store, check=False)
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
@@ -142,7 +140,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     trainer = Trainer(
         model,
         loader,
-        SkippedEvaluation(),
+        _NoEvaluation(),
         task=task,
         config=config.trainer.model_copy(update=_ENDLESS),
         context=context,
@@ -152,24 +150,22 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     )
     with suppress(_Enough):
         trainer.fit()
-    training_bytes = peak_resident_bytes() - _shared_bytes()
+    training_bytes = peak_resident_bytes() - mapped_bytes()
     context.control.enter(Phase.EVALUATING, trainer.step)
     evaluator = build_evaluator(config, task, model, loaders, graph, context, job.folder)
-    part = PartialEvaluation(evaluator, context, job.folder, _shared_bytes)
     with memory_explained(lambda: "in evaluation", evaluation_hint(evaluator, context.device)):
-        part.evaluate(model)
+        cost = evaluate_in_part(evaluator, model, context, job.folder)
     report = RankReport(
         num_parameters=trainer.num_parameters,
         batches=batches,
         steps=timer.seconds,
-        evaluation=part.seconds(),
-        fastest=part.seconds("fastest"),
-        slowest=part.seconds("slowest"),
+        loops=cost.loops,
+        rest=cost.rest,
         training_bytes=training_bytes,
-        peak_bytes=max(training_bytes, peak_resident_bytes() - part.mapped_bytes + part.untouched),
+        peak_bytes=max(training_bytes, peak_resident_bytes() - cost.mapped_bytes),
         library_bytes=library_bytes,
-        shared_bytes=part.shared_bytes,
-        disk_bytes=part.disk_bytes,
+        shared_bytes=cost.shared_bytes,
+        disk_bytes=cost.disk_bytes,
         gpu_bytes=peak_gpu_bytes(context.device),
         checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
         placement=loaders.why_placed,
@@ -177,6 +173,13 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     reports = context.gather_to_main(asdict(report))
     if context.is_main:
         _answer(job.folder).write_text(json.dumps(reports))
+
+
+class _NoEvaluation:
+    """In the place of an evaluator while steps are timed."""
+
+    def evaluate(self, _: GNN | PlainModel) -> SplitMetrics:
+        return {}
 
 
 class _Enough(Exception):
@@ -231,11 +234,6 @@ def _first_batches(loader: Loader) -> list[BatchSize]:
     close: Callable[[], None] = getattr(batches, "close", lambda: None)
     close()  # ends the loader's threads
     return sizes
-
-
-def _shared_bytes() -> int:
-    """Resident pages of files and of shared memory; 0 where the system does not tell."""
-    return int(getattr(psutil.Process().memory_info(), "shared", 0))
 
 
 def _answer(folder: Path) -> Path:

@@ -6,18 +6,17 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.app import compose_config
-from gnntrain.config import RunConfig
+from gnntrain.app import Composer, Sources
 from gnntrain.distributed.processes import start_server
 from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
-from gnntrain.sweep.folder import SWEEPS, SweepCommand, SweepFolder, TrialName
+from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
 from gnntrain.sweep.slots import Slots, plan_slots
 from gnntrain.sweep.trial_runner import TrialRunner
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
     from gnntrain.sweep.study import Study
 
-__all__ = ["HydraOptions", "SweepFolder", "resume_sweep", "run_sweep"]
+__all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep"]
 
 _MOST_FAILURES = 20
 _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
@@ -51,15 +50,15 @@ class HydraOptions:
 
 def run_sweep(
     overrides: Sequence[str],
-    config_dirs: Sequence[Path] = (),
-    options: HydraOptions = HydraOptions(),
+    sources: Sources | None = None,
+    options: HydraOptions | None = None,
 ) -> SweepResults:
     """Train every trial of a sweep, each in its own run directory.
 
     Args:
         overrides: As typed; Hydra's own keys not among them.
-        config_dirs: As for `compose_config`.
-        options: What Hydra's own keys ask for.
+        sources: Where the YAML files are; None: those that are shipped.
+        options: What Hydra's own keys ask for; None: nothing.
 
     Returns:
         The results; the sweep's folder holds the same.
@@ -69,12 +68,14 @@ def run_sweep(
         RunError: After the last trial, with those that failed.
         KeyboardInterrupt: As by `TrialRunner.run`.
     """
-    plan = check_sweep(overrides, config_dirs)
+    sources, options = sources or Sources(), options or HydraOptions()
+    composer = Composer(sources)
+    plan = check_sweep(overrides, composer)
     slots = plan_slots(plan.config, plan.num_trials)
-    path = options.directory or _folder_path(plan.config.run)
-    command = SweepCommand(overrides, config_dirs, options.overrides)
+    path = options.directory or Path(planned_sweep(plan.config.run.dir, plan.config.run.name))
+    command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
-    return _conduct(plan, slots, folder, command, _listed(plan, folder), options.launcher)
+    return _conduct(plan, slots, folder, composer, _listed(plan, folder), options.launcher)
 
 
 def resume_sweep(
@@ -93,7 +94,22 @@ def resume_sweep(
     Raises:
         UserError: For other keys; and as for `run_sweep`.
     """
-    command = folder.command()
+    command = changed_command(folder.command(), overrides)
+    trials = folder.trials()
+    composer = Composer(command.sources)
+    plan = _plan_again(command, composer, trials)
+    slots = plan_slots(plan.config, plan.num_trials)
+    folder.write_command(command)
+    trials = trials or _listed(plan, folder)
+    return _conduct(plan, slots, folder, composer, trials, launcher)
+
+
+def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:
+    """The command to go on with, after `sweep` keys were changed.
+
+    Raises:
+        UserError: For other keys.
+    """
     changes = sweep_keys(overrides)
     if len(changes) < len(overrides) or any(text.startswith("sweep=") for text in overrides):
         other = [text for text in overrides if text not in changes] or overrides
@@ -103,29 +119,17 @@ def resume_sweep(
         )
     keys = {text.partition("=")[0] for text in changes}
     kept = [text for text in command.overrides if text.partition("=")[0] not in keys]
-    command = replace(command, overrides=[*kept, *changes])
-    trials = folder.trials()
-    plan = _plan_again(command, trials)
-    slots = plan_slots(plan.config, plan.num_trials)
-    folder.write_command(command)
-    trials = trials or _listed(plan, folder)
-    return _conduct(plan, slots, folder, command, trials, launcher)
+    return replace(command, overrides=[*kept, *changes])
 
 
-def _plan_again(command: SweepCommand, trials: Sequence[Trial]) -> SweepPlan:
+def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Trial]) -> SweepPlan:
     """The plan of a sweep that was begun; the trials of a grid were checked then."""
     keys = sweep_keys(command.overrides)
-    config = compose_config(keys, command.config_dirs).config
-    if config.sweep.name == "optuna" or not trials:
-        return check_sweep(command.overrides, command.config_dirs)
+    if composer.compose(keys).config.sweep.name == "optuna" or not trials:
+        return check_sweep(command.overrides, composer)
     fixed = [text for text in trials[0].overrides if text not in trials[0].varied]
-    first = compose_config([*trials[0].overrides, *keys], command.config_dirs).config
+    first = composer.compose([*trials[0].overrides, *keys]).config
     return SweepPlan(first, fixed, [trial.varied for trial in trials])
-
-
-def _folder_path(run: RunConfig) -> Path:
-    name = run.name if run.name is not None else f"{datetime.now():%Y%m%d-%H%M%S}"
-    return Path(run.dir) if run.dir is not None else SWEEPS / name
 
 
 def _listed(plan: SweepPlan, folder: SweepFolder) -> list[Trial]:
@@ -142,7 +146,7 @@ def _conduct(
     plan: SweepPlan,
     slots: Slots,
     folder: SweepFolder,
-    command: SweepCommand,
+    composer: Composer,
     trials: Sequence[Trial],
     launcher: JobLauncher | None,
 ) -> SweepResults:
@@ -150,7 +154,7 @@ def _conduct(
         start_server()  # it imports what workers need, while this process imports Optuna
     from gnntrain.sweep.study import Study
 
-    study = Study(trials, folder, command.config_dirs, plan.search, plan.space, plan.fixed)
+    study = Study(trials, folder, composer, plan.search, plan.space, plan.fixed)
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
@@ -171,7 +175,7 @@ def _conduct(
             results = SweepResults.of(study.trials)
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
-            _write_best(folder, results, slots, command.config_dirs)
+            _write_best(folder, results, slots, composer)
             view.on_finish(results, status, seconds)
     _raise_failures(results, folder, is_search=plan.search is not None)
     return results
@@ -200,11 +204,11 @@ def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> Swee
 
 
 def _write_best(
-    folder: SweepFolder, results: SweepResults, slots: Slots, config_dirs: Sequence[Path]
+    folder: SweepFolder, results: SweepResults, slots: Slots, composer: Composer
 ) -> None:
     best = results.best
     if best is not None:
-        plain = slots.ranks(compose_config(best.overrides, config_dirs).config).to_dict()
+        plain = slots.ranks(composer.compose(best.overrides).config).to_dict()
         folder.write_best({key: plain[key] for key in plain if key not in ("run", "sweep")}, best)
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnntrain.app import Sources
 from gnntrain.config import ConfigError, Problem
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
+from gnntrain.groups import conf_dir, config_groups
 from gnntrain.paths import expanded
-from gnntrain.reporting.run_lookup import RUNS, is_run, run_directories
+from gnntrain.reporting.run_lookup import RUNS, SWEEPS, is_run, run_directories
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SWEEPS, SweepCommand, SweepFolder
+from gnntrain.sweep.folder import SweepCommand, SweepFolder
 from gnntrain.sweep.overrides import SweepOverrides, grid
 from gnntrain.sweep.process import Outcome, summary_of
 from gnntrain.sweep.trial_runner import take_over
@@ -57,7 +59,7 @@ def _hydra_config(path: Path) -> Mapping[str, Any]:
     """Hydra's part of `multirun.yaml`, where the basic sweeper has written one."""
     try:
         content = read_yaml((path / "multirun.yaml").read_text(encoding="utf-8"))
-        hydra: Mapping[str, Any] = content["hydra"]  # type: ignore[index, assignment, call-overload]
+        hydra: Mapping[str, Any] = content["hydra"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return hydra if hydra["sweeper"]["_target_"] == _BASIC_SWEEPER else {}
@@ -66,12 +68,16 @@ def _hydra_config(path: Path) -> Mapping[str, Any]:
 def _command(hydra: Mapping[str, Any]) -> SweepCommand:
     if not hydra:
         return SweepCommand([])
-    sources = hydra["runtime"]["config_sources"]
-    folders = [Path(source["path"]) for source in sources if source["provider"] == "command-line"]
+    paths: dict[str, list[Path]] = {}
+    for source in hydra["runtime"]["config_sources"]:
+        paths.setdefault(source["provider"], []).append(Path(source["path"]))
+    main = [path for path in paths.get("main", ()) if path != conf_dir()]
+    folders = paths.get("command-line", [])
+    sources = Sources(folders, main[0] if main else None, hydra["job"]["config_name"])
     launcher = [
         text for text in hydra["overrides"]["hydra"] if text.lstrip("+").startswith(_LAUNCHER)
     ]
-    return SweepCommand(hydra["overrides"]["task"], folders, launcher)
+    return SweepCommand(hydra["overrides"]["task"], sources, launcher)
 
 
 def _trials_of_grid(path: Path, runs: Sequence[Path], command: SweepCommand) -> list[Trial]:
@@ -80,7 +86,11 @@ def _trials_of_grid(path: Path, runs: Sequence[Path], command: SweepCommand) -> 
         return []
     problems: list[Problem] = []
     try:
-        sweep = SweepOverrides.parse(command.overrides, command.config_dirs, problems)
+        sweep = SweepOverrides.parse(
+            command.overrides,
+            config_groups(command.sources.config_dirs, command.sources.config_path),
+            problems,
+        )
         trials = [
             Trial(number, [*sweep.fixed, *varied], str(path / str(number)), varied=varied)
             for number, varied in enumerate(grid(sweep, problems))

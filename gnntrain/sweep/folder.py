@@ -10,18 +10,18 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from gnntrain.app import Sources
 from gnntrain.errors import UserError
 from gnntrain.reporting.rundir import write_atomically
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import Group, SweepResults, Trial
 
-SWEEPS = Path("runs") / "multirun"
 _LONGEST_NAME = 100
 
 TrialName = Callable[[int, Sequence[str]], str]
@@ -34,12 +34,12 @@ class SweepCommand:
 
     Attributes:
         overrides: The overrides of all trials, Hydra's own not among them.
-        config_dirs: The folders of the user's own YAML files.
+        sources: Where the YAML files are.
         hydra: Overrides of Hydra's own keys that the sweep goes on with: its launcher's.
     """
 
     overrides: Sequence[str]
-    config_dirs: Sequence[Path] = ()
+    sources: Sources = field(default_factory=Sources)
     hydra: Sequence[str] = ()
 
 
@@ -82,14 +82,6 @@ class SweepFolder:
             ) from error
         return folder
 
-    @classmethod
-    def find(cls, name: str | Path) -> SweepFolder | None:
-        """The sweep that a path, or a name under `runs/multirun/`, means; None: there is none."""
-        for path in (Path(name).expanduser(), SWEEPS / name):
-            if (path / "sweep.json").is_file():
-                return cls(path.absolute())
-        return None
-
     @property
     def shown(self) -> str:
         """The path as a person would type it."""
@@ -112,16 +104,24 @@ class SweepFolder:
         path = self.path / "command.yaml"
         try:
             raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-            config_dirs = [Path(folder) for folder in raw["config_dirs"]]
-            return SweepCommand(list(raw["overrides"]), config_dirs, raw.get("hydra", []))
+            path = raw.get("config_path")
+            sources = Sources(
+                [Path(folder) for folder in raw["config_dirs"]],
+                None if path is None else Path(path),
+                raw.get("config_name", "config"),
+            )
+            return SweepCommand(list(raw["overrides"]), sources, raw.get("hydra", []))
         except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write_command(self, command: SweepCommand) -> None:
         """Write the command to go on with."""
+        sources = command.sources
         content = {
             "overrides": [*command.overrides],
-            "config_dirs": [str(folder.absolute()) for folder in command.config_dirs],
+            "config_dirs": [str(folder.absolute()) for folder in sources.config_dirs],
+            "config_path": None if sources.config_path is None else str(sources.config_path),
+            "config_name": sources.config_name,
             "hydra": [*command.hydra],
         }
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -6,14 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep
 
 from gnntrain.app import parse_overrides, sides_of
+from gnntrain.app.overrides import is_hydras
 from gnntrain.config import ConfigError, Problem
 from gnntrain.config.whole import is_config_file
-from gnntrain.groups import config_groups
 
 _INCOMPLETE = ("plugin", "files")
 _MOST_TRIALS = 10_000
@@ -35,15 +34,18 @@ class SweepOverrides:
 
     @classmethod
     def parse(
-        cls, overrides: Sequence[str], config_dirs: Sequence[Path], problems: list[Problem]
+        cls, overrides: Sequence[str], groups: Mapping[str, Sequence[str]], problems: list[Problem]
     ) -> SweepOverrides:
-        """Parse what was typed; an override that cannot be parsed is added to `problems`."""
-        groups = config_groups(config_dirs)
+        """Parse what was typed; an override that cannot be parsed is added to `problems`.
+
+        Hydra's own keys are left out.
+        """
         files = [text for text in overrides if is_config_file(text)]
         texts = [text for text in overrides if text not in files]
-        parsed = list(parse_overrides(texts, groups, problems, sweep=True))
-        fixed = [str(one.input_line) for one in parsed if not one.is_sweep_override()]
-        swept = {one.get_key_element(): one for one in parsed if one.is_sweep_override()}
+        parsed = parse_overrides(texts, groups, problems, sweep=True)
+        ours = [one for one in parsed if not is_hydras(one)]
+        fixed = [str(one.input_line) for one in ours if not one.is_sweep_override()]
+        swept = {one.get_key_element(): one for one in ours if one.is_sweep_override()}
         return cls([*files, *fixed], swept, groups)
 
 

@@ -6,12 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.types import IntervalSweep
 
-from gnntrain.app import compose_config
+from gnntrain.app import Composer
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
 from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run
 from gnntrain.sweep.overrides import SweepOverrides, grid, swept_values
@@ -50,24 +49,39 @@ class SweepPlan:
         return len(self.grid) if self.search is None else self.search.trials
 
 
-def check_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> SweepPlan:
+def check_sweep(overrides: Sequence[str], composer: Composer) -> SweepPlan:
     """Check every trial of a grid, or the boundaries of a search space.
 
     Args:
         overrides: As typed.
-        config_dirs: As for `compose_config`.
+        composer: Composes the configurations of trials.
 
     Raises:
         ConfigError: With every mistake of every trial.
     """
     overrides = [without_latest(text) for text in overrides]
     problems: list[Problem] = []
-    sweep = SweepOverrides.parse(overrides, config_dirs, problems)
-    if _is_search(overrides, config_dirs):
-        return _check_search(sweep, config_dirs, problems)
+    sweep = SweepOverrides.parse(overrides, composer.groups, problems)
+    if _is_search(overrides, composer):
+        return _check_search(sweep, composer, problems)
     trials = grid(sweep, problems)
     asked = ([*sweep.fixed, *varied] for varied in trials)
-    return SweepPlan(_check_all(asked, config_dirs), sweep.fixed, trials)
+    return SweepPlan(_check_all(asked, composer), sweep.fixed, trials)
+
+
+def check_examples(overrides: Sequence[str], composer: Composer) -> None:
+    """Check trials in which every value of every key is there at least once, whatever sweeper
+    goes through them.
+
+    Raises:
+        ConfigError: With every mistake.
+    """
+    problems: list[Problem] = []
+    sweep = SweepOverrides.parse(overrides, composer.groups, problems)
+    if sweep.swept:
+        _check_search(sweep, composer, problems)
+    else:
+        _check_all([sweep.fixed], composer, problems)
 
 
 def sweep_keys(overrides: Iterable[str]) -> list[str]:
@@ -86,26 +100,24 @@ def without_latest(override: str) -> str:
     return f"{key}={','.join(words)}"
 
 
-def _is_search(overrides: Sequence[str], config_dirs: Sequence[Path]) -> bool:
+def _is_search(overrides: Sequence[str], composer: Composer) -> bool:
     try:
-        sweep = compose_config(sweep_keys(overrides), config_dirs).config.sweep
+        sweep = composer.compose(sweep_keys(overrides)).config.sweep
     except ConfigError:
         return False  # its mistakes are told with all others
     return isinstance(sweep, OptunaSweepConfig)
 
 
-def _check_search(
-    sweep: SweepOverrides, config_dirs: Sequence[Path], problems: list[Problem]
-) -> SweepPlan:
+def _check_search(sweep: SweepOverrides, composer: Composer, problems: list[Problem]) -> SweepPlan:
     from gnntrain.sweep.search_space import boundary_values, search_space
 
     try:
-        config = compose_config([*sweep.fixed, *_first_values(sweep)], config_dirs).config
+        config = composer.compose([*sweep.fixed, *_first_values(sweep)]).config
     except ConfigError:
         config = Config()  # the mistakes are told with those of the boundaries
     space = search_space(sweep, config, problems)
     asked = ([*sweep.fixed, *varied] for varied in boundary_values(space))
-    return SweepPlan(_check_all(asked, config_dirs, problems), sweep.fixed, space=space)
+    return SweepPlan(_check_all(asked, composer, problems), sweep.fixed, space=space)
 
 
 def _first_values(sweep: SweepOverrides) -> list[str]:
@@ -120,7 +132,7 @@ def _first_values(sweep: SweepOverrides) -> list[str]:
 
 
 def _check_all(
-    asked: Iterable[Sequence[str]], config_dirs: Sequence[Path], found: Sequence[Problem] = ()
+    asked: Iterable[Sequence[str]], composer: Composer, found: Sequence[Problem] = ()
 ) -> Config:
     """The first trial's configuration.
 
@@ -132,7 +144,7 @@ def _check_all(
     run_dirs = set()
     for overrides in asked:
         try:
-            config = compose_config(overrides, config_dirs).config
+            config = composer.compose(overrides).config
         except ConfigError as error:
             problems.extend(error.problems)
             continue

@@ -22,7 +22,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from gnntrain.app import compose_config
+from gnntrain.app import Composer
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig
 from gnntrain.failures import sentence
 from gnntrain.metrics import get_metric
@@ -50,7 +50,7 @@ class Study:
     Args:
         trials: All trials of a grid; of a search those that were begun.
         folder: The sweep's.
-        config_dirs: As for `compose_config`.
+        composer: Composes the configurations of trials.
         search: The keys of a search; None: a grid.
         space: What a search draws from.
         fixed: The overrides that all trials of a search share.
@@ -66,7 +66,7 @@ class Study:
         self,
         trials: Sequence[Trial],
         folder: SweepFolder,
-        config_dirs: Sequence[Path] = (),
+        composer: Composer,
         search: OptunaSweepConfig | None = None,
         space: Space | None = None,
         fixed: Sequence[str] = (),
@@ -84,7 +84,7 @@ class Study:
         self._search = search
         self._space = grid_space(trials) if space is None else space
         self._fixed = list(fixed)
-        self._config_dirs = config_dirs
+        self._compose = composer.compose
         self._folder = folder
         self._storage = _Storage(folder.path / "optuna.db")
         self._study = optuna.create_study(pruner=_pruner(search), sampler=RandomSampler())
@@ -107,7 +107,7 @@ class Study:
         if has_checkpoint(trial.run_dir):
             return trial, None
         try:
-            return trial, compose_config(trial.overrides, self._config_dirs).config
+            return trial, self._compose(trial.overrides).config
         except ConfigError as error:  # the values do not go together
             trial.status, trial.error = "failed", sentence(error)
             self.tell(trial)

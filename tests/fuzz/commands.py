@@ -235,7 +235,7 @@ def _recompose(overrides: list[str]) -> object:
 
 def _grid(overrides: list[str]) -> object:
     problems: list[Problem] = []
-    return grid(SweepOverrides.parse(overrides, (), problems), problems)
+    return grid(SweepOverrides.parse(overrides, config_groups(), problems), problems)
 
 
 def surfaces() -> list[Surface]:

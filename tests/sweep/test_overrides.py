@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gnntrain.config import ConfigError, Problem, model_names
+from gnntrain.groups import config_groups
 from gnntrain.sweep.overrides import SweepOverrides, grid
 
 
 def trials_of(*overrides: str) -> list[list[str]]:
     problems: list[Problem] = []
-    sweep = SweepOverrides.parse(overrides, (), problems)
+    sweep = SweepOverrides.parse(overrides, config_groups(), problems)
     return [[*sweep.fixed, *varied] for varied in grid(sweep, problems)]
 
 

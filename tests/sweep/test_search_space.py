@@ -11,6 +11,7 @@ from optuna.distributions import (
 )
 
 from gnntrain.config import Config, Problem
+from gnntrain.groups import config_groups
 from gnntrain.sweep.overrides import SweepOverrides
 from gnntrain.sweep.search_space import (
     Space,
@@ -24,7 +25,7 @@ from gnntrain.sweep.search_space import (
 
 def space_of(*overrides: str) -> tuple[Space, list[Problem]]:
     problems: list[Problem] = []
-    sweep = SweepOverrides.parse(overrides, (), problems)
+    sweep = SweepOverrides.parse(overrides, config_groups(), problems)
     return search_space(sweep, Config(), problems), problems
 
 

@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from gnntrain.app import Composed
+from gnntrain.app import Composed, Composer
 from gnntrain.config import Config, OptunaSweepConfig
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
@@ -28,17 +28,14 @@ BEST_LR = 3e-3
 
 @pytest.fixture
 def _composed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "gnntrain.sweep.study.compose_config",
-        lambda overrides, _dirs: Composed(Config(), overrides, ""),
-    )
+    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
 
 
 def search(
     folder: Path, begun: Sequence[Trial] = (), space: Space = SPACE, **keys: object
 ) -> Study:
     config = OptunaSweepConfig.model_validate({"name": "optuna", **keys})
-    return Study(begun, SweepFolder(folder), [], config, space, ["trainer.epochs=20"])
+    return Study(begun, SweepFolder(folder), Composer(), config, space, ["trainer.epochs=20"])
 
 
 def grid(folder: Path, *values: str) -> Study:
@@ -46,7 +43,7 @@ def grid(folder: Path, *values: str) -> Study:
         Trial(number, [f"trainer.lr={text}"], str(folder / text), varied=[f"trainer.lr={text}"])
         for number, text in enumerate(values)
     ]
-    return Study(trials, SweepFolder(folder))
+    return Study(trials, SweepFolder(folder), Composer())
 
 
 def value_of(trial: Trial) -> float:
@@ -169,7 +166,7 @@ def test_values_that_do_not_go_together_fail_and_the_search_goes_on(tmp_path: Pa
     space = {"model.heads": CategoricalDistribution(["4", "5"])}
     config = OptunaSweepConfig(trials=6)
     fixed = ["model=gat", "model.hidden_channels=16"]
-    source = Study([], SweepFolder(tmp_path), [], config, space, fixed)
+    source = Study([], SweepFolder(tmp_path), Composer(), config, space, fixed)
     asked = []
     while (task := source.next()) is not None:
         asked.append(task[0].values["model.heads"])
@@ -199,7 +196,7 @@ def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) 
     trials = grid(tmp_path, "0.01", "0.02", "0.03").trials
     for trial, status in zip(trials, ("completed", "failed", "interrupted"), strict=True):
         trial.status = status
-    study = Study(trials, SweepFolder(tmp_path))
+    study = Study(trials, SweepFolder(tmp_path), Composer())
     assert study.num_ended == 1
     assert [task[0].number for task in iter(study.next, None)] == [1, 2]
     again = search(tmp_path, trials, {"trainer.lr": LR}, trials=3)
