@@ -1,7 +1,5 @@
 """The keys of a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
