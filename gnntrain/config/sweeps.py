@@ -27,7 +27,7 @@ class OptunaSweepConfig(Section):
     trials: OneOrMore = 20
     """Trials in all."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """Draws the values: tpe (Bergstra et al., 2011) learns from the trials so far; random does not."""
+    """Draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
     pruner: Literal["median", "none"] = "median"
     """median ends a trial whose best val metric so far is below the median of the others."""
     seed: Seed = 0
