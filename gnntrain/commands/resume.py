@@ -43,8 +43,9 @@ def _resume_sweep(folder: SweepFolder, overrides: Sequence[str]) -> int:
 COMMAND = Command(
     "RUN [group.key=value] ...",
     "go on with a run from its last checkpoint, exactly",
-    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep, whose "
-    "trials that are left are trained (only keys such as sweep.trials may be changed). A run "
+    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep by any of "
+    "Hydra's sweepers: trials that never began, were interrupted or failed are trained (only keys "
+    "such as sweep.trials may be changed). A run "
     "goes on in the same directory, or with run.name=NAME or run.dir=DIR in a new one. Keys that "
     "say how long, how fast and where may be changed (trainer.epochs, logger, distributed, ...), "
     "on another number of ranks with the same seeds a step over all of them; those that would "
