@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numba
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LONGEST_COMPILATION = 60.0
+
+# By module: the process that compiles its kernels.
+_compiling: dict[str, BaseProcess] = {}
+_waiting = threading.Lock()
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
@@ -20,17 +33,71 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     except RuntimeError:  # nowhere to write a cache to: every process compiles for itself
         compiled = numba.njit(nogil=True, error_model="numpy")(function)
     else:
-        _forgive_full_disk(getattr(compiled, "_cache", None))
+        _mend(getattr(compiled, "_cache", None), function.__module__)
     return compiled
 
 
-def _forgive_full_disk(cache: Any) -> None:
-    """What was compiled works without having been kept, but Numba would let the disk end it."""
-    if hasattr(cache, "save_overload"):
-        save = cache.save_overload
+def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
+    """Let another process compile kernels of a module, unless the cache on disk has some.
 
-        def save_if_there_is_room(*arguments: Any) -> None:
-            with suppress(OSError):
-                save(*arguments)
+    A kernel that this process calls meanwhile is waited for. What the other process does not
+    compile, for whatever reason, this one compiles when it is called.
 
-        cache.save_overload = save_if_there_is_room
+    Args:
+        module: All of its functions that are decorated with `jit`.
+        compute: Calls the kernels, of whatever is a small example.
+    """
+    is_possible = sys.platform == "linux" and not multiprocessing.current_process().daemon
+    if not is_possible or module.__name__ in _compiling or not _is_empty(module):
+        return
+    process = multiprocessing.get_context("fork").Process(
+        target=_compile, args=(compute,), name="gnntrain-compiler", daemon=True
+    )
+    _compiling[module.__name__] = process
+    process.start()
+
+
+def _is_empty(module: ModuleType) -> bool:
+    """Whether there is a cache for the module's kernels, and nothing in it."""
+    caches = [getattr(value, "_cache", None) for value in vars(module).values()]
+    files = [file for cache in caches if (file := getattr(cache, "_cache_file", None))]
+    return bool(files) and not any(file._load_index() for file in files)
+
+
+def _compile(compute: Callable[[], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.nice(1)  # where there is one core, what the run does first comes first
+    _compiling.clear()
+    with suppress(Exception):  # the run meets it again, and tells it
+        compute()
+
+
+def _mend(cache: Any, module: str) -> None:
+    """Have the cache wait for the process that compiles, and forgive a full disk.
+
+    What was compiled works without having been kept, but Numba would let the disk end it.
+    """
+    if not hasattr(cache, "save_overload"):
+        return
+    load, save = cache.load_overload, cache.save_overload
+
+    def load_when_compiled(*arguments: Any) -> Any:
+        _wait_for(module)
+        return load(*arguments)
+
+    def save_if_there_is_room(*arguments: Any) -> None:
+        with suppress(OSError):
+            save(*arguments)
+
+    cache.load_overload, cache.save_overload = load_when_compiled, save_if_there_is_room
+
+
+def _wait_for(module: str) -> None:
+    with _waiting:
+        process = _compiling.pop(module, None)
+        if process is not None:
+            process.join(_LONGEST_COMPILATION)
+            if process.is_alive():
+                process.kill()
+                process.join()

@@ -34,10 +34,10 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.run_store import object_dataset, open_run_store, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_drafts
@@ -88,8 +88,12 @@ def train(
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
     _refuse_mistakes(config)
-    opened = prepare_store(config.dataset, data=data)
     plan = LaunchPlan.of(config)
+    if plan.world_size == 1 and not plan.use_gpus:
+        from gnntrain.compute.compiling import compile_kernels_beside
+
+        compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
+    opened = prepare_store(config.dataset, data=data)
     refuse_untrainable(config, opened.store, plan.world_size)
     if config.trainer.init_from is not None:
         from gnntrain.init_from import resolved_source  # imports all models

@@ -5,6 +5,7 @@ Hydra imports this file at each start, to look for plug-ins: what a sweep needs 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _HYDRAS_NAME = "${hydra.job.num}"
+_HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
 _LAUNCHER = ("hydra/launcher", "hydra.launcher")
 
 
@@ -60,8 +62,11 @@ class GnntrainSweeper(Sweeper):
         from gnntrain.sweep import HydraOptions, SweepFolder, resume_sweep, run_sweep
 
         task, path = self.task_function, Path(self.config.hydra.sweep.dir)
+        typed = [text for text in task.typed if not _HYDRAS_KEY.match(text)]
         if self._resume:
-            results = resume_sweep(SweepFolder(path.absolute()), launcher=self._job_launcher())
+            folder = SweepFolder(path.absolute())
+            keys = [text for text in typed if text.lstrip("+").startswith("sweep.")]
+            results = resume_sweep(folder, keys, self._job_launcher())
         else:
             hydras = self.config.hydra.overrides.hydra
             kept = [text for text in hydras if text.lstrip("+").startswith(_LAUNCHER)]
@@ -72,7 +77,7 @@ class GnntrainSweeper(Sweeper):
                 self._job_launcher(),
                 kept,
             )
-            results = run_sweep(task.typed, task.sources, options)
+            results = run_sweep(typed, task.sources, options)
         return [[_job_return(trial) for trial in results.trials]]
 
     def _trial_name(self, number: int, overrides: Sequence[str]) -> str:
@@ -91,12 +96,15 @@ class GnntrainSweeper(Sweeper):
 
         from gnntrain.sweep.launching import JobLauncher, TrialJob
 
+        num_jobs = OmegaConf.select(self.config, "hydra.launcher.n_jobs")
+        log = Path(self.config.hydra.sweep.dir).absolute() / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            task_function=TrialJob(self.task_function),
+            # Processes of joblib share the terminal (a single job is this process); submitit has
+            # log files of its own.
+            task_function=TrialJob(self.task_function, None if num_jobs in (None, 1) else log),
             config=self.config,
         )
-        num_jobs = OmegaConf.select(self.config, "hydra.launcher.n_jobs")
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)
 
     def _hydra_overrides(self, overrides: Sequence[str]) -> list[str]:

@@ -13,6 +13,8 @@ them, a tiny step takes as long as the other worker's turn.
 A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests
 start in order to interrupt them.
 
+No test can show what `fsync` is for, and each that writes would wait for the disk.
+
 A GPU tells of a kernel's failure when it is next asked for something: after each test it is asked.
 After an illegal access the process can do nothing more there. Where tests run in several processes,
 this one is then replaced, so that other tests are not told to have failed as well.
@@ -34,6 +36,7 @@ import torch
 from tests import examples as examples  # before pytest loads the profile that is asked for
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.fsync = lambda fd: None  # noqa: ARG005
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -15,7 +15,7 @@ import pytest
 from gnntrain.app import compose_config
 from gnntrain.commands import COMMANDS
 from gnntrain.config import ConfigError
-from scripts.config_reference import PAGE, page
+from scripts.config_reference import KEYS, PAGE, listed, page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,8 +37,9 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_page_of_keys_is_the_schemas() -> None:
+def test_the_page_and_the_list_of_keys_are_the_schemas() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.config_reference"
+    assert KEYS.read_text(encoding="utf-8") == listed(), "run python -m scripts.config_reference"
 
 
 @pytest.mark.parametrize(("file", "command"), commands())

@@ -59,12 +59,10 @@ class GainNet(MLP):
 '''
 
 NEW_YAML = """# Gain network (Nobody, 2030): an MLP with a gain.
+defaults: [_layered, _self_]
 
-defaults: [_layered, _self_]  # The keys of _layered.yaml, then those below.
-
-# Name of the model. Gainnet; default gainnet.
 name: gainnet
-# Factor of the input rows. A number >= 0; default 1.5.
+# Factor of the input rows.
 gain: 1.5
 """
 

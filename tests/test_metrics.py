@@ -13,7 +13,6 @@ import optuna
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
-from gnntrain.report.several import groups_table
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
@@ -29,6 +28,7 @@ from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
 from gnntrain.report.comparison import best_of, groups_of
 from gnntrain.report.runs import read_run
+from gnntrain.report.tables import groups_table
 from gnntrain.reporting.progress import Progress
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepFolder

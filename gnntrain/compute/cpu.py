@@ -392,7 +392,7 @@ def words_of(rows: Tensor) -> Array:
     return array
 
 
-def kind_of(rows: Tensor) -> int:
+def kind_of(rows: Tensor) -> kernels.Kind:
     """What the tensor's numbers are to the kernels, see `kernels.PLAIN`."""
     return _KINDS[rows.dtype]
 

@@ -26,8 +26,13 @@ Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
-PLAIN, BFLOAT16, FLOAT16 = 0, 1, 2
-"""What the numbers of a table are: floats, or the bits of 16-bit floats as uint16."""
+Kind = int | None
+PLAIN: Kind = None
+BFLOAT16, FLOAT16 = 1, 2
+"""What the numbers of a table are: floats, or the bits of 16-bit floats as uint16.
+
+Numba knows the type of None: of `if kind is None` it compiles the one branch that is taken.
+"""
 
 CACHE_LINE = 64
 LANES = 4
@@ -139,9 +144,9 @@ def fetch_row(table: Array, row: Any, width: int) -> None:
 
 
 @jit
-def add_row(row: Array, kind: int, weight: float, total: Array) -> None:
+def add_row(row: Array, kind: Kind, weight: float, total: Array) -> None:
     """`total += weight * row`."""
-    if kind == PLAIN:
+    if kind is None:
         for f in range(len(total)):
             total[f] += weight * row[f]
     elif kind == BFLOAT16:
@@ -155,14 +160,14 @@ def add_row(row: Array, kind: int, weight: float, total: Array) -> None:
 @jit
 def add_4_rows(
     rows: tuple[Array, Array, Array, Array],
-    kind: int,
+    kind: Kind,
     weights: tuple[float, float, float, float],
     total: Array,
 ) -> None:
     """`total += Σ weights[i] * rows[i]`: the total is read and written once for four rows."""
     r0, r1, r2, r3 = rows
     w0, w1, w2, w3 = weights
-    if kind == PLAIN:
+    if kind is None:
         for f in range(len(total)):
             total[f] += (w0 * r0[f] + w1 * r1[f]) + (w2 * r2[f] + w3 * r3[f])
     elif kind == BFLOAT16:
@@ -178,17 +183,17 @@ def add_4_rows(
 
 
 @jit
-def number_of(value: Any, kind: int) -> float:
+def number_of(value: Any, kind: Kind) -> float:
     """The number that an entry of a table of some kind stands for."""
-    number: Any = value if kind == PLAIN else widened(np.uint16(value), kind)
+    number: Any = value if kind is None else widened(np.uint16(value), kind)
     return number  # type: ignore[no-any-return]
 
 
 @jit
-def raise_to_row(row: Array, kind: int, total: Array) -> None:
+def raise_to_row(row: Array, kind: Kind, total: Array) -> None:
     """`total = max(total, row)`; not a number wins."""
     for f in range(len(total)):
-        if kind == PLAIN:
+        if kind is None:
             value = row[f]
         elif kind == BFLOAT16:
             value = from_bfloat16(np.uint16(row[f]))
@@ -198,9 +203,9 @@ def raise_to_row(row: Array, kind: int, total: Array) -> None:
 
 
 @jit
-def put_row(total: Array, factor: float, out: Array, kind: int) -> None:
+def put_row(total: Array, factor: float, out: Array, kind: Kind) -> None:
     """`out = factor * total`, rounded to the kind of `out`."""
-    if kind == PLAIN:
+    if kind is None:
         for f in range(len(total)):
             out[f] = factor * total[f]
     else:
@@ -211,7 +216,7 @@ def put_row(total: Array, factor: float, out: Array, kind: int) -> None:
 @jit
 def reduce_rows(
     table: Array,
-    kind: int,
+    kind: Kind,
     nodes: Int64Array,
     indptr: Array,
     indices: Array,
@@ -229,7 +234,7 @@ def reduce_rows(
     start: int,
     stop: int,
     out: Array,
-    out_kind: int,
+    out_kind: Kind,
     total: Array,
 ) -> None:
     """Sum the rows of the in-neighbours of the destinations `start … stop − 1`; see `ops.Sum`.
@@ -332,14 +337,14 @@ def reduce_rows(
 @jit
 def max_rows(
     table: Array,
-    kind: int,
+    kind: Kind,
     nodes: Int64Array,
     indptr: Array,
     indices: Array,
     start: int,
     stop: int,
     out: Array,
-    out_kind: int,
+    out_kind: Kind,
     ties: npt.NDArray[np.int32],
     total: Array,
 ) -> None:
@@ -378,7 +383,7 @@ def spread_maximum(
     tops: Array,
     ties: npt.NDArray[np.int32],
     grad: Array,
-    kind: int,
+    kind: Kind,
     indptr: Array,
     indices: Array,
     start: int,
@@ -406,13 +411,13 @@ def spread_maximum(
 @jit
 def gather_rows(
     table: Array,
-    kind: int,
+    kind: Kind,
     nodes: Int64Array,
     first: int,
     start: int,
     stop: int,
     out: Array,
-    out_kind: int,
+    out_kind: Kind,
     column: int,
 ) -> None:
     """Copy the rows of the sources `first + start … first + stop − 1`, converted to `out`'s kind.
@@ -427,15 +432,14 @@ def gather_rows(
             fetch_row(table, nodes[first + i + 4], width)
         row = table[np.int64(first + i) if direct else nodes[first + i]]
         target = out[i - start, column : column + width]
-        if kind == out_kind:
-            for f in range(width):
-                target[f] = row[f]
-        elif kind == PLAIN:
-            for f in range(width):
-                target[f] = narrowed(np.float32(row[f]), out_kind)
-        elif out_kind == PLAIN:
+        if kind is None:
+            put_row(row, row.dtype.type(1), target, out_kind)
+        elif out_kind is None:
             for f in range(width):
                 target[f] = widened(np.uint16(row[f]), kind)
+        elif kind == out_kind:
+            for f in range(width):
+                target[f] = row[f]
         elif out_kind == BFLOAT16:
             for f in range(width):
                 target[f] = to_bfloat16(from_float16(np.uint16(row[f])))
@@ -480,7 +484,7 @@ def mix64(x: np.uint64) -> np.uint64:
 
 
 @jit
-def drop_row(row: Array, kind: int, threshold: int, factor: float, words: UInt64Array) -> None:
+def drop_row(row: Array, kind: Kind, threshold: int, factor: float, words: UInt64Array) -> None:
     """Set what has drawn less than `threshold` to 0, multiply the rest by `factor`."""
     width, num_words = len(row), len(words)
     zero, scale = row.dtype.type(0), row.dtype.type(factor)
@@ -489,7 +493,7 @@ def drop_row(row: Array, kind: int, threshold: int, factor: float, words: UInt64
         first = lane * num_words
         for w in range(min(num_words, width - first)):
             is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
-            if kind == PLAIN:
+            if kind is None:
                 row[first + w] = row[first + w] * scale if is_kept else zero
             elif kind == BFLOAT16:
                 scaled = to_bfloat16(from_bfloat16(np.uint16(row[first + w])) * np.float32(factor))
@@ -500,9 +504,22 @@ def drop_row(row: Array, kind: int, threshold: int, factor: float, words: UInt64
 
 
 @jit
+def relu_row(row: Array, kind: Kind) -> None:
+    """Set what is not positive to 0; not a number stays."""
+    zero = row.dtype.type(0)
+    if kind is None:
+        for f in range(len(row)):
+            row[f] = zero if row[f] <= zero else row[f]
+    else:
+        lowest = np.uint16(0xFF80 if kind == BFLOAT16 else 0xFC00)  # −∞; above it: not a number
+        for f in range(len(row)):
+            row[f] = zero if np.uint16(0x8000) <= np.uint16(row[f]) <= lowest else row[f]
+
+
+@jit
 def activate_rows(
     rows: Array,
-    kind: int,
+    kind: Kind,
     relu: bool,
     threshold: int,
     factor: float,
@@ -515,17 +532,12 @@ def activate_rows(
     Number j of row v is dropped where its own 16 random bits, a pure function of (key, v, j), are
     less than `threshold`: neither chunks nor threads matter.
     """
-    width, zero = rows.shape[1], rows.dtype.type(0)
-    lowest = np.uint16(0xFF80 if kind == BFLOAT16 else 0xFC00)  # −∞; above it: not a number
+    width = rows.shape[1]
     words = np.empty((width + LANES - 1) // LANES, np.uint64)
     for v in range(start, stop):
         row = rows[v]
-        if relu and kind == PLAIN:
-            for f in range(width):
-                row[f] = zero if row[f] <= zero else row[f]
-        elif relu:
-            for f in range(width):
-                row[f] = zero if np.uint16(0x8000) <= np.uint16(row[f]) <= lowest else row[f]
+        if relu:
+            relu_row(row, kind)
         if threshold > 0:
             stream = mix64(key ^ (np.uint64(v) * GOLDEN))
             for w in range(len(words)):
@@ -535,7 +547,7 @@ def activate_rows(
 
 @jit
 def mask_rows(
-    grad: Array, rows: Array, kind: int, factor: float, start: int, stop: int, out: Array
+    grad: Array, rows: Array, kind: Kind, factor: float, start: int, stop: int, out: Array
 ) -> None:
     """The gradient behind `activate_rows` with ReLU: `grad * factor` where its result is positive.
 
@@ -544,7 +556,7 @@ def mask_rows(
     width, zero, scale = rows.shape[1], rows.dtype.type(0), rows.dtype.type(factor)
     for v in range(start, stop):
         row, given, target = rows[v], grad[v], out[v - start]
-        if kind == PLAIN:
+        if kind is None:
             for f in range(width):
                 target[f] = given[f] * scale if row[f] > zero else zero
         else:

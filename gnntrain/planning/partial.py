@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -21,143 +22,115 @@ from gnntrain.training.evaluation import (
     Evaluator,
     LayerwiseEvaluator,
     SampledEvaluator,
-    SplitMetrics,
 )
 
-_SECONDS = 1.5  # of a layer, of a split, and of writing to a matrix
+_SECONDS = 1.5  # of a loop over chunks or mini-batches
 _MOST_CHUNKS = 16
 _PAGE = 1024  # float32 numbers
-_SLICE = 1 << 24
 
-
-class SkippedEvaluation:
-    """In the place of an evaluator while steps are timed."""
-
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:  # noqa: ARG002
-        """No metrics."""
-        return {}
+Seconds = tuple[float, float, float]
+"""Of a whole loop: by the mean speed of its rounds, and by that of fast and of slow ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Loop:
-    """A loop of which some rounds were done.
+class EvaluationCost:
+    """The cost of one evaluation on one rank.
 
     Attributes:
-        spent: Seconds that it took.
-        mean, fastest, slowest: Seconds of the whole loop at the speed of those rounds.
+        loops: Seconds of each loop over chunks or mini-batches.
+        rest: Seconds of all else: metrics, memory, waiting for other ranks.
+        mapped_bytes: Resident pages of files and shared memory, while all layers were there.
+        shared_bytes, disk_bytes: Layers that ranks share in memory; layers in files.
     """
 
-    spent: float
-    mean: float
-    fastest: float
-    slowest: float
-
-    @classmethod
-    def of(cls, spent: float, rounds: Sequence[tuple[float, float]], total: float) -> _Loop:
-        """From the seconds and the work of each round, of `total` work."""
-        if not rounds:
-            return cls(spent, 0.0, 0.0, 0.0)
-        seconds, work = np.array(rounds).T
-        ends = np.quantile(seconds / work, [0.1, 0.9]) * total
-        return cls(spent, float(seconds.sum() / work.sum() * total), *map(float, ends))
+    loops: list[Seconds]
+    rest: float
+    mapped_bytes: int
+    shared_bytes: int
+    disk_bytes: int
 
 
-class PartialEvaluation:
-    """Evaluates a model on some chunks of each layer, or on some mini-batches of each split.
+def evaluate_in_part(
+    evaluator: Evaluator, model: GNN | PlainModel, context: DistributedContext, folder: Path
+) -> EvaluationCost:
+    """Evaluate some chunks of each layer, or some mini-batches of each split. Collective.
 
-    All matrices are allocated as in a whole evaluation, and written to, so that memory, and the
-    time of an access to it, are those of a run.
+    Layers are allocated as in a whole evaluation and written to, so that memory, and the time of
+    an access to it, are those of a run.
 
     Args:
         evaluator: The run's; it is changed, and of no other use afterwards.
+        model: Evaluated; the metrics mean nothing.
         context: This rank.
-        folder: Where matrices go that do not fit in memory.
-        count_mapped: Returns the bytes of mapped pages that this process has resident.
-
-    Attributes:
-        mapped_bytes: Mapped pages while all matrices were there.
-        shared_bytes, disk_bytes: Matrices that ranks share in memory; matrices in files.
-        untouched: Bytes of this rank's own matrices that were not written to: it took too long.
+        folder: Where layers go that do not fit in memory.
     """
+    clock = _Clock(context.device)
+    buffers = _WrittenBuffers(context, folder, 0)
+    if isinstance(evaluator, LayerwiseEvaluator):
+        if isinstance(evaluator.buffers, SharedBuffers):
+            buffers.memory_limit = evaluator.buffers.memory_limit
+            evaluator.buffers = buffers
+        evaluator = _SomeChunks(evaluator, clock)
+    elif isinstance(evaluator, SampledEvaluator):
+        loaders = evaluator.loaders.items()
+        evaluator.loaders = {split: _SomeBatches(loader, clock) for split, loader in loaders}
+    context.barrier()
+    began = clock.now()
+    evaluator.evaluate(model)
+    rest = clock.now() - began - clock.spent
+    mapped = max(buffers.mapped_bytes, mapped_bytes())
+    return EvaluationCost(clock.loops, rest, mapped, buffers.shared_bytes, buffers.disk_bytes)
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        context: DistributedContext,
-        folder: Path,
-        count_mapped: Callable[[], int],
-    ) -> None:
-        self.mapped_bytes = count_mapped()
-        self.shared_bytes = self.disk_bytes = self.untouched = 0
-        self._loops: list[_Loop] = []
-        self._rest = 0.0
-        self._context = context
-        self._count_mapped = count_mapped
-        self._evaluator = evaluator
-        if isinstance(evaluator, LayerwiseEvaluator):
-            if isinstance(evaluator.buffers, SharedBuffers):
-                limit = evaluator.buffers.memory_limit
-                evaluator.buffers = _TouchedBuffers(context, folder, limit, self._note)
-            self._evaluator = _SomeChunks(evaluator, context, self._loops)
-        elif isinstance(evaluator, SampledEvaluator):
-            evaluator.loaders = {
-                split: _SomeBatches(loader, context, self._loops)
-                for split, loader in evaluator.loaders.items()
-            }
 
-    def evaluate(self, model: GNN | PlainModel) -> None:
-        """Measure; the metrics mean nothing. Collective."""
-        self._context.barrier()
-        began = time.perf_counter()
-        self._evaluator.evaluate(model)
-        synchronize(self._context.device)
-        self._rest = time.perf_counter() - began - sum(loop.spent for loop in self._loops)
+class _Clock:
+    """Times the rounds of loops that end before they are done."""
 
-    def seconds(self, speed: str = "mean") -> list[float]:
-        """Seconds of a whole evaluation: of each loop, and, last, of all else."""
-        return [*(getattr(loop, speed) for loop in self._loops), self._rest]
+    def __init__(self, device: torch.device) -> None:
+        self.loops: list[Seconds] = []
+        self.spent = 0.0
+        self._device = device
 
-    def _note(self, own_untouched: int, shared: int, on_disk: int) -> None:
-        self.untouched = max(self.untouched, own_untouched)
-        self.shared_bytes = max(self.shared_bytes, shared)
-        self.disk_bytes = max(self.disk_bytes, on_disk)
-        self.mapped_bytes = max(self.mapped_bytes, self._count_mapped())
+    def now(self) -> float:
+        synchronize(self._device)
+        return time.perf_counter()
+
+    def end(self, began: float, rounds: Sequence[tuple[float, float]], total: float) -> None:
+        """A loop began, whose rounds had these seconds and this work, of `total` work."""
+        self.spent += self.now() - began
+        seconds, work = np.array(rounds or [(0.0, 1.0)]).T
+        fast, slow = np.quantile(seconds / work, [0.1, 0.9]) * total
+        mean = seconds.sum() / work.sum() * total
+        self.loops.append((float(mean), float(fast), float(slow)))
 
 
 class _SomeChunks(LayerwiseEvaluator):
     """Computes some chunks of each layer, by all that `whole` has."""
 
-    def __init__(
-        self, whole: LayerwiseEvaluator, context: DistributedContext, loops: list[_Loop]
-    ) -> None:
+    def __init__(self, whole: LayerwiseEvaluator, clock: _Clock) -> None:
         vars(self).update(vars(whole))
-        self._device, self._loops = context.device, loops
+        self._clock = clock
 
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         """Chunks spread evenly over all, in random order; the first one twice, to load kernels."""
-        ranges = list(super().chunks(model))
-        indptr = self._store.indptr
+        ranges, indptr = list(super().chunks(model)), self._store.indptr
         work = [float(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
-        rounds: list[tuple[float, float]] = []
-        began = time.perf_counter()
-        picked = _spread(len(ranges))
+        picked, rounds = _spread(len(ranges)), []
+        began = self._clock.now()
         for number in [*picked[:1], *picked]:
-            synchronize(self._device)
-            round_began = time.perf_counter()
+            round_began = self._clock.now()
             yield ranges[number]
-            synchronize(self._device)
-            rounds.append((time.perf_counter() - round_began, work[number]))
-            if time.perf_counter() - began > _SECONDS and len(rounds) > 1:
+            rounds.append((self._clock.now() - round_began, work[number]))
+            if self._clock.now() - began > _SECONDS and len(rounds) > 1:
                 break
-        self._loops.append(_Loop.of(time.perf_counter() - began, rounds[1:], sum(work)))
+        self._clock.end(began, rounds[1:], sum(work))
 
 
 class _SomeBatches(Loader):
     """The first batches of a loader, at least one."""
 
-    def __init__(self, loader: Loader, context: DistributedContext, loops: list[_Loop]) -> None:
+    def __init__(self, loader: Loader, clock: _Clock) -> None:
         super().__init__(loader.plan, loader.phases)
-        self._loader, self._device, self._loops = loader, context.device, loops
+        self._loader, self._clock = loader, clock
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
@@ -166,59 +139,47 @@ class _SomeBatches(Loader):
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches, as they are."""
         rounds: list[tuple[float, float]] = []
-        began = round_began = time.perf_counter()
+        began = round_began = self._clock.now()
         for batch in self._loader:
             yield batch
-            synchronize(self._device)
-            now = time.perf_counter()
+            now = self._clock.now()
             rounds.append((now - round_began, 1.0))
             round_began = now
             if now - began > _SECONDS:
                 break
-        self._loops.append(_Loop.of(round_began - began, rounds, float(len(self._loader))))
+        self._clock.end(began, rounds, float(len(self._loader)))
 
 
-class _TouchedBuffers(SharedBuffers):
-    """Writes to each matrix that it allocates: the system gives memory at the first write.
+class _WrittenBuffers(SharedBuffers):
+    """Writes to each layer in memory as it is allocated: only then it takes memory.
 
-    Args:
-        context, directory, memory_limit: See `SharedBuffers`.
-        note: Called with the bytes of all matrices: own and not written to, shared, on disk.
+    Attributes:
+        shared_bytes, disk_bytes, mapped_bytes: See `EvaluationCost`.
     """
 
-    def __init__(
-        self,
-        context: DistributedContext,
-        directory: Path,
-        memory_limit: int,
-        note: Callable[[int, int, int], None],
-    ) -> None:
-        super().__init__(context, directory, memory_limit)
-        self._note = note
-        self._untouched: dict[tuple[str, int, int], int] = {}
+    shared_bytes = disk_bytes = mapped_bytes = 0
+
+    def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
+        matrix = super()._allocate(num_rows, num_columns)
+        if matrix.nbytes <= self.memory_limit:
+            matrix.view(-1)[::_PAGE] = 0.0
+        return matrix
 
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
         """See `Buffers.matrix`."""
         matrix = super().matrix(name, num_rows, num_columns)
-        if (name, num_rows, num_columns) not in self._untouched:
-            self._untouched[name, num_rows, num_columns] = _write_to_pages(matrix)
-            held = self._matrices.items()
-            on_disk = sum(m.nbytes for _, m in held if m.nbytes > self.memory_limit)
-            in_memory = sum(m.nbytes for _, m in held) - on_disk
-            untouched = sum(self._untouched[k] for k, m in held if m.nbytes <= self.memory_limit)
-            is_shared = self._context.world_size > 1
-            self._note(*((0, in_memory) if is_shared else (untouched, 0)), on_disk)
+        sizes = [held.nbytes for held in self._matrices.values()]
+        on_disk = sum(size for size in sizes if size > self.memory_limit)
+        in_memory = sum(sizes) - on_disk if self._context.world_size > 1 else 0
+        self.disk_bytes = max(self.disk_bytes, on_disk)
+        self.shared_bytes = max(self.shared_bytes, in_memory)
+        self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
         return matrix
 
 
-def _write_to_pages(matrix: Tensor) -> int:
-    """Write to each page of the matrix; returns the bytes that are left when it took too long."""
-    flat, end = matrix.view(-1), time.perf_counter() + _SECONDS
-    for start in range(0, len(flat), _SLICE):
-        if time.perf_counter() > end:
-            return 4 * (len(flat) - start)
-        flat[start : start + _SLICE : _PAGE] = 0.0
-    return 0
+def mapped_bytes() -> int:
+    """Resident pages of files and of shared memory; 0 where the system does not tell."""
+    return int(getattr(psutil.Process().memory_info(), "shared", 0))
 
 
 def synchronize(device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -103,19 +103,22 @@ class Plan:
         """Seconds of a step, of an epoch's steps, of an evaluation and of the run, without its
         start; ranges hold the middle 80 % of what was measured."""
         steps = [seconds for rank in self.ranks for seconds in rank.steps]
-        step, evaluation = fmean(steps), _slowest_rank(rank.evaluation for rank in self.ranks)
+        step, evaluation = fmean(steps), self._evaluation(0)
         return {
             "num_timed": len(steps) // len(self.ranks),
             "step": step,
             "step_range": _middle(steps),
             "training": step * min(self.num_steps, self.num_steps_in_all),
             "evaluation": evaluation,
-            "evaluation_range": [
-                _slowest_rank(rank.fastest for rank in self.ranks),
-                _slowest_rank(rank.slowest for rank in self.ranks),
-            ],
+            "evaluation_range": [self._evaluation(1), self._evaluation(2)],
             "run": step * self.num_steps_in_all + evaluation * self.num_evaluations,
         }
+
+    def _evaluation(self, speed: int) -> float:
+        """Ranks wait for each other after each loop; the rest is rank 0's."""
+        loops = zip(*(rank.evaluation.loops for rank in self.ranks), strict=True)
+        slowest = (max(each[speed] for each in loop) for loop in loops)
+        return sum(slowest, self.ranks[0].evaluation.rest)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -126,7 +129,7 @@ class Plan:
         """
         ranks, store = self.ranks, self.graph.num_bytes
         evaluation = sum(rank.peak_bytes for rank in ranks)
-        shared, on_disk = ranks[0].shared_bytes, ranks[0].disk_bytes
+        shared, on_disk = ranks[0].evaluation.shared_bytes, ranks[0].evaluation.disk_bytes
         # The system drops pages of the store where memory is short.
         resident = min(store, max(0, psutil.virtual_memory().total - evaluation - shared))
         mapped = sum(resident + shared + on_disk + rank.library_bytes for rank in ranks)
@@ -227,13 +230,6 @@ def _measurable(config: Config, num_gpus: int, num_seeds: int) -> Config:
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
     )
-
-
-def _slowest_rank(loops: Iterable[Sequence[float]]) -> float:
-    """Seconds of an evaluation: ranks wait for each other after each loop; the rest is rank 0's."""
-    ranks = list(loops)
-    slowest = map(max, zip(*(rank[:-1] for rank in ranks), strict=True))
-    return float(ranks[0][-1] + sum(slowest))
 
 
 def _middle(values: Sequence[float]) -> list[float]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
+from gnntrain.data.graph import Graph
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
 from gnntrain.models import PlainModel
 from gnntrain.report.classification import SCORED_SPLITS, ClassFindings
-from gnntrain.report.graph_facts import GraphFacts
 from gnntrain.report.regression import ValueFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.run_store import open_run_store
@@ -26,7 +26,7 @@ class Outcome:
         notes: Missing parts and the reason, in sentences.
     """
 
-    graph: GraphFacts | None = None
+    graph: Graph | None = None
     findings: ClassFindings | ValueFindings | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -40,7 +40,7 @@ def outcome_of(run: ReportedRun) -> Outcome:
     missing = "Degrees, scores and embeddings are missing"
     try:
         config = from_dict(run.run.config(), saved=True)
-        outcome.graph = GraphFacts.of(open_run_store(run.run, config.dataset).store)
+        outcome.graph = open_run_store(run.run, config.dataset).store
         missing = "Scores and embeddings are missing"
         findings = outcome.findings = _findings(run)
     except GnntrainError as error:

@@ -6,7 +6,7 @@ import colorsys
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,7 @@ _GOLDEN_ANGLE = 0.381966
 _MARKED_POINTS = 60
 _HOVER_POINTS = 1000
 _LEGEND_LABELS = 12
+_LABEL_LENGTH = 20
 
 
 def class_color(number: int) -> str:
@@ -62,27 +63,6 @@ def class_color(number: int) -> str:
         return _CLASS_COLORS[number]
     rgb = colorsys.hls_to_rgb(number * _GOLDEN_ANGLE % 1, 0.58, 0.55)
     return to_hex(rgb)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure that can be drawn on any axes.
-
-    Attributes:
-        title: What it shows.
-        draw: Draws it.
-        width, height: Size on a page, in CSS pixels.
-    """
-
-    title: str
-    draw: Callable[[Panel], None]
-    width: int = 540
-    height: int = 300
-
-    @property
-    def wide(self) -> bool:
-        """Whether it takes the page's whole width."""
-        return self.width > 600
 
 
 @dataclass
@@ -184,23 +164,28 @@ class Drawing:
     hover: dict[str, Any]
 
 
-def to_svg(figure: Figure, prefix: str) -> Drawing:
+Figure = Callable[[Panel], None]
+"""Draws a figure; it chooses no size and no title."""
+
+
+def to_svg(figure: Figure, prefix: str, width: int = 540, height: int = 300) -> Drawing:
     """Draw a figure as an SVG element.
 
     Args:
         figure: The figure.
         prefix: Begins the ids in the element, which are unique in a page.
+        width, height: Size in CSS pixels.
     """
     with matplotlib.rc_context(_STYLE):
-        canvas = Canvas(figsize=(figure.width / 72, figure.height / 72), dpi=72)
+        canvas = Canvas(figsize=(width / 72, height / 72), dpi=72)
         canvas.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
         panel = Panel(canvas.subplots())
-        figure.draw(panel)
+        figure(panel)
         stream = io.StringIO()
         canvas.savefig(stream, format="svg", transparent=True)
     places = panel.axes.transData.transform([point[:2] for point in panel.points] or [(0, 0)])
     points = [
-        [round(x, 1), round(figure.height - y, 1), text, series]
+        [round(x, 1), round(height - y, 1), text, series]
         for (x, y), (_, _, text, series) in zip(places.tolist(), panel.points, strict=False)
     ]
     return Drawing(
@@ -224,19 +209,23 @@ def _tag_for_page(tag: str, prefix: str) -> str:
     return re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", tag)
 
 
-def to_png(title: str, figures: Sequence[Figure]) -> bytes:
-    """Draw figures as one picture, two in a row, 1540 pixels wide."""
+def to_png(title: str, figures: Mapping[str, Figure]) -> bytes:
+    """Draw figures with their titles as one picture, two in a row, 1540 pixels wide."""
     num_rows = math.ceil(len(figures) / 2)
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas(figsize=(11, 3.5 * num_rows), dpi=140, layout="constrained")
         canvas.suptitle(title, fontsize=14, x=0.01, ha="left")
-        for axes, figure in zip(canvas.subplots(num_rows, 2).flat, figures, strict=True):
-            panel = Panel(axes)
-            figure.draw(panel)
-            axes.set_title(figure.title, loc="left", fontsize=12)
-            if 1 < len(panel.colors) <= _LEGEND_LABELS:
-                handles = [Patch(color=color, label=name) for name, color in panel.colors.items()]
-                axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
+        # Of subfigures, each has margins of its own.
+        parts = canvas.subfigures(num_rows, 2, squeeze=False).flat
+        for part, (name, figure) in zip(parts, figures.items(), strict=True):
+            panel = Panel(part.subplots())
+            figure(panel)
+            panel.axes.set_title(name, loc="left", fontsize=12)
+            is_short = all(len(label) <= _LABEL_LENGTH for label in panel.colors)
+            if is_short and 1 < len(panel.colors) <= _LEGEND_LABELS:
+                items = panel.colors.items()
+                handles = [Patch(color=color, label=label) for label, color in items]
+                panel.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
         stream = io.BytesIO()
         canvas.savefig(stream, format="png")
     return stream.getvalue()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from gnntrain.data.graph import Graph
 from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.best_model import Outcome
 from gnntrain.report.classification import ClassFindings
 from gnntrain.report.comparison import Group, differences, groups_of, shown_value
-from gnntrain.report.graph_facts import GraphFacts
+from gnntrain.report.regression import ValueFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.tables import spread_text
 from gnntrain.report.timing import background_seconds
@@ -30,7 +32,6 @@ Page = dict[str, Any]
 
 _LONG_NUMBER = 1_000_000
 _NAMED_RUNS = 5
-_DRAWN_TARGETS = 4
 _STATES = {
     "interrupted": "The run was interrupted: {}.",
     "pruned": "The run was pruned by its sweep: {}.",
@@ -84,72 +85,51 @@ def comparison_of(
         "notes": [*_notes(runs), *notes, *outcome.notes],
         "keys": [*_keys_of_several(runs, groups, best)],
         "comparison": {
-            "settings": tables.groups_table(groups),
-            "spread": next(
-                (figures.spread_of(groups, s) for s in ("test", "val") if _has(s, runs)), None
-            ),
-            "figures": [figures.metrics_of(groups, "val"), figures.losses_of(groups)],
-            "runs": tables.runs_table(runs, best),
-            "best": best.name,
+            "groups": groups,
+            "runs": runs,
+            "is_tested": any(run.best.get("test") for run in runs),
         },
         "training": None,
         **_details(best, outcome),
     }
 
 
-def _has(split: str, runs: Sequence[ReportedRun]) -> bool:
-    return any(run.best.get(split) for run in runs)
-
-
 def _details(run: ReportedRun, outcome: Outcome) -> Page:
     """The parts of a page about data, predictions, graph and configuration of a run."""
     graph, findings = outcome.graph, outcome.findings
-    data = from_plain(run.summary.get("data")) or (graph.data if graph else None)
-    page: Page = {
+    data = from_plain(run.summary.get("data")) or (graph.summary if graph else None)
+    projection = findings.projection if findings else None
+    classes = findings if isinstance(findings, ClassFindings) and findings.scores else None
+    targets = findings.targets if isinstance(findings, ValueFindings) else None
+    plane = None
+    if classes and projection:
+        plane = partial(figures.classes_in_the_plane, found=classes, projection=projection)
+    elif isinstance(findings, ValueFindings) and targets and projection:
+        plane = partial(figures.values_in_the_plane, found=findings, projection=projection)
+    return {
+        "run": run,
+        "metric": shown_metric(run.metric or "metric"),
         "best_epoch": run.result.best_epoch,
         "data": [(label, text, False) for label, text in data.lines()] if data else None,
-        "classes": None,
-        "targets": None,
-        "plane": None,
-        "projection": findings.projection if findings else None,
+        "classes": classes,
+        "targets": targets,
+        "projection": projection,
+        "plane": plane,
         "graph": graph,
-        "command": run.environment.get("command"),
-        "configuration": tables.configuration(run),
-        "environment": tables.environment(run.environment) if run.environment else None,
     }
-    if isinstance(findings, ClassFindings):
-        page["classes"] = findings if findings.scores else None
-        if findings.projection is not None:
-            page["plane"] = figures.classes_in_the_plane(findings, findings.projection)
-    elif findings is not None and findings.targets:
-        page["targets"] = findings.targets
-        page["drawn_targets"] = findings.targets[:_DRAWN_TARGETS]
-        if findings.projection is not None:
-            name = findings.targets[0].name
-            page["plane"] = figures.values_in_the_plane(findings, findings.projection, name)
-    return page
 
 
 def _training(run: ReportedRun) -> Page:
-    metric = shown_metric(run.metric or "metric")
     phases = tables.phases_table(run)
     beside = background_seconds(run.records)
     return {
-        "best_epoch": run.result.best_epoch,
-        "metric_name": metric,
-        "metric": figures.metric(run) if run.best else None,
-        "loss": figures.loss(run),
-        "metrics": tables.metrics_table(run),
         "phases": phases if phases.rows else None,
         "clock": "The GPU's time." if run.records[-1].gpu_memory_bytes else "Time of rank 0.",
         "background": " and ".join(f"{name} {format_seconds(s)}" for name, s in beside.items()),
-        "time": figures.time(run),
-        "throughput": figures.throughput(run),
-        "memory": figures.memory(run),
     }
 
 
-def _lead(run: ReportedRun, graph: GraphFacts | None) -> str:
+def _lead(run: ReportedRun, graph: Graph | None) -> str:
     parameters, ranks = run.summary.get("num_parameters"), run.summary.get("world_size")
     model = f"{run.model} with {parameters:,} parameters" if parameters else run.model
     size = f" ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)" if graph else ""
@@ -176,7 +156,7 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
         yield "No epoch was evaluated, so there is no metric."
 
 
-def _keys(run: ReportedRun, graph: GraphFacts | None) -> Iterator[Key]:
+def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
     summary, metric = run.summary, shown_metric(run.metric or "")
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)

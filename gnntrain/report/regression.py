@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.data.graph import SPLITS, Graph
+from gnntrain.data.graph import SPLITS, AnyArray, Graph
 from gnntrain.metrics import get_metric
 from gnntrain.report.classification import SCORED_SPLITS
-from gnntrain.report.projection import Floats, Ints, Projection, sampled_nodes
+from gnntrain.report.projection import Floats, Ints, Projection
 from gnntrain.tasks import Task
 
 METRICS = ("r2", "rmse", "mae")
-_WORST_NODES = 10
 _BINS = 40
 
 
@@ -27,41 +26,51 @@ class Points:
     """Nodes with a true and a predicted value.
 
     Attributes:
-        nodes: The user's ids of the nodes.
+        nodes: `[n]`, the user's ids of the nodes.
         true, predicted: float64 `[n]`.
     """
 
-    nodes: Sequence[str]
+    nodes: AnyArray
     true: Floats
     predicted: Floats
+
+    @property
+    def errors(self) -> Floats:
+        """Predicted minus true."""
+        return self.predicted - self.true
+
+    def take(self, places: Ints) -> Points:
+        """The points at some places."""
+        return Points(self.nodes[places], self.true[places], self.predicted[places])
+
+    def rows(self) -> Iterator[tuple[str, float, float]]:
+        """Id, true and predicted value of each node."""
+        for node, true, predicted in zip(self.nodes, self.true, self.predicted, strict=True):
+            yield node.decode() if isinstance(node, bytes) else str(node), true, predicted
+
+    def scores(self) -> list[float]:
+        """The metrics `METRICS`."""
+        predicted, true = (torch.from_numpy(v)[:, None] for v in (self.predicted, self.true))
+        return [get_metric(name).compute(predicted, true) for name in METRICS]
 
 
 @dataclass(frozen=True)
 class TargetFindings:
-    """A model's predictions of one target, in its own units; by split, of the splits with a node
-    that has the target.
+    """A model's predictions of one target, in its own units.
 
     Attributes:
         name: The user's name of the target.
-        num_nodes: Nodes that have it.
-        scores: The metrics `METRICS`.
-        drawn: The nodes of a figure.
-        errors: See `histograms`.
-        worst: The nodes with the largest errors, the largest first.
+        points: By split the nodes that have it; without splits in which no node has it.
     """
 
     name: str
-    num_nodes: Mapping[str, int]
-    scores: Mapping[str, Sequence[float]]
-    drawn: Mapping[str, Points]
-    errors: Mapping[str, tuple[Floats, Floats]]
-    worst: Mapping[str, Points]
+    points: Mapping[str, Points]
 
     @classmethod
     def of(
         cls, name: str, graph: Graph, target: int, predicted: npt.NDArray[Any]
-    ) -> TargetFindings | None:
-        """The findings about one target; None where no node of a scored split has it.
+    ) -> TargetFindings:
+        """The findings about one target.
 
         Args:
             name: The user's name of the target.
@@ -69,47 +78,15 @@ class TargetFindings:
             target: Its column.
             predicted: Its predicted values of all nodes, `[num_nodes]`.
         """
-        known = {}
+        points = {}
         for split in SCORED_SPLITS:
             nodes = graph.split(split)
-            nodes = nodes[~np.isnan(graph.labels[nodes, target])]
-            if len(nodes):
-                known[split] = nodes
-        if not known:
-            return None
-        true = {split: graph.labels[ids, target].astype(np.float64) for split, ids in known.items()}
-        errors = {split: predicted[known[split]] - values for split, values in true.items()}
-
-        def points(nodes: Ints) -> Points:
-            values = graph.labels[nodes, target].astype(np.float64)
-            return Points(_shown_ids(graph, nodes), values, predicted[nodes].astype(np.float64))
-
-        def worst(split: str) -> Ints:
-            order = np.argsort(-np.abs(errors[split]), kind="stable")
-            nodes: Ints = known[split][order[:_WORST_NODES]]
-            return nodes
-
-        return cls(
-            name=name,
-            num_nodes={split: len(nodes) for split, nodes in known.items()},
-            scores={split: _scores(predicted[known[split]], true[split]) for split in known},
-            drawn={split: points(sampled_nodes(nodes)) for split, nodes in known.items()},
-            errors=histograms(errors),
-            worst={split: points(worst(split)) for split in known},
-        )
-
-
-def _shown_ids(graph: Graph, nodes: Ints) -> list[str]:
-    """The user's ids of nodes."""
-    ids = nodes if graph.node_ids is None else graph.node_ids[nodes]
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in ids.tolist()]
-
-
-def _scores(predicted: npt.NDArray[Any], true: Floats) -> list[float]:
-    outputs, targets = (
-        torch.from_numpy(values.astype(np.float64))[:, None] for values in (predicted, true)
-    )
-    return [get_metric(name).compute(outputs, targets) for name in METRICS]
+            true = graph.labels[nodes, target].astype(np.float64)
+            ids = nodes if graph.node_ids is None else graph.node_ids[nodes]
+            whole = Points(ids, true, predicted[nodes].astype(np.float64))
+            if not np.isnan(true).all():
+                points[split] = whole.take((~np.isnan(true)).nonzero()[0])
+        return cls(name, points)
 
 
 def histograms(errors: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats]]:
@@ -158,13 +135,13 @@ class ValueFindings:
             TargetFindings.of(name, graph, i, predicted[:, i])
             for i, name in enumerate(written.notes["target_names"].tolist())
         ]
-        first = next((i for i, target in enumerate(found) if target is not None), 0)
+        first = next((i for i, target in enumerate(found) if target.points), 0)
         everyone = np.unique(np.concatenate([graph.split(name) for name in SPLITS]))
         labelled = everyone[~np.isnan(graph.labels[everyone, first])]
         projection = Projection.of(graph, labelled, outputs.numpy(), rows)
         placed = labelled[:0] if projection is None else projection.nodes
         return cls(
-            targets=[target for target in found if target is not None],
+            targets=[target for target in found if target.points],
             projection=projection,
             values=graph.labels[placed, first].astype(np.float64),
         )
@@ -172,4 +149,4 @@ class ValueFindings:
     @property
     def scored_splits(self) -> set[str]:
         """The splits with a node that has a target."""
-        return {split for target in self.targets for split in target.num_nodes}
+        return {split for target in self.targets for split in target.points}

@@ -7,16 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
 from gnntrain.report.comparison import Group, Spread, differences, shown_value
 from gnntrain.report.drawing import class_color
-from gnntrain.report.graph_facts import GraphFacts
-from gnntrain.report.regression import METRICS, TargetFindings
+from gnntrain.report.regression import METRICS, Points, TargetFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.timing import PHASES, typical_phases
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
 
 _TOP_MISTAKES = 20
+_WORST_NODES = 10
+_OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
 
 
 @dataclass(frozen=True)
@@ -64,19 +68,19 @@ def phases_table(run: ReportedRun) -> Table:
     return Table(["phase", "an epoch", "share"], rows, colors=colors)
 
 
-def graph_table(graph: GraphFacts) -> Table:
-    """Sizes and degrees."""
-    degrees = graph.degrees
+def graph_table(graph: Graph) -> Table:
+    """Sizes and in-degrees."""
+    degrees = np.diff(graph.indptr)
     rows = {
         "nodes": f"{graph.num_nodes:,}",
         "edges": f"{graph.num_edges:,}",
         "features": f"{graph.num_features:,}",
-        graph.outputs: f"{graph.num_outputs:,}",
-        **{f"{name} nodes": f"{size:,}" for name, size in graph.split_sizes.items()},
-        "median degree": f"{degrees.median:g}",
-        "mean degree": f"{degrees.mean:.1f}",
-        "largest degree": f"{degrees.largest:,}",
-        "nodes without an in-edge": f"{degrees.num_isolated:,}",
+        _OUTPUTS.get(graph.task, "classes"): f"{graph.num_classes:,}",
+        **{f"{name} nodes": f"{len(graph.split(name)):,}" for name in SPLITS},
+        "median degree": f"{np.median(degrees):g}",
+        "mean degree": f"{degrees.mean():.1f}",
+        "largest degree": f"{degrees.max():,}",
+        "nodes without an in-edge": f"{(degrees == 0).sum():,}",
     }
     return Table(["quantity", "value"], list(rows.items()))
 
@@ -112,19 +116,22 @@ def targets_table(targets: Sequence[TargetFindings]) -> Table:
     for target in targets:
         row = [target.name]
         for split in SCORED_SPLITS:
-            scores = target.scores.get(split, [math.nan] * len(METRICS))
-            row += [*map(format_metric, scores), f"{target.num_nodes.get(split, 0):,}"]
+            points = target.points.get(split)
+            scores = [math.nan] * len(METRICS) if points is None else points.scores()
+            number = 0 if points is None else len(points.nodes)
+            row += [*map(format_metric, scores), f"{number:,}"]
         rows.append(row)
     columns = [f"{split} {head}" for split in SCORED_SPLITS for head in heads]
     return Table(["target", *columns], rows)
 
 
-def worst_table(target: TargetFindings, split: str) -> Table:
-    """The nodes of a split with the largest errors."""
-    found = target.worst[split]
+def worst_table(points: Points) -> Table:
+    """The nodes with the largest errors, the largest first."""
+    order = np.argsort(-np.abs(points.errors), kind="stable")
+    found = points.take(order[:_WORST_NODES])
     rows = [
         [node, f"{true:.6g}", f"{predicted:.6g}", f"{predicted - true:+.6g}"]
-        for node, true, predicted in zip(found.nodes, found.true, found.predicted, strict=True)
+        for node, true, predicted in found.rows()
     ]
     return Table(["node", "true", "predicted", "error"], rows)
 

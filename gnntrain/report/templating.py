@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,8 +32,8 @@ def to_html(page: Page) -> str:
     environment = _environment("html")
     numbers = itertools.count()
 
-    def drawn(figure: Figure) -> Drawing:
-        return to_svg(figure, f"figure-{next(numbers)}")
+    def drawn(figure: Figure, width: int, height: int) -> Drawing:
+        return to_svg(figure, f"figure-{next(numbers)}", width, height)
 
     environment.filters |= {"json": _json, "digest": _digest, "drawn": drawn}
     return environment.get_template("page.html.j2").render(
@@ -58,7 +59,7 @@ def _environment(kind: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"kind": kind, "figures": figures, "tables": tables}
+    environment.globals |= {"kind": kind, "figures": figures, "tables": tables, "partial": partial}
     return environment
 
 

@@ -24,6 +24,9 @@ PHASES = {
 }
 """The phases of an epoch in their order, with label and colour."""
 
+Course = tuple[Sequence[int], Sequence[float]]
+"""Epochs, and a value of each."""
+
 _VISIBLE = 0.0005
 
 
@@ -66,8 +69,13 @@ def _warm(records: Sequence[EpochRecord]) -> Sequence[EpochRecord]:
     return timed[1:] or timed
 
 
-def metric_course(run: ReportedRun, split: str) -> tuple[list[int], list[float]]:
-    """The evaluated epochs and the deciding metric in them."""
+def loss_course(run: ReportedRun) -> Course:
+    """The training loss of each epoch."""
+    return [r.epoch for r in run.records], [r.train_loss for r in run.records]
+
+
+def metric_course(run: ReportedRun, split: str) -> Course:
+    """The deciding metric of each evaluated epoch."""
     points = [(r.epoch, r.metric(split, run.metric or "")) for r in run.records]
     known = [(epoch, value) for epoch, value in points if value is not None]
     return [epoch for epoch, _ in known], [value for _, value in known]

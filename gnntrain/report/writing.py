@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -106,24 +107,36 @@ def _outcome(run: ReportedRun, announce: Callable[[str], None]) -> Outcome:
 
 def _png(found: Found, announce: Callable[[str], None]) -> bytes:
     from gnntrain.report import figures
-    from gnntrain.report.drawing import to_png
+    from gnntrain.report.drawing import Figure, to_png
     from gnntrain.report.regression import ValueFindings
 
-    run = found.runs[0]
     if len(found.runs) > 1:
         groups = groups_of(found.runs)
-        courses = [figures.metrics_of(groups, "val"), figures.metrics_of(groups, "test")]
-        spread = figures.spread_of(groups, "test")
-        return to_png(f"{len(found.runs)} runs", [figures.losses_of(groups), *courses, spread])
-    chosen = [figures.loss(run), figures.metric(run), figures.time(run), figures.memory(run)]
+        several: dict[str, Figure] = {
+            "Training loss": partial(figures.group_losses, groups=groups),
+            "Validation": partial(figures.group_metrics, groups=groups, split="val"),
+            "Test": partial(figures.group_metrics, groups=groups, split="test"),
+            "Test metric by setting": partial(figures.group_spread, groups=groups, split="test"),
+        }
+        return to_png(f"{len(found.runs)} runs", several)
+    run = found.runs[0]
+    metric = shown_metric(run.metric or "metric")
+    chosen: dict[str, Figure] = {
+        "Loss": partial(figures.loss, run=run),
+        metric[:1].upper() + metric[1:]: partial(figures.metric, run=run),
+        "Time of each epoch": partial(figures.time, run=run),
+        "Memory": partial(figures.memory, run=run),
+    }
     if run.config.get("task.type") == "node_regression":
         findings = _outcome(run, announce).findings
         if isinstance(findings, ValueFindings) and findings.targets:
             target = findings.targets[0]
-            chosen += [figures.predictions(target), figures.errors(target)]
+            chosen[f"Predicted and true {target.name}"] = partial(
+                figures.predictions, target=target
+            )
+            chosen[f"Errors of {target.name}"] = partial(figures.errors, target=target)
     scores = ", ".join(f"{split} {format_metric(run.score(split))}" for split in run.best)
-    reached = f": {shown_metric(run.metric or '')} {scores}" if run.best else ""
-    return to_png(f"{run.name} ({run.status}){reached}", chosen)
+    return to_png(f"{run.name} ({run.status}) {metric if scores else ''} {scores}".strip(), chosen)
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

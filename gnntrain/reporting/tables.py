@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Literal, TextIO, cast
+from typing import IO, Any, Literal, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -17,7 +17,8 @@ from gnntrain.reporting.stream import TolerantStream
 Judgement = Literal["ok", "note", "problem"]
 
 _STYLES: dict[Judgement, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
-_UNBROKEN = 10_000
+UNBROKEN = 10_000
+"""The width of an output that has none, where lines stay whole."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,7 @@ def print_sections(sections: Iterable[Section], stream: TextIO | None = None) ->
     Lines are broken at the width of a terminal, else not at all. `NO_COLOR` is honoured.
     """
     output = TolerantStream(stream if stream is not None else sys.stdout)
-    console = Console(
-        file=cast(IO[str], output),
-        width=None if output.isatty() else _UNBROKEN,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
+    console = plain_console(output, width=None if output.isatty() else UNBROKEN)
     for number, section in enumerate(sections):
         with console.capture() as captured:
             console.print(Text(section.title, style="bold"))
@@ -68,9 +63,15 @@ def print_sections(sections: Iterable[Section], stream: TextIO | None = None) ->
         output.flush()
 
 
+def plain_console(output: TolerantStream, **options: Any) -> Console:
+    """A console of rich that prints text as it is: brackets are no markup."""
+    file = cast(IO[str], output)
+    return Console(file=file, markup=False, emoji=False, highlight=False, **options)
+
+
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     """Labels and their values."""
-    table = _plain("", "", show_header=False)
+    table = plain_table("", "", show_header=False)
     table.columns[0].style = "dim"
     for row in rows:
         table.add_row(*row)
@@ -79,7 +80,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Table:
 
 def checks(rows: Iterable[Check]) -> Table:
     """Results, each with its hint below it."""
-    table = _plain("", "", "", show_header=False)
+    table = plain_table("", "", "", show_header=False)
     table.columns[0].min_width = len("problem")
     for row in rows:
         table.add_row(Text(row.judgement, _STYLES[row.judgement]), row.name, row.text)
@@ -90,7 +91,7 @@ def checks(rows: Iterable[Check]) -> Table:
 
 def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     """Rows of cells; the first `left` columns stand to the left, the others to the right."""
-    table = _plain(*header)
+    table = plain_table(*header)
     for number, column in enumerate(table.columns):
         column.justify = "left" if number < left else "right"
         column.no_wrap = number >= left
@@ -99,8 +100,8 @@ def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1
     return table
 
 
-def _plain(*header: str, show_header: bool = True) -> Table:
-    """An empty table without lines."""
+def plain_table(*header: str, show_header: bool = True) -> Table:
+    """An empty table without lines, under dim titles."""
     table = Table(
         *header,
         box=None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
     from gnntrain.sweep.study import Study
 
-__all__ = ["HydraOptions", "SweepFolder", "resume_sweep", "run_sweep"]
+__all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep"]
 
 _MOST_FAILURES = 20
 _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
@@ -94,7 +94,22 @@ def resume_sweep(
     Raises:
         UserError: For other keys; and as for `run_sweep`.
     """
-    command = folder.command()
+    command = changed_command(folder.command(), overrides)
+    trials = folder.trials()
+    composer = Composer(command.sources)
+    plan = _plan_again(command, composer, trials)
+    slots = plan_slots(plan.config, plan.num_trials)
+    folder.write_command(command)
+    trials = trials or _listed(plan, folder)
+    return _conduct(plan, slots, folder, composer, trials, launcher)
+
+
+def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:
+    """The command to go on with, after `sweep` keys were changed.
+
+    Raises:
+        UserError: For other keys.
+    """
     changes = sweep_keys(overrides)
     if len(changes) < len(overrides) or any(text.startswith("sweep=") for text in overrides):
         other = [text for text in overrides if text not in changes] or overrides
@@ -104,14 +119,7 @@ def resume_sweep(
         )
     keys = {text.partition("=")[0] for text in changes}
     kept = [text for text in command.overrides if text.partition("=")[0] not in keys]
-    command = replace(command, overrides=[*kept, *changes])
-    trials = folder.trials()
-    composer = Composer(command.sources)
-    plan = _plan_again(command, composer, trials)
-    slots = plan_slots(plan.config, plan.num_trials)
-    folder.write_command(command)
-    trials = trials or _listed(plan, folder)
-    return _conduct(plan, slots, folder, composer, trials, launcher)
+    return replace(command, overrides=[*kept, *changes])
 
 
 def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Trial]) -> SweepPlan:

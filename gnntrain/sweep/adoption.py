@@ -10,7 +10,7 @@ from gnntrain.app import Sources
 from gnntrain.config import ConfigError, Problem
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
-from gnntrain.groups import config_groups
+from gnntrain.groups import conf_dir, config_groups
 from gnntrain.paths import expanded
 from gnntrain.reporting.run_lookup import RUNS, SWEEPS, is_run, run_directories
 from gnntrain.reporting.trials import Trial
@@ -68,12 +68,16 @@ def _hydra_config(path: Path) -> Mapping[str, Any]:
 def _command(hydra: Mapping[str, Any]) -> SweepCommand:
     if not hydra:
         return SweepCommand([])
-    sources = hydra["runtime"]["config_sources"]
-    folders = [Path(source["path"]) for source in sources if source["provider"] == "command-line"]
+    paths: dict[str, list[Path]] = {}
+    for source in hydra["runtime"]["config_sources"]:
+        paths.setdefault(source["provider"], []).append(Path(source["path"]))
+    main = [path for path in paths.get("main", ()) if path != conf_dir()]
+    folders = paths.get("command-line", [])
+    sources = Sources(folders, main[0] if main else None, hydra["job"]["config_name"])
     launcher = [
         text for text in hydra["overrides"]["hydra"] if text.lstrip("+").startswith(_LAUNCHER)
     ]
-    return SweepCommand(hydra["overrides"]["task"], Sources(folders), launcher)
+    return SweepCommand(hydra["overrides"]["task"], sources, launcher)
 
 
 def _trials_of_grid(path: Path, runs: Sequence[Path], command: SweepCommand) -> list[Trial]:
@@ -83,7 +87,9 @@ def _trials_of_grid(path: Path, runs: Sequence[Path], command: SweepCommand) -> 
     problems: list[Problem] = []
     try:
         sweep = SweepOverrides.parse(
-            command.overrides, config_groups(command.sources.config_dirs), problems
+            command.overrides,
+            config_groups(command.sources.config_dirs, command.sources.config_path),
+            problems,
         )
         trials = [
             Trial(number, [*sweep.fixed, *varied], str(path / str(number)), varied=varied)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,14 +21,17 @@ from hydra.types import TaskFunction
 from gnntrain.cores import available_cores
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
+from gnntrain.paths import is_file
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder, has_checkpoint
 from gnntrain.sweep.plan import SweepPlan
-from gnntrain.sweep.process import Outcome, outcome_of, summary_of
+from gnntrain.sweep.process import Outcome, outcome_of, redirect_output, summary_of
 from gnntrain.sweep.trial_runner import View, begin, take_over
 
 if TYPE_CHECKING:
     from gnntrain.sweep.study import Study  # imports Optuna
+
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,14 +42,25 @@ class TrialJob:
 
     Attributes:
         train: Trains a new run by Hydra's configuration of the job.
+        log: Where its output goes, where jobs share the terminal; None: where the launcher puts it.
     """
 
     train: TaskFunction
+    log: Path | None
 
     def __call__(self, cfg: Any) -> Outcome:
-        """Train a trial, from its last checkpoint where it has one."""
+        """Train a trial, from its last checkpoint where it has one.
+
+        Raises:
+            Interrupted: The job was interrupted, and so is the sweep.
+        """
         run_dir = HydraConfig.get().runtime.output_dir
-        return outcome_of(partial(self._train, cfg, run_dir), run_dir)
+        if self.log is not None:
+            redirect_output(self.log)
+        outcome = outcome_of(partial(self._train, cfg, run_dir), run_dir)
+        if outcome.status == "interrupted":
+            raise Interrupted(SIGINT)
+        return outcome
 
     def _train(self, cfg: Any, run_dir: str) -> dict[str, Any]:
         if has_checkpoint(run_dir):
@@ -106,17 +123,16 @@ class BatchRunner:
         """Train all trials. A trial that fails does not stop the others of its batch.
 
         Raises:
-            Interrupted: A trial was interrupted.
+            KeyboardInterrupt: The sweep or a job was interrupted.
         """
         while batch := self._begin_batch():
             try:
-                outcomes = self._launch(batch)
+                with self._watched(batch):
+                    outcomes = self._launch(batch)
             except BaseException:
-                self._end_batch(batch, [_left_behind(trial, None) for trial in batch])
+                self._end(batch, [_left_behind(trial, None) for trial in batch])
                 raise
-            self._end_batch(batch, outcomes)
-            if any(trial.status == "interrupted" for trial in batch):
-                raise Interrupted(SIGINT)
+            self._end(batch, outcomes)
 
     def _begin_batch(self) -> list[Trial]:
         batch: list[Trial] = []
@@ -143,14 +159,39 @@ class BatchRunner:
         named = [f"{key}={json.dumps(str(name))}" for key, name in folders.items()]
         return [*self._launcher.hydra_overrides(trial.overrides), *named]
 
-    def _end_batch(self, batch: Sequence[Trial], outcomes: Sequence[Outcome]) -> None:
-        for trial, outcome in zip(batch, outcomes, strict=True):
-            take_over(trial, outcome)
-            trial.seconds = outcome.summary.get("seconds_total")
-            self._study.tell(trial)
-            self._view.on_trial_end(trial)
-        self._folder.write_trials(self._study.trials)
-        self._study.save()
+    @contextlib.contextmanager
+    def _watched(self, batch: Sequence[Trial]) -> Iterator[None]:
+        """Tell of trials as they end: a launcher returns when all have ended."""
+        began, is_over = time.time(), threading.Event()
+
+        def watch() -> None:
+            while not is_over.wait(_LOOK_SECONDS):
+                ended = [trial for trial in batch if self._has_ended(trial, began)]
+                self._end(ended, [_left_behind(trial, None) for trial in ended])
+                self._view.refresh()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _has_ended(self, trial: Trial, since: float) -> bool:
+        summary = Path(trial.run_dir) / "summary.json"
+        return trial.status == "running" and is_file(summary) and summary.stat().st_mtime >= since
+
+    def _end(self, trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> None:
+        for trial, outcome in zip(trials, outcomes, strict=True):
+            if trial.status == "running":
+                take_over(trial, outcome)
+                trial.seconds = outcome.summary.get("seconds_total")
+                self._study.tell(trial)
+                self._view.on_trial_end(trial)
+        if trials:
+            self._folder.write_trials(self._study.trials)
+            self._study.save()
 
 
 def _outcome(job: JobReturn) -> Outcome:
@@ -163,4 +204,4 @@ def _left_behind(trial: Trial, error: str | None) -> Outcome:
     """How a job ended that could not say it; without an error it was interrupted."""
     summary = summary_of(trial.run_dir)
     status = str(summary.get("status", "interrupted" if error is None else "failed"))
-    return Outcome(status, summary, error if status == "failed" else None)
+    return Outcome(status, summary, summary.get("error", error))

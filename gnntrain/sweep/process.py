@@ -78,6 +78,11 @@ def _leave_terminal(log: Path) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     unblock_signals()
+    redirect_output(log)
+
+
+def redirect_output(log: Path) -> None:
+    """Put what this process prints from now on at the end of a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -210,19 +210,19 @@ def test_alias_tables_give_each_place_its_weight_within_its_range() -> None:
 
 
 def test_an_odd_number_of_edges_is_refused() -> None:
-    with pytest.raises(UserError, match=r"num_edges is 101, which is odd"):
+    with pytest.raises(UserError, match=r"num_edges is 101"):
         graph(num_edges=101)
 
 
 def test_more_edges_than_the_classes_have_room_for_are_refused() -> None:
-    with pytest.raises(UserError, match=r"1,200 undirected edges within classes.*\b528 such pairs"):
+    with pytest.raises(UserError, match=r"\b1,200\b.*\b528\b"):
         graph(num_nodes=96, num_edges=3000, homophily=0.8, isolated_fraction=0.0)
     with pytest.raises(UserError, match=r"between classes"):
         graph(num_nodes=50, num_classes=2, num_edges=1000, homophily=0.0)
 
 
 def test_larger_splits_than_the_graph_are_refused() -> None:
-    with pytest.raises(UserError, match=r"together 120, but there are 100 nodes"):
+    with pytest.raises(UserError, match=r"\b120\b.*\b100\b"):
         graph(num_nodes=100, num_train=60, num_val=60, num_test=0)
 
 

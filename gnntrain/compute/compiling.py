@@ -1,0 +1,32 @@
+"""The kernels that most models need, compiled by computing with them."""
+
+from __future__ import annotations
+
+import torch
+
+from gnntrain.compute import cpu, kernels
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
+from gnntrain.jit import compile_beside
+
+
+def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
+    """Have another process compile them where no compiled ones are kept; see `compile_beside`."""
+
+    def compute() -> None:
+        torch.set_num_threads(1)
+        for dtype in {feature_dtype: None, torch.float32: None}:
+            _compute(dtype)
+
+    compile_beside(kernels, compute)
+
+
+def _compute(dtype: torch.dtype) -> None:
+    """A layer of one node with an edge to itself, forward and backward."""
+    indptr, indices = torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
+    weight, bias = torch.ones(1, 2), torch.ones(1)
+    total = Sum(indptr, indices, is_mean=True)
+    out, inputs = cpu.aggregate_linear(features, total, weight, bias, True, 0.5, True)
+    cpu.aggregate_linear_backward(out, weight, inputs, out, 0.5, torch.float32, True)
+    cpu.transpose(indptr, indices, 1)

@@ -1,0 +1,56 @@
+"""Kernels that another process compiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import sys
+import torch
+from gnntrain import jit
+from gnntrain.compute import cpu, kernels
+from gnntrain.compute.compiling import compile_kernels_beside
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
+
+compile_kernels_beside(torch.float32)
+processes = list(jit._compiling.values())
+if sys.argv[1] == "killed":
+    processes[0].kill()
+rows = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
+total = Sum(indptr, indices, is_mean=True)
+print(cpu.aggregate(LazyFeatures(rows), total, "none", torch.float32).tolist())
+stats = kernels.reduce_rows.stats
+print(len(processes), sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks")
+
+
+def processes_hits_misses(case: str, cache: Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN, case],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows, counts = ended.stdout.splitlines()
+    assert rows == "[[2.0, 3.5]]"
+    return counts
+
+
+def test_kernels_are_compiled_once_beside_the_run(tmp_path: Path) -> None:
+    assert processes_hits_misses("whole", tmp_path) == "1 1 0"
+    assert processes_hits_misses("kept by now", tmp_path) == "0 1 0"
+
+
+def test_a_run_compiles_what_a_process_that_was_killed_has_not(tmp_path: Path) -> None:
+    assert processes_hits_misses("killed", tmp_path) == "1 0 1"
