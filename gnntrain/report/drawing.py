@@ -128,7 +128,7 @@ class Panel:
         """Name the axes of a figure over epochs."""
         self.axes.set_xlabel("epoch")
         self.axes.set_ylabel(label)
-        self.axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        self.axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
 
     def logarithmic(self, *axes: str) -> None:
         """Make axes ("x", "y") logarithmic."""
