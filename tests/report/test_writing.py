@@ -99,26 +99,29 @@ def test_a_run_whose_checkpoint_is_gone_still_shows_its_graph(
 
 
 FILES = [
-    *("config.yaml", "overrides.txt", "env.json", "store.json", "metrics.jsonl", "summary.json"),
+    *("overrides.txt", "env.json", "store.json", "metrics.jsonl", "summary.json"),
     *("checkpoints/best.pt", "checkpoints/last.pt"),
 ]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0\xff{", b"[1]"])
-def test_missing_and_broken_files_give_a_page_or_a_sentence(
+def test_missing_and_broken_files_leave_gaps_in_a_page(
     trained: Path, tmp_path: Path, content: bytes | None
 ) -> None:
     for number, name in enumerate(FILES):
-        run = shutil.copytree(trained, tmp_path / str(number))
-        (run / name).unlink()
-        if content is not None:
-            (run / name).write_bytes(content)
-        try:
-            assert "Configuration" in write_report([run], wanted="md").read_text()
-            assert Image.open(write_report([run], wanted="png")).width == 1540
-        except UserError as error:
-            assert name == "config.yaml"
-            assert error.message
+        run = with_file(shutil.copytree(trained, tmp_path / str(number)), name, content)
+        assert "Configuration" in write_report([run], wanted="md").read_text()
+        assert Image.open(write_report([run], wanted="png")).width == 1540
+    run = with_file(shutil.copytree(trained, tmp_path / "run"), "config.yaml", content)
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        write_report([run])
+
+
+def with_file(run: Path, name: str, content: bytes | None) -> Path:
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_bytes(content)
+    return run
 
 
 def test_a_failed_run_tells_its_error_and_shows_what_is_there(tmp_path: Path) -> None:
