@@ -100,8 +100,9 @@ class GnntrainSweeper(Sweeper):
         log = Path(self.config.hydra.sweep.dir).absolute() / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            # Processes of joblib share the terminal; submitit has log files of its own.
-            task_function=TrialJob(self.task_function, None if num_jobs is None else log),
+            # Processes of joblib share the terminal (a single job is this process); submitit has
+            # log files of its own.
+            task_function=TrialJob(self.task_function, None if num_jobs in (None, 1) else log),
             config=self.config,
         )
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)
