@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from gnntrain.reporting.trials import Trial
     from gnntrain.sweep.launching import JobLauncher
 
-_BASIC_HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
-_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _HYDRAS_NAME = "${hydra.job.num}"
 _HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
 _LAUNCHER = ("hydra/launcher", "hydra.launcher")
@@ -101,8 +100,9 @@ class GnntrainSweeper(Sweeper):
         log = Path(self.config.hydra.sweep.dir).absolute() / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            # Processes of joblib share the terminal; submitit has log files of its own.
-            task_function=TrialJob(self.task_function, None if num_jobs is None else log),
+            # Processes of joblib share the terminal (a single job is this process); submitit has
+            # log files of its own.
+            task_function=TrialJob(self.task_function, None if num_jobs in (None, 1) else log),
             config=self.config,
         )
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)

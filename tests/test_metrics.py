@@ -13,7 +13,6 @@ import optuna
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
-from gnntrain.report.several import groups_table
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution

@@ -1,7 +1,5 @@
 """The keys of `dataset=NAME`: of a random graph, a published data set, or a user's own files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -3,8 +3,6 @@
 Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the default run's.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator

@@ -1,7 +1,5 @@
 """The keys of a sweep: what becomes of many runs that are asked for at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

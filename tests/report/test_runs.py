@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnntrain.errors import UserError
-from gnntrain.report.runs import find_runs, flattened, read_run, run_directories
+from gnntrain.report.runs import find_runs, flattened, read_run
 from tests.report.samples import records_of, write_run
 
 
@@ -57,19 +57,6 @@ def test_a_sweep_is_its_trials_and_their_missing_directories(tmp_path: Path) -> 
     assert [run.name for run in found.runs] == ["0_a", "1_b"]
     assert found.home == tmp_path / "sweep"
     assert ["1 of 3" in note for note in found.notes] == [True]
-
-
-def test_a_folder_is_the_run_directories_up_to_three_levels_below(tmp_path: Path) -> None:
-    folder = tmp_path / "multirun"
-    depths = ["a", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3", ".hydra", "b/1/.hydra"]
-    for name in depths:
-        (folder / name).mkdir(parents=True)
-        write_run(folder / name)
-    write_run(folder / "a" / "checkpoints" / "inner")  # inside of a run
-    (folder / "latest").symlink_to(folder / "a")
-    found = [path.relative_to(folder) for path in run_directories(folder)]
-    assert [*map(str, found)] == ["a", "b/0", "c/2026-11-22/10-00-00"]
-    assert run_directories(folder / "a") == [folder / "a"]
 
 
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:

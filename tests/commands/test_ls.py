@@ -1,19 +1,22 @@
-"""What `gnntrain ls` and `gnntrain cp` tell, also of folders that nobody made for them."""
+"""What `gnntrain ls` and `gnntrain cp` tell, also of folders of other programs."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
-from gnntrain.listing.datasets import datasets
-from gnntrain.listing.models import models, samplers
-from gnntrain.listing.runs import runs
 
 from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import SyntheticConfig
+from gnntrain.data.store_cleaning import find_stores
+from gnntrain.inventory.datasets import dataset_rows
+from gnntrain.inventory.models import model_rows, sampler_rows
+from gnntrain.inventory.runs import run_notes, run_rows
+from gnntrain.inventory.stores import store_rows
 from gnntrain.run import prepare
 from tests.packages import install
 
@@ -38,41 +41,39 @@ def make_run(folder: Path, summary: object = None) -> Path:
 
 
 def test_every_published_data_set_has_its_sizes() -> None:
-    sizes, _ = datasets(Path("/nowhere"))
-    rows = {row[0]: row[1:] for row in sizes.rows}
+    rows = {row[0]: row[1:] for row in dataset_rows([])}
     assert rows["cora"] == ["2,708", "10,556", "1,433", "7", "-"]
     assert rows["synthetic_reddit"][:2] == ["232,965", "114,615,892"]
     assert rows["files"] == ["-"] * 5
     assert [name for name, row in rows.items() if row[0] == "-"] == ["files"]
 
 
-def test_prepared_stores_are_listed_and_folders_that_are_none_are_named(tmp_path: Path) -> None:
+def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) -> None:
     config = compose_config(["dataset.num_nodes=300", f"dataset.store_dir={tmp_path}"]).config
     prepare(config)
     (tmp_path / "photos").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "meta.json").write_text("{")
     (tmp_path / "a_file").touch()
-    sizes, prepared = datasets(tmp_path)
-    assert {row[0]: row[-1] for row in sizes.rows}["synthetic"] == "1 store"
-    (row,) = prepared.rows
+    stores = find_stores(tmp_path)
+    assert {row[0]: row[-1] for row in dataset_rows(stores)}["synthetic"] == "1 store"
+    (row,) = store_rows(stores)
     assert row[0].startswith("synthetic-")
-    assert row[1] == "300"
-    assert row[4] == "float32"
-    assert [note.partition(":")[0] for note in prepared.notes] == ["broken", "photos"]
+    assert row[1:3] == ["synthetic", "300"]
+    assert row[5] == "float32"
 
 
 def test_models_are_listed_with_their_parameters() -> None:
-    rows = {row[0]: row for row in models().rows}
+    rows = {row[0]: row for row in model_rows()}
     assert rows["sage"][2] == f"{2 * 100 * 128 + 128 + 2 * 128 * 47 + 47:,}"
     assert rows["mlp"][2] == f"{100 * 128 + 128 + 128 * 47 + 47:,}"
     assert "GraphSAGE" in rows["sage"][1]
 
 
 def test_samplers_say_whether_they_can_be_used_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnntrain.listing.models.find_spec", lambda _: None)
+    monkeypatch.setattr("gnntrain.inventory.machine.find_spec", lambda _: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert [row[-1] for row in samplers().rows] == ["yes", "no triton", "no pyg-lib", "yes"]
+    assert [row[-1] for row in sampler_rows()] == ["yes", "no triton", "no pyg-lib", "yes"]
 
 
 def test_models_and_samplers_of_installed_packages_are_listed_but_not_imported(
@@ -85,15 +86,15 @@ def test_models_and_samplers_of_installed_packages_are_listed_but_not_imported(
         their_draws = listed_package:Draws
     """
     install(tmp_path, monkeypatch, "listed_package", "raise RuntimeError", points)
-    (model,) = [row for row in models().rows if row[0] == "their_net"]
+    (model,) = [row for row in model_rows() if row[0] == "their_net"]
     assert "model=plugin model.name=their_net" in model[1]
-    (sampler,) = [row for row in samplers().rows if row[1] == "their_draws"]
+    (sampler,) = [row for row in sampler_rows() if row[1] == "their_draws"]
     assert "sampler.backend=their_draws" in sampler[2]
 
 
 def test_runs_are_listed_with_status_metric_best_epoch_and_time(tmp_path: Path) -> None:
     make_run(tmp_path / "one", SUMMARY)
-    (row,) = runs(tmp_path).rows
+    (row,) = run_rows(tmp_path)
     assert row == ["one", "completed", "ROC AUC", "0.7500", "0.5000", "12/20", "1:01"]
 
 
@@ -104,14 +105,14 @@ def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(
     (tmp_path / "latest").symlink_to(job)
     (tmp_path / "mkdocs").mkdir()
     (tmp_path / "mkdocs" / "config.yaml").touch()
-    assert [row[0] for row in runs(tmp_path).rows] == ["multirun/sweep/0_model=sage"]
+    assert [row[0] for row in run_rows(tmp_path)] == ["multirun/sweep/0_model=sage"]
 
 
 @pytest.mark.parametrize("summary", ["", "{", "[]", "null", '{"status": 1, "val": 3}'])
 def test_a_summary_that_is_broken_breaks_nothing(summary: str, tmp_path: Path) -> None:
     make_run(tmp_path / "good", SUMMARY)
     make_run(tmp_path / "bad", summary)
-    rows = {row[0]: row for row in runs(tmp_path).rows}
+    rows = {row[0]: row for row in run_rows(tmp_path)}
     assert rows["good"][1] == "completed"
     assert rows["bad"][3:5] == ["-", "-"]
 
@@ -119,12 +120,30 @@ def test_a_summary_that_is_broken_breaks_nothing(summary: str, tmp_path: Path) -
 def test_a_run_without_a_summary_is_running_or_was_stopped(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "one")
     (folder / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n')
-    assert runs(tmp_path).rows[0][1:] == ["stopped", "-", "-", "-", "-/2", "-"]
-    assert "gnntrain resume RUN" in runs(tmp_path).notes[0]
+    assert run_rows(tmp_path)[0][1:] == ["stopped", "-", "-", "-", "-/2", "-"]
+    assert "gnntrain resume RUN" in run_notes(run_rows(tmp_path))[0]
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert runs(tmp_path).rows[0][1] == "running"
-    assert runs(tmp_path).rows[0][1] == "stopped"
+        assert run_rows(tmp_path)[0][1] == "running"
+    assert run_rows(tmp_path)[0][1] == "stopped"
+
+
+def test_the_screen_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "first", SUMMARY)
+    make_run(tmp_path / "sweep" / "0", {**SUMMARY, "status": "failed"})
+    os.utime(tmp_path / "first" / "config.yaml", (0, 0))
+    assert main(["ls", "runs", str(tmp_path)]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == f"runs in {tmp_path}"
+    assert lines == GOLDEN.splitlines()
+
+
+GOLDEN = """\
+  run      status     metric      val    test   best  time
+  sweep/0  failed     ROC AUC  0.7500  0.5000  12/20  1:01
+  first    completed  ROC AUC  0.7500  0.5000  12/20  1:01
+  `gnntrain resume RUN` goes on with a run that did not complete.
+"""
 
 
 def test_without_a_word_all_kinds_are_listed_briefly(
