@@ -59,7 +59,7 @@ def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
 
 def _is_empty(module: ModuleType) -> bool:
     """Whether there is a cache for the module's kernels, and nothing in it."""
-    caches = [getattr(value, "_cache", None) for value in vars(module).values()]
+    caches: list[Any] = [getattr(value, "_cache", None) for value in vars(module).values()]
     files = [cache._cache_file for cache in caches if hasattr(cache, "_cache_file")]
     return bool(files) and not any(file._load_index() for file in files)
 

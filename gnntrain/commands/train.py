@@ -13,13 +13,13 @@ def _train(arguments: Arguments) -> int:
     if arguments.multirun:
         return _sweep(arguments)
     with collection_paused():
-        load_torch_library()
         return _run(arguments)
 
 
 def _run(arguments: Arguments) -> int:
     from gnntrain.app import compose_config
 
+    load_torch_library()  # after the last import of another library
     composed = compose_config(arguments.overrides, arguments.config_dirs)
     _refuse_sweep_keys(arguments.overrides)
     if composed.config.distributed.num_processes > 1:

@@ -15,7 +15,9 @@ def as_floats(bits: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(bits).view(dtype).float()
 
 
-def gathered(table: np.ndarray, kind: int, out: np.ndarray, out_kind: int) -> np.ndarray:
+def gathered(
+    table: np.ndarray, kind: kernels.Kind, out: np.ndarray, out_kind: kernels.Kind
+) -> np.ndarray:
     """All rows of `table`, converted."""
     none = np.empty(0, np.int64)
     kernels.gather_rows(table, kind, none, 0, 0, len(table), out, out_kind, 0)
