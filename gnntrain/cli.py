@@ -63,9 +63,9 @@ def _main(argv: Sequence[str]) -> int:
         arguments.overrides[:0] = arguments.words
     else:
         _check_words(name, verb, arguments)
-    if arguments.multirun and (name != "train" or arguments.show_config):
-        raise UserError("-m sweeps training runs only", "Leave -m out, or use `gnntrain -m ...`.")
-    if arguments.show_config and not verb.words:
+    if name != "train":
+        _refuse_training_flags(name, arguments)
+    if arguments.show_config and not verb.words and not _is_hydras_config(arguments):
         return _show_config(arguments)
     return verb.run(arguments)
 
@@ -101,10 +101,35 @@ def _check_words(name: str, verb: Command, arguments: Arguments) -> None:
         raise UserError(f"{name} takes {takes}, not {' '.join(given)}", hint)
 
 
+def _refuse_training_flags(name: str, arguments: Arguments) -> None:
+    """Flags that say how Hydra is to run training."""
+    flags = [*arguments.hydra, *(["-m"] if arguments.multirun else [])]
+    flags += ["--config-path"] if arguments.config_path is not None else []
+    flags += ["--config-name"] if arguments.config_name != "config" else []
+    if flags:
+        raise UserError(
+            f"{' '.join(flags)} goes with training, not with {name}",
+            "Leave it out, or use `gnntrain` without a verb.",
+        )
+
+
+def _is_hydras_config(arguments: Arguments) -> bool:
+    """Whether Hydra prints the configuration, a part of it or unresolved, or refuses to."""
+    return arguments.multirun or any(
+        flag.partition("=")[0] in ("--resolve", "--package") for flag in arguments.hydra
+    )
+
+
 def _show_config(arguments: Arguments) -> int:
     from gnntrain.app import compose_config
 
-    say(compose_config(arguments.overrides, arguments.config_dirs).yaml.rstrip())
+    composed = compose_config(
+        arguments.overrides,
+        arguments.config_dirs,
+        config_path=arguments.config_path,
+        config_name=arguments.config_name,
+    )
+    say(composed.yaml.rstrip())
     return 0
 
 
@@ -119,6 +144,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     while rest:
         given = rest.pop(0)
         option, equals, _ = given.partition("=")
+        option = _SHORT.get(option, option)
         if not given.startswith("-"):
             _add_word(arguments, given)
         elif option in _own_options(arguments):
@@ -127,28 +153,41 @@ def parse(argv: Sequence[str]) -> Arguments:
             arguments.options[option] = ""
         elif option in _SWITCHES and not equals:
             setattr(arguments, _SWITCHES[option], True)
+        elif option in _HYDRAS_SWITCHES and not equals:
+            arguments.hydra.append(option)
+        elif option == "--info":
+            _add_info(arguments, given, rest)
         elif option in _VALUED:
             example = f"gnntrain {_VALUED[option]}"
             _set_option(arguments, option, _value_of(option, given, rest, example))
         else:
-            error = _unknown(
-                f"option {given}",
-                option,
-                [*_own_options(arguments), *_own_switches(arguments), *_SWITCHES, *_VALUED],
-            )
-            error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
-            raise error
+            raise _unknown_option(given, option, arguments)
     return arguments
 
 
-_SWITCHES = {
-    "-m": "multirun",
-    "--multirun": "multirun",
-    "-h": "help",
-    "--help": "help",
-    "--version": "version",
+_SHORT = {
+    "-m": "--multirun",
+    "-h": "--help",
+    "-c": "--cfg",
+    "-r": "--run",
+    "-p": "--package",
+    "-i": "--info",
+    "-cp": "--config-path",
+    "-cn": "--config-name",
+    "-cd": "--config-dir",
+    "-sc": "--shell-completion",
 }
-_VALUED = {"--cfg": "--cfg job", "--config-dir": "--config-dir my_conf model=my_model"}
+_SWITCHES = {"--multirun": "multirun", "--help": "help", "--version": "version"}
+_HYDRAS_SWITCHES = ("--run", "--resolve", "--hydra-help", "--shell-completion")
+_VALUED = {
+    "--cfg": "--cfg job",
+    "--config-dir": "--config-dir my_conf model=my_model",
+    "--config-path": "--config-path my_conf",
+    "--config-name": "--config-dir my_conf --config-name my_config",
+    "--package": "--cfg job --package trainer",
+    "--experimental-rerun": "--experimental-rerun runs/mine/.hydra/config.pickle",
+}
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def _own_options(arguments: Arguments) -> Mapping[str, str]:
@@ -198,13 +237,36 @@ def _is_known_to_conf(word: str) -> bool:
     return "." in word or any(word in (group, *options) for group, options in groups.items())
 
 
+def _add_info(arguments: Arguments, given: str, rest: list[str]) -> None:
+    """`--info`, whose value may be left out."""
+    _, _, topic = given.partition("=")
+    if not topic:
+        topic = rest.pop(0) if rest and rest[0] in _INFO else "all"
+    if topic not in _INFO:
+        raise _unknown(f"--info {topic}", topic, _INFO)
+    arguments.hydra.append(f"--info={topic}")
+
+
 def _set_option(arguments: Arguments, option: str, value: str) -> None:
     if option == "--config-dir":
         arguments.config_dirs.append(expanded(value))
-    elif value == "job":
+    elif option == "--config-path":
+        arguments.config_path = expanded(value).absolute()
+    elif option == "--config-name":
+        arguments.config_name = value
+    elif option == "--cfg" and value == "job":
         arguments.show_config = True
+    elif option == "--cfg" and value not in ("hydra", "all"):
+        raise _unknown(f"--cfg {value}", value, ("job", "hydra", "all"))
     else:
-        raise UserError(f"--cfg {value} is not known", "Use `--cfg job`.")
+        arguments.hydra.append(f"{option}={value}")
+
+
+def _unknown_option(given: str, option: str, arguments: Arguments) -> UserError:
+    known = [*_own_options(arguments), *_own_switches(arguments)]
+    error = _unknown(f"option {given}", option, [*known, *_SWITCHES, *_HYDRAS_SWITCHES, *_VALUED])
+    error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
+    return error
 
 
 def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:

@@ -32,15 +32,19 @@ def conf_dir() -> Path:
     return packaged if packaged.is_dir() else packaged.parent.parent / "conf"
 
 
-def config_groups(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
+def config_groups(
+    config_dirs: Sequence[Path] = (), config_path: Path | None = None
+) -> dict[str, list[str]]:
     """The options of every group, sorted, with those in the user's own folders.
 
     A file whose name begins with an underscore is for others to inherit, and no option.
     """
-    folders = [conf_dir(), *config_dirs]
+    folders = [config_path or conf_dir(), *config_dirs]
+    own = [file.parent.name for folder in config_dirs for file in folder.glob("[!_.]*/*.yaml")]
     return {
         group: sorted(
             {file.stem for folder in folders for file in (folder / group).glob("[!_]*.yaml")}
         )
-        for group in GROUPS
+        for group in dict.fromkeys([*GROUPS, *own])
+        if group != "hydra"
     }

@@ -59,8 +59,8 @@ def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
 
 def _is_empty(module: ModuleType) -> bool:
     """Whether there is a cache for the module's kernels, and nothing in it."""
-    caches: list[Any] = [getattr(value, "_cache", None) for value in vars(module).values()]
-    files = [cache._cache_file for cache in caches if hasattr(cache, "_cache_file")]
+    caches = [getattr(value, "_cache", None) for value in vars(module).values()]
+    files = [file for cache in caches if (file := getattr(cache, "_cache_file", None))]
     return bool(files) and not any(file._load_index() for file in files)
 
 

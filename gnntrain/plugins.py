@@ -10,6 +10,8 @@ A name is read from the package's metadata; its code is imported only where the 
 
 from __future__ import annotations
 
+import functools
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -24,6 +26,11 @@ SAMPLERS = "gnntrain.samplers"
 
 def plugin_names(group: str) -> tuple[str, ...]:
     """The names that installed packages offer in an entry-point group, sorted."""
+    return _plugin_names(group, tuple(sys.path))
+
+
+@functools.cache
+def _plugin_names(group: str, _path: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=group)}))
 
 

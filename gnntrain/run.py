@@ -34,9 +34,10 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.reporting.console import restore_terminal
 from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.run_store import object_dataset, open_run_store, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_drafts
@@ -61,6 +62,7 @@ def train(
     listener: Connection | None = None,
     *,
     data: object = None,
+    place: RunPlace | None = None,
 ) -> dict[str, Any]:
     """Train as `config` says and return the summary, as `summary.json` holds it.
 
@@ -71,6 +73,7 @@ def train(
         data: The graph: a PyG `Data`, a mapping of arrays by PyG's names (`x`, `y`, `edge_index`,
             `train_mask`, …), or a `GraphData`. `FilesConfig` then has its name, split, task and
             metric. None: `config.dataset` says where the graph is.
+        place: Where Hydra has made the run directory; None: `config.run` says where it goes.
 
     Returns:
         The summary, and the run directory as `run`.
@@ -96,7 +99,7 @@ def train(
         from gnntrain.init_from import resolved_source  # imports all models
 
         config = resolved_source(config, opened.store)
-    run = _create(config, overrides)
+    run = _create(config, overrides, place)
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
     return _train(run, job, opened.store, plan)
@@ -157,7 +160,9 @@ def resume(
     return _train(run, job, opened.store, plan)
 
 
-def _create(config: Config, overrides: Sequence[str]) -> RunDirectory:
+def _create(
+    config: Config, overrides: Sequence[str], place: RunPlace | None = None
+) -> RunDirectory:
     return RunDirectory.create(
         directory=config.run.dir,
         name=config.run.name,
@@ -165,6 +170,7 @@ def _create(config: Config, overrides: Sequence[str]) -> RunDirectory:
         config=config.to_dict(),
         overrides=overrides,
         seed=config.trainer.seed,
+        place=place,
     )
 
 

@@ -1,129 +1,188 @@
-"""Writes `docs/configuration.md`, a table of every key, from the schema.
+"""Writes every key of the schema with its meaning: a page for readers, a list for the Tab key.
 
     python -m scripts.config_reference
 
-A test holds that the file is up to date.
+A test holds that `docs/configuration.md` and `gnntrain/completion/keys.json` are up to date.
 """
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from inspect import cleandoc
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from gnntrain.config.loggers import LoggerConfig
-from gnntrain.config.models import LayeredConfig, PluginConfig, model_sections
-from gnntrain.config.schema import (
-    BuiltinConfig,
-    Config,
-    DatasetConfig,
-    FilesConfig,
-    SyntheticConfig,
-)
-from gnntrain.config.types import Section, expected
+from gnntrain.config.datasets import DatasetConfig, FilesConfig
+from gnntrain.config.mistakes import choices, in_words, key_schema, section_class
+from gnntrain.config.models import LayeredConfig, model_names, model_source
+from gnntrain.config.schema import Config, LoggerConfig
+from gnntrain.config.types import Section
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+KEYS = Path(__file__).parents[1] / "gnntrain" / "completion" / "keys.json"
 
 _HEAD = """\
 # Every key
 
 Written by `python -m scripts.config_reference` from the schema. `gnntrain --cfg job` prints the
-values of a run; `conf/` holds the files that are put together, with the same words.
+values of a run; `conf/` holds the files that are put together.
 
 A key is set by `section.key=value`; a section's file is chosen by `section=name`, as in
 `model=gat`. Lists are written `[a,b]`, nothing as `null`. Every mistake is reported at once, before
 anything is loaded.
 """
+_COMMON: Mapping[str, tuple[str, type[Section]]] = {
+    "dataset": ("every data set", DatasetConfig),
+    "model": ("every model but `plugin`", LayeredConfig),
+}
+_OPTIONS = {
+    "dataset": {
+        "`dataset=synthetic`, `synthetic_reddit`, `synthetic_products`": "synthetic",
+        "published data sets": "cora",
+        "`dataset=files`": "files",
+    },
+    "model": {f"`model={name}`": name for name in (*model_names(), "plugin")},
+    "sweep": {f"`sweep={name}`": name for name in ("basic", "optuna")},
+}
+_BAR = "\\|"  # one that ends no cell
+_ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
-_DATASETS = [
-    ("every data set", DatasetConfig),
-    ("`dataset=synthetic`, `synthetic_reddit`, `synthetic_products`", SyntheticConfig),
-    ("published data sets", BuiltinConfig),
-    ("`dataset=files`", FilesConfig),
-]
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the schema.
+
+    Attributes:
+        name: Dotted.
+        meaning: Its docstring.
+        accepts: Type and range, in words.
+        choices: The words that it accepts, where they can be listed.
+        default: Plain data.
+    """
+
+    name: str
+    meaning: str
+    accepts: str
+    choices: list[str]
+    default: object
+
+
+def meanings(kind: type[Section]) -> dict[str, str]:
+    """What each key of a class means: the docstring below it, or that of a model's argument."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        found |= _attribute_docstrings(base.__module__).get(base.__name__, {})
+    name = kind.model_fields["name"].default if "name" in kind.model_fields else None
+    if issubclass(kind, LayeredConfig) and kind is not LayeredConfig:
+        found |= dict(_ARGUMENT.findall(model_source(name).docstring))
+    return {key: " ".join(cleandoc(text).split()) for key, text in found.items()}
+
+
+@cache
+def _attribute_docstrings(module: str) -> dict[str, dict[str, str]]:
+    """By class and attribute."""
+    file = sys.modules[module].__file__ if module.startswith("gnntrain.config") else None
+    tree = ast.parse(Path(file).read_text(encoding="utf-8") if file else "")
+    return {
+        node.name: {
+            above.target.id: below.value.value
+            for above, below in pairwise(node.body)
+            if isinstance(above, ast.AnnAssign)
+            and isinstance(above.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        }
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def keys_of(section: str, kind: type[Section]) -> list[Key]:
+    """The keys of a class."""
+    said = meanings(kind)
+    return [_key(f"{section}.{name}", kind, said[name]) for name in kind.model_fields]
+
+
+def _key(name: str, kind: type[Section], meaning: str) -> Key:
+    field, last = kind.model_fields[name.rpartition(".")[2]], name.rpartition(".")[2]
+    schema = key_schema(kind, last)
+    default = field.get_default(call_default_factory=True)
+    return Key(name, meaning, in_words(schema), choices(schema), default)
+
+
+def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
+    """(section, title, class, the keys that no table of the section before has) of every class."""
+    for section in Config.model_fields:
+        told: list[Key] = []
+        for title, prefix, kind in _classes(section):
+            keys = [key for key in keys_of(prefix, kind) if key not in told]
+            if section in Config.variants and kind is not FilesConfig:  # the title says the name
+                keys = [key for key in keys if key.name != f"{section}.name"]
+            if section in _COMMON and not told:
+                told = keys
+            yield section, title, kind, keys
+
+
+def _classes(section: str) -> Iterator[tuple[str, str, type[Section]]]:
+    """(title, what stands before a key, class) of a section's classes."""
+    if section in _COMMON:
+        title, kind = _COMMON[section]
+        yield title, section, kind
+    for title, name in _OPTIONS.get(section, {}).items():
+        yield title, section, Config.variants[section].choose({"name": name})
+    if section == "logger":
+        for name in LoggerConfig.model_fields:
+            found = section_class(LoggerConfig, name, {})
+            assert found is not None
+            yield f"`{name}`", f"logger.{name}", found
+    elif section not in _OPTIONS:
+        yield "", section, type(getattr(Config(), section))
 
 
 def page() -> str:
-    """The page's text."""
-    parts = [_HEAD]
-    for name, field in Config.model_fields.items():
-        parts.append(f"\n## {name}\n\n{field.description}\n")
-        if name in ("dataset", "model"):
-            parts += _variants(name, _DATASETS if name == "dataset" else _models())
-        elif name == "logger":
-            parts += _loggers()
-        else:
-            parts.append(_table(name, type(getattr(Config(), name))))
+    """The text of `docs/configuration.md`."""
+    parts, said, before = [_HEAD], meanings(Config), ""
+    for section, title, kind, keys in tables():
+        if section != before:
+            parts.append(f"\n## {section}\n\n{said[section]}\n")
+        before = section
+        if title and (keys or section == "logger"):
+            of_logger = meanings(LoggerConfig).get(title.strip("`"))
+            summary = of_logger or str(kind.__doc__).splitlines()[0]
+            parts.append(f"\n### {section}: {title}\n\n{summary}\n")
+        if keys:
+            parts.append("\n| key | meaning | value | default |\n|-|-|-|-|\n")
+        for key in keys:
+            cells = (f"`{key.name}`", key.meaning, key.accepts, f"`{json.dumps(key.default)}`")
+            parts.append(f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |\n")
     return "".join(parts)
 
 
-def _variants(section: str, variants: list[tuple[str, Any]]) -> Iterator[str]:
-    """A table for what all have in common, and one for what each adds."""
-    common = variants[0][1]
-    for title, kind in variants:
-        own = None if kind is common else _own_keys(kind, common)
-        if own == []:
-            continue
-        yield f"\n### {section}: {title}\n\n{_first_line(kind)}\n"
-        yield _table(section, kind, own)
-
-
-def _models() -> list[tuple[str, Any]]:
-    built_in = [(f"`model={name}`", kind) for name, kind in model_sections().items()]
-    every = ("every model but `plugin`", LayeredConfig)
-    return [every, *built_in, ("`model=plugin`", PluginConfig)]
-
-
-def _own_keys(kind: type[Section], common: type[Section]) -> list[str]:
-    return [
-        key
-        for key, field in kind.model_fields.items()
-        if key != "name"
-        and (key not in common.model_fields or common.model_fields[key].default != field.default)
-    ]
-
-
-def _loggers() -> Iterator[str]:
-    for name, field in LoggerConfig.model_fields.items():
-        kind = next(
-            part
-            for part in (field.annotation, *getattr(field.annotation, "__args__", ()))
-            if isinstance(part, type) and issubclass(part, Section)
-        )
-        yield f"\n### logger: `{name}`\n\n{_first_line(kind)}\n"
-        if kind.model_fields:
-            yield _table(f"logger.{name}", kind)
-
-
-def _table(section: str, kind: type[Section], keys: list[str] | None = None) -> str:
-    rows = ["\n| key | meaning | value | default |\n|-|-|-|-|\n"]
-    for key, field in kind.model_fields.items():
-        if keys is not None and key not in keys:
-            continue
-        meaning, value = _cell(str(field.description)), _cell(expected(field))
-        default = (
-            "`" + _cell(json.dumps(_plain(field.get_default(call_default_factory=True)))) + "`"
-        )
-        rows.append(f"| `{section}.{key}` | {meaning} | {value} | {default} |\n")
-    return "".join(rows)
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _first_line(kind: type[Section]) -> str:
-    return str(kind.__doc__).strip().splitlines()[0]
+def listed() -> str:
+    """The text of `keys.json`: by key its meaning and the values that can be listed."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for section, _, _, keys in tables():
+        for key in keys:
+            if key.name == f"{section}.name" and section != "run":
+                continue  # `section=name` chooses it
+            takes_files = "path" in key.accepts or "text" in key.accepts
+            words = (*found.get(key.name, ("", []))[1], *(() if takes_files else key.choices))
+            found[key.name] = (key.meaning, list(dict.fromkeys(words)))
+    lines = (f"{json.dumps(key)}: {json.dumps(said)}" for key, said in found.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def main() -> None:
-    """Write the page."""
+    """Write both files."""
     PAGE.write_text(page(), encoding="utf-8")
+    KEYS.write_text(listed(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ timeout 240 python3 -m scripts.bench.gpu --prepare &
 graphs=$!
 trap 'kill "$graphs" 2>/dev/null || true' EXIT
 # Only the files with such tests: others import what a machine with a GPU need not have.
-mapfile -t files < <(grep -rlE 'NEEDS_GPU|on_each_device|mark\.gpu' tests --include='test_*.py')
+mapfile -t files < <(grep -rlE 'NEEDS_GPU|on_each_device|each_registration|on_gpu_kernels|mark\.gpu' tests --include='test_*.py')
 several=()
 python3 -c 'import xdist' 2>/dev/null && several=(-n 6)
 # Each test is told as it ends, and one that hangs is ended, with the stacks of its threads. At the
 # time limit pytest is interrupted rather than ended, so that what has failed until then is told.
 tests=0
 OMP_NUM_THREADS=2 timeout --signal=INT --kill-after=15 200 \
-    python3 -m pytest -m gpu -vv --tb=short "${several[@]}" \
+    python3 -m pytest -m gpu --hypothesis-profile=thorough -vv --tb=short "${several[@]}" \
     -o faulthandler_timeout=80 -o faulthandler_exit_on_timeout=true "${files[@]}" || tests=$?
 wait "$graphs" || true
 timeout --kill-after=5 $((560 - SECONDS)) python3 -m scripts.bench.gpu --json "$json"

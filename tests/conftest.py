@@ -1,4 +1,8 @@
-"""What is settled for all tests before anything else is imported.
+"""What is settled for all tests before anything else is imported, and which tests run here.
+
+Tests that need what this machine lacks (a GPU, pyg-lib) are deselected; one line a kind says how
+many they are. Property tests try a part of their examples, unless asked to be `thorough` (see
+`tests/examples.py`).
 
 Without a GPU, Triton's kernels run in its interpreter, which is chosen, for the whole process, when
 Triton is imported; and PyG imports it.
@@ -9,6 +13,8 @@ them, a tiny step takes as long as the other worker's turn.
 A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests
 start in order to interrupt them.
 
+No test can show what `fsync` is for, and each that writes would wait for the disk.
+
 A GPU tells of a kernel's failure when it is next asked for something: after each test it is asked.
 After an illegal access the process can do nothing more there. Where tests run in several processes,
 this one is then replaced, so that other tests are not told to have failed as well.
@@ -16,14 +22,21 @@ this one is then replaced, so that other tests are not told to have failed as we
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
 
+from tests import examples as examples  # before pytest loads the profile that is asked for
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.fsync = lambda fd: None  # noqa: ARG005
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -36,6 +49,19 @@ if _WORKER and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, _OWN)
     torch.set_num_threads(len(_OWN))
 
+_LACKING = {
+    "gpu": (
+        not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1",
+        "a GPU: run scripts/gpu_check.sh on a machine that has one",
+    ),
+    "pyg_lib": (
+        not (find_spec("pyg_lib") or find_spec("torch_sparse")),
+        "pyg-lib or torch-sparse, which are not installed",
+    ),
+}
+"""By mark: whether this machine lacks what such tests need, and what that is."""
+
+_num_deselected: Counter[str] = Counter()
 _gpu_is_lost = False
 
 
@@ -57,3 +83,43 @@ def pytest_runtest_logfinish() -> None:
     """End a worker that has lost the GPU, once its last test has been told."""
     if _gpu_is_lost and "PYTEST_XDIST_WORKER" in os.environ:
         os._exit(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what cannot run here, among what was chosen by `-m` and `-k`."""
+    kept: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        marks = [
+            name for name, (lacks, _) in _LACKING.items() if lacks and item.get_closest_marker(name)
+        ]
+        _num_deselected.update(marks[:1])
+        (deselected if marks else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=deselected)
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: a collection of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its counts to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["num_deselected"] = dict(_num_deselected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each worker has collected all tests: any one's counts are those of the run."""
+    _num_deselected.update(
+        Counter(getattr(node, "workeroutput", {}).get("num_deselected", {})) - _num_deselected
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for name, number in _num_deselected.items():
+        terminalreporter.write_line(f"{number} tests need {_LACKING[name][1]}")

@@ -21,6 +21,7 @@ from gnntrain.commands import COMMANDS
 from gnntrain.config import Config
 from gnntrain.errors import RunError, UserError
 from gnntrain.groups import conf_dir
+from gnntrain.reporting.run_lookup import RunPlace
 from tests.sweep.threads import ThreadProcess
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
@@ -33,6 +34,7 @@ class FakeRun(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("gnntrain.run")
         self.asked: list[Any] = []
+        self.places: list[RunPlace | None] = []
         self.error: BaseException | None = None
         self.summary: dict[str, Any] = SUMMARY
 
@@ -41,10 +43,14 @@ class FakeRun(types.ModuleType):
         config: Config,
         overrides: Sequence[str],
         listener: object = None,  # noqa: ARG002
+        *,
+        place: RunPlace | None = None,
     ) -> dict[str, Any]:
         self.asked.append((config, list(overrides)))
+        self.places.append(place)
         if config.run.dir is not None:
             Path(config.run.dir).mkdir(parents=True, exist_ok=True)
+            (Path(config.run.dir) / "config.yaml").touch()
         if self.error is not None and (config.trainer.seed == 0 or len(self.asked) == 2):
             raise self.error
         return self.summary
@@ -68,7 +74,7 @@ class FakeRun(types.ModuleType):
         path = Path("runs/x/export")
         return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
 
-    def plan(self, config: Config) -> Any:
+    def plan(self, config: Config, _opened: object) -> Any:
         self.asked.append(config)
         return types.SimpleNamespace(fits=True, to_dict=dict)
 
@@ -84,14 +90,17 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     # It imports the real gnntrain.run, so before that is replaced.
     monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
+    monkeypatch.setattr("gnntrain.planning.plan.Plan", types.SimpleNamespace)
+    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
+    monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     for verb, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
         setattr(module, verb, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
-    monkeypatch.setattr("gnntrain.doctor.examination.examine", lambda _: [])
-    monkeypatch.setattr("gnntrain.commands.plan._show", fake.asked.append)
+    monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
+    monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)
@@ -233,8 +242,8 @@ def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> 
         (["resume", "latest", "experiment=cora_gcn"], "train a new run with it"),
         (["--cgf", "job"], "Did you mean --cfg?"),
         (["--cfg"], "--cfg needs a value"),
-        (["--cfg", "all"], "--cfg job"),
-        (["-m", "prepare"], "-m sweeps training runs only"),
+        (["--cfg", "jobs"], "Did you mean job?"),
+        (["-m", "prepare"], "goes with training, not with prepare"),
         (["--help=x"], "unknown option"),
         (["--lr", "0.1"], "without dashes"),
         (["trainer.lr", "=", "0.1"], "without spaces"),
@@ -302,7 +311,7 @@ def test_sigterm_ends_a_run_in_order_with_143(
 ) -> None:
     saved = []
 
-    def train(config: Config, _overrides: Sequence[str]) -> dict[str, Any]:
+    def train(config: Config, *_: object, **__: object) -> dict[str, Any]:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
@@ -337,7 +346,7 @@ def test_a_sweep_trains_every_trial_in_a_folder_of_its_own(
     trials = json.loads(text)
     assert len(text.splitlines()) == len(trials) + 2
     assert [trial["status"] for trial in trials] == ["completed", "completed"]
-    assert trials[0]["overrides"][0] == "model=sage"
+    assert "model=sage" in trials[0]["overrides"]
     assert (trials[1]["metric"], trials[1]["val"], trials[1]["test"]) == ("accuracy", 0.5, None)
     out = capsys.readouterr().out
     assert "trial 1 (2/2)  model=gcn  val accuracy 0.5000  test accuracy -" in out

@@ -13,24 +13,20 @@ from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
-    BuiltinConfig,
     Config,
     ConfigError,
-    CSVConfig,
-    DatasetConfig,
+    FileLoggerConfig,
     FilesConfig,
-    JSONLConfig,
     MLflowConfig,
     PluginConfig,
-    TensorBoardConfig,
     WandBConfig,
     from_dict,
     model_names,
-    reading,
 )
 from gnntrain.config.published import PUBLISHED
-from gnntrain.config.types import Section, expected
+from gnntrain.config.types import Section
 from gnntrain.groups import GROUPS, conf_dir, config_groups
+from tests import packages
 
 FILES = sorted(conf_dir().rglob("*.yaml"))
 CHOICES = [
@@ -40,13 +36,11 @@ CHOICES = [
     if (group, option) not in (("dataset", "files"), ("model", "plugin"))
 ]
 LOGGERS: dict[str, Section] = {
-    "jsonl": JSONLConfig(),
-    "csv": CSVConfig(),
-    "tensorboard": TensorBoardConfig(),
+    **dict.fromkeys(("jsonl", "csv", "tensorboard"), FileLoggerConfig()),
     "wandb": WandBConfig(),
     "mlflow": MLflowConfig(),
 }
-KEY = re.compile(r"^(?P<indent> *)(?P<dash>- )?(?:override /)?(?P<key>[\w-]+):")
+KEY = re.compile(r"^ *(?:- )?(?P<key>[\w-]+):")
 
 
 @pytest.fixture(autouse=True)
@@ -54,27 +48,21 @@ def _trackers_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnntrain.config.checks.find_spec", lambda name: name)
 
 
-def keys_with_comments(file: Path) -> Iterator[tuple[int, str, str]]:
-    """(depth, key, comment beside or above it) of every key of a YAML file."""
-    above: list[str] = []
+def keys_with_comments(file: Path) -> Iterator[tuple[str, bool]]:
+    """Every key of a YAML file, and whether a comment stands beside or above it."""
+    above = ""
     for line in file.read_text(encoding="utf-8").splitlines():
-        stripped = line.strip()
-        if stripped.startswith("#"):
-            above.append(stripped.lstrip("# "))
-            continue
-        match = KEY.match(line)
-        if match:
-            _, _, beside = line.partition(" # ")
-            yield len(match["indent"]) // 2, match["key"], " ".join([*above, beside]).strip()
-        above = []
+        if match := KEY.match(line):
+            yield match["key"], above.lstrip().startswith("#") or " # " in line
+        above = line
 
 
 def files_of(group: str, option: str) -> list[Path]:
     """A group's option and what it inherits from, the bases first."""
     file = conf_dir() / group / f"{option}.yaml"
     bases = yaml.safe_load(file.read_text()).get("defaults", ["_self_"])
-    assert bases[-1] == "_self_", file
-    return [*(base for name in bases[:-1] for base in files_of(group, name)), file]
+    assert bases.pop() == "_self_", file
+    return [*(base for name in bases for base in files_of(group, name)), file]
 
 
 def keys_of(group: str, option: str) -> dict[str, object]:
@@ -86,12 +74,34 @@ def keys_of(group: str, option: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(file: Path) -> None:
-    bases = files_of(file.parent.name, file.stem)[:-1] if file.parent.name == "dataset" else []
-    commented = {key for base in bases for _, key, comment in keys_with_comments(base) if comment}
-    found = [key for _, key, comment in keys_with_comments(file) if not comment]
-    assert set(found) - {"defaults"} <= commented
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [
+        pytest.param(file.parent.name, file.stem, id=f"{file.parent.name}/{file.stem}")
+        for file in FILES
+        if file.parent.name in GROUPS and file.parent.name != "experiment"
+    ],
+)
+def test_every_key_has_a_comment_where_it_stands_or_where_it_is_inherited_from(
+    group: str, option: str
+) -> None:
+    said: set[str] = {"defaults", "name", option} if group != "run" else {"defaults"}
+    for file in files_of(group, option):
+        keys = list(keys_with_comments(file))
+        said |= {key for key, has_comment in keys if has_comment}
+        assert {key for key, _ in keys} <= said
+
+
+def test_every_key_of_the_composition_has_a_comment() -> None:
+    keys = dict(keys_with_comments(conf_dir() / "config.yaml"))
+    assert [key for key, has_comment in keys.items() if not has_comment] == []
+
+
+@pytest.mark.parametrize("option", config_groups()["experiment"])
+def test_a_recipe_says_what_it_is(option: str) -> None:
+    first, second, *_ = (conf_dir() / "experiment" / f"{option}.yaml").read_text().splitlines()
+    assert first == "# @package _global_"
+    assert second.startswith("# ")
 
 
 def test_a_file_for_others_to_inherit_is_no_option() -> None:
@@ -231,7 +241,8 @@ def test_the_files_and_the_schema_have_the_same_defaults(group: str, option: str
 def test_a_plug_in_and_files_compose_once_they_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "plugin_names", lambda _: ("mine",))
+    entry_points = "[gnntrain.models]\nmine = conf_model:Mine\n"
+    packages.install(tmp_path / "site", monkeypatch, "conf_model", "", entry_points)
     for name in ("edges.csv", "features.csv"):
         (tmp_path / name).touch()
     config = compose_config(
@@ -245,45 +256,14 @@ def test_a_plug_in_and_files_compose_once_they_are_named(
         ]
     ).config
     assert config.model == PluginConfig(name="mine", options={"depth": 3})
-    raw = keys_of("dataset", "files")
-    assert set(raw) == set(config.to_dict()["dataset"])
+
+
+def test_the_files_of_a_plug_in_and_of_own_files_have_the_schemas_defaults() -> None:
+    assert keys_of("dataset", "files") == FilesConfig().model_dump(mode="json")
+    assert keys_of("model", "plugin") == PluginConfig().model_dump(mode="json")
 
 
 @pytest.mark.parametrize("option", sorted(LOGGERS))
 def test_a_logger_file_holds_its_options(option: str) -> None:
     raw = yaml.safe_load((conf_dir() / "logger" / f"{option}.yaml").read_text())
     assert raw == {option: LOGGERS[option].model_dump(mode="json")}
-
-
-def commented_sections() -> Iterator[tuple[str, Section, int]]:
-    """(file, the section it holds, depth of its keys) of every file that explains its keys."""
-    yield "dataset/_dataset", DatasetConfig(), 0
-    yield "dataset/_published", BuiltinConfig(), 0
-    for group, option in CHOICES:
-        if group == "logger":
-            yield f"logger/{option}", LOGGERS[option], 1
-        elif group != "experiment":
-            given = {} if option == "default" else {"name": option}
-            yield f"{group}/{option}", getattr(from_dict({group: given}), group), 0
-
-
-@pytest.mark.parametrize(
-    ("name", "section", "depth"), [pytest.param(*case, id=case[0]) for case in commented_sections()]
-)
-def test_the_comment_of_a_key_says_meaning_range_and_default(
-    name: str, section: Section, depth: int
-) -> None:
-    comments: dict[str, str] = {}
-    for file in files_of(*name.split("/")):
-        for at, key, comment in keys_with_comments(file):
-            # Where a file only changes a key's default, the base has explained the key.
-            if at == depth and (key not in comments or "default " in comment):
-                comments[key] = comment
-    comments.pop("defaults", None)
-    if name.startswith("dataset/"):
-        del comments["name"]  # the file is called so; the choices are the files
-    for key, comment in comments.items():
-        field = type(section).model_fields[key]
-        assert str(field.description) in comment, key
-        assert expected(field).lower() in comment.lower(), key
-        assert "default " in comment, key

@@ -15,7 +15,7 @@ import pytest
 from gnntrain.app import compose_config
 from gnntrain.commands import COMMANDS
 from gnntrain.config import ConfigError
-from scripts.config_reference import PAGE, page
+from scripts.config_reference import KEYS, PAGE, listed, page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,8 +37,9 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_page_of_keys_is_the_schemas() -> None:
+def test_the_page_and_the_list_of_keys_are_the_schemas() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.config_reference"
+    assert KEYS.read_text(encoding="utf-8") == listed(), "run python -m scripts.config_reference"
 
 
 @pytest.mark.parametrize(("file", "command"), commands())
@@ -55,6 +56,7 @@ def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  #
     assert wrong <= MACHINE_KEYS | here | ({"model.name"} if "model=plugin" in words else set())
 
 
+@pytest.mark.slow
 def test_the_page_about_own_data_works_when_it_is_typed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
     section = page.split("## Your own data")[1].split("## Which file")[0]

@@ -10,10 +10,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from gnntrain import metrics
+from gnntrain.cli import main
+from tests.packages import install
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -55,12 +59,10 @@ class GainNet(MLP):
 '''
 
 NEW_YAML = """# Gain network (Nobody, 2030): an MLP with a gain.
+defaults: [_layered, _self_]
 
-defaults: [_layered, _self_]  # The keys of _layered.yaml, then those below.
-
-# Name of the model. Gainnet; default gainnet.
 name: gainnet
-# Factor of the input rows. A number >= 0; default 1.5.
+# Factor of the input rows.
 gain: 1.5
 """
 
@@ -69,21 +71,16 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
 
-def gnntrain(
-    words: list[str], folder: Path, path: Path, *, code: int = 0
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in `folder`, with `path` before all else that can be imported."""
-    found = f"{path}{os.pathsep}{ROOT}"
-    done = subprocess.run(
+def run_apart(words: list[str], folder: Path, source: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in `folder`, in a process that imports gnntrain from `source`."""
+    return subprocess.run(
         [sys.executable, "-m", "gnntrain", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": found, "XDG_CACHE_HOME": str(folder / "cache")},
+        env={**os.environ, "PYTHONPATH": str(source), "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def command_with(word: str) -> list[str]:
@@ -95,28 +92,29 @@ def command_with(word: str) -> list[str]:
     return [*words, *(key for key in KEEP_SMALL if not (chosen and key.startswith("dataset.")))]
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page's package, installed in a folder."""
-    folder = tmp_path_factory.mktemp("site")
+@pytest.fixture
+def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The page's package, installed; in an empty folder."""
     (text,) = blocks(FOR_USERS, "toml")
     project = tomllib.loads(text)["project"]
     name = project["name"].replace("-", "_")
-    (folder / name).mkdir()
-    for code in blocks(FOR_USERS, "python"):
-        path = code.partition("\n")[0].removeprefix("# ")
-        (folder / path).write_text(code, encoding="utf-8")
-    info = folder / f"{name}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     groups: Mapping[str, Mapping[str, str]] = project["entry-points"]
     lines = [
         line
         for group, points in groups.items()
         for line in (f"[{group}]", *(f"{key} = {value}" for key, value in points.items()))
     ]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return folder
+    install(tmp_path / "site", monkeypatch, "page_about_extending", "", "\n".join(lines) + "\n")
+    (tmp_path / "site" / name).mkdir()
+    for code in blocks(FOR_USERS, "python"):
+        path = code.partition("\n")[0].removeprefix("# ")
+        (tmp_path / "site" / path).write_text(code, encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    metrics._REGISTERED.pop("error_rate", None)
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        del sys.modules[module]
 
 
 def trained(folder: Path) -> dict[str, object]:
@@ -125,47 +123,57 @@ def trained(folder: Path) -> dict[str, object]:
     return summary
 
 
-def test_a_data_set_of_the_page_trains(package: Path, tmp_path: Path) -> None:
-    gnntrain(command_with("dataset=ring"), tmp_path, package)
+@pytest.mark.usefixtures("_package")
+def test_a_data_set_of_the_page_trains(tmp_path: Path) -> None:
+    assert main(command_with("dataset=ring")) == 0
     assert trained(tmp_path)["metric"] == "accuracy"
 
 
-def test_a_model_of_the_page_trains(package: Path, tmp_path: Path) -> None:
-    gnntrain(command_with("model=plugin"), tmp_path, package)
+@pytest.mark.usefixtures("_package")
+def test_a_model_of_the_page_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command_with("model=plugin")) == 0
     assert trained(tmp_path)["epochs"] == 5
-    assert "my_sage" in gnntrain(["ls", "models"], tmp_path, package).stdout
+    assert main(["ls", "models"]) == 0
+    assert "my_sage" in capsys.readouterr().out
 
 
-def test_a_metric_of_the_page_judges_a_run(package: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_package")
+def test_a_metric_of_the_page_judges_a_run(tmp_path: Path) -> None:
     rows = range(60)
     edges = "\n".join(f"{i},{(i + 1) % 60}" for i in rows)
     (tmp_path / "edges.csv").write_text(f"source,target\n{edges}\n")
     nodes = "\n".join(f"{i},{i % 3},{i / 60},{i % 7}" for i in rows)
     (tmp_path / "nodes.csv").write_text(f"id,label,a,b\n{nodes}\n")
-    gnntrain(command_with("error_rate"), tmp_path, package)
+    assert main(command_with("error_rate")) == 0
     assert trained(tmp_path)["metric"] == "error_rate"
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     errors = [json.loads(line)["val/error_rate"] for line in lines]
     assert trained(tmp_path)["best_epoch"] == 1 + errors.index(min(errors))
 
 
-def test_a_sampler_of_the_page_trains(package: Path, tmp_path: Path) -> None:
-    gnntrain(command_with("sampler.backend=first"), tmp_path, package)
+@pytest.mark.usefixtures("_package")
+def test_a_sampler_of_the_page_trains(tmp_path: Path) -> None:
+    assert main(command_with("sampler.backend=first")) == 0
     trained(tmp_path)
     assert "backend: first" in (tmp_path / "run" / "config.yaml").read_text()
 
 
+@pytest.mark.usefixtures("_package")
 @pytest.mark.parametrize(
-    ("key", "hint"), [("sampler.backend=frist", "first"), ("model.name=my_saeg", "my_sage")]
+    ("words", "hint"),
+    [
+        (["sampler.backend=frist"], "first"),
+        (["model=plugin", "model.name=my_saeg"], "my_sage"),
+    ],
 )
 def test_a_misspelt_name_of_the_package_is_told(
-    key: str, hint: str, package: Path, tmp_path: Path
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plugin = ["model=plugin"] if key.startswith("model") else []
-    done = gnntrain([*plugin, key], tmp_path, package, code=2)
-    assert f"did you mean {hint}?" in done.stderr
+    assert main(words) == 2
+    assert f"did you mean {hint}?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_of_gnntrain_is_one_file_and_one_yaml(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for folder in ("gnntrain", "conf"):
@@ -175,14 +183,16 @@ def test_a_model_of_gnntrain_is_one_file_and_one_yaml(tmp_path: Path) -> None:
     (source / "gnntrain" / "models" / "gainnet.py").write_text(NEW_MODEL, encoding="utf-8")
     (source / "conf" / "model" / "gainnet.yaml").write_text(NEW_YAML, encoding="utf-8")
     words = ["model=gainnet", "trainer.epochs=2", *KEEP_SMALL]
-    gnntrain([*words, "model.gain=3", "model.hidden_channels=8"], tmp_path, source)
+    run_apart([*words, "model.gain=3", "model.hidden_channels=8"], tmp_path, source)
     assert trained(tmp_path)["epochs"] == 2
-    assert "gain: 1.5" in gnntrain(["--cfg", "job", "model=gainnet"], tmp_path, source).stdout
-    wrong = gnntrain([*words, "model.gain=-1"], tmp_path, source, code=2).stderr
-    assert "a number >= 0" in wrong
-    wrong = gnntrain([*words, "model.gian=1"], tmp_path, source, code=2).stderr
-    assert "did you mean model.gain" in wrong
-    listed = gnntrain(["ls", "models"], tmp_path, source).stdout
+    assert "gain: 1.5" in run_apart(["--cfg", "job", "model=gainnet"], tmp_path, source).stdout
+    wrong = run_apart([*words, "model.gain=-1"], tmp_path, source)
+    assert wrong.returncode == 2
+    assert "model.gain" in wrong.stderr
+    wrong = run_apart([*words, "model.gian=1"], tmp_path, source)
+    assert wrong.returncode == 2
+    assert "did you mean model.gain" in wrong.stderr
+    listed = run_apart(["ls", "models"], tmp_path, source).stdout
     assert "Gain network (Nobody, 2030)" in listed
 
 

@@ -94,6 +94,7 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
     assert not [p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name[0] == "."]
 
 
+@pytest.mark.slow
 def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path: Path) -> None:
     keys = [*TWO_RANKS, "trainer.epochs=15"]
     job = start(tmp_path / "run", cache, *keys)
@@ -101,7 +102,7 @@ def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 143, errors
-    assert "Go on with `gnntrain resume" in errors
+    assert "gnntrain resume" in errors
     assert (RunDirectory(tmp_path / "run").summary() or {})["status"] == "interrupted"
     assert 3 <= len(rows(tmp_path / "run")) < 15
     go_on(tmp_path / "run")
@@ -124,8 +125,6 @@ def test_a_lack_of_memory_in_a_step_names_the_keys_to_lower(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_at(monkeypatch, 11, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."))
-    with pytest.raises(
-        RunError, match=r"GPU memory ran out in epoch 2, at step 11 of the run"
-    ) as caught:
+    with pytest.raises(RunError, match=r"GPU memory .*epoch 2, .*step 11\b") as caught:
         begin(tmp_path / "run", cache)
     assert "trainer.batch_size (now 16), sampler.fan_outs" in str(caught.value)

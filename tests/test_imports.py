@@ -43,9 +43,9 @@ FLOORS = [
     ["worker", "failures", "inference"],
     ["run", "results", "report"],
     ["preloaded"],
-    ["doctor", "planning", "listing"],
+    ["inventory"],
+    ["doctor", "planning"],
     ["app"],
-    ["search_space"],
     ["sweep"],
     ["commands"],
     ["cli"],
@@ -53,7 +53,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 EDGE_ONLY = {
-    "hydra": {"app", "search_space"},
+    "hydra": {"app", "sweep"},
     "omegaconf": {"app"},
     "rich": {"reporting"},
     "optuna": {"sweep"},

@@ -13,13 +13,14 @@ import optuna
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
 
 from gnntrain import metrics
-from gnntrain.app import Composed
+from gnntrain.app import Composed, Composer
 from gnntrain.cli import main
 from gnntrain.config import Config, OptunaSweepConfig, TrainerConfig
 from gnntrain.config.reading import read
@@ -27,14 +28,14 @@ from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
 from gnntrain.report.comparison import best_of, groups_of
 from gnntrain.report.runs import read_run
-from gnntrain.report.several import groups_table
+from gnntrain.report.tables import groups_table
 from gnntrain.reporting.progress import Progress
 from gnntrain.reporting.trials import SweepResults, Trial
-from gnntrain.search_space import Interval
 from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.search import Search
+from gnntrain.sweep.study import Study
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import FitResult
+from tests.examples import examples
 from tests.packages import install
 from tests.report.samples import write_run
 from tests.reporting.samples import info, record
@@ -177,33 +178,31 @@ def test_sweep_results_follow_it(lower: str) -> None:
 def test_a_search_prunes_and_keeps_trials_by_it(
     lower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gnntrain.sweep.search.compose_config",
-        lambda overrides, _dirs: Composed(Config(), overrides, ""),
-    )
+    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
     config = OptunaSweepConfig(trials=9)
-    space = [Interval("trainer.lr", 1e-3, 1e-2)]
-    source = Search(config, space, [], [], SweepFolder(tmp_path))
+    space = {"trainer.lr": FloatDistribution(1e-3, 1e-2)}
+    source = Study([], SweepFolder(tmp_path), Composer(), config, space)
     for number in range(6):
         asked = source.next()
         assert asked is not None
         trial, _ = asked
         trial.metric = lower
-        assert not any(source.is_hopeless(trial, epoch, 20, 0.5) for epoch in range(1, 21))
+        assert not any(source.should_prune(trial, epoch, 20, 0.5) for epoch in range(1, 21))
         trial.status, trial.val = "completed", 0.5 - 0.01 * number
-        source.note_end(trial)
+        source.tell(trial)
     asked = source.next()
     assert asked is not None
     asked[0].metric = lower
-    assert not source.is_hopeless(asked[0], 10, 20, 0.4)
+    assert not source.should_prune(asked[0], 10, 20, 0.4)
     asked = source.next()
     assert asked is not None
     asked[0].metric = lower
-    assert source.is_hopeless(asked[0], 10, 20, 0.6)
+    assert source.should_prune(asked[0], 10, 20, 0.6)
+    source.save()
     study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
     assert study.direction.name == "MINIMIZE"
     assert study.best_value == 0.45
-    again = Search(config, space, [], [], SweepFolder(tmp_path), source.trials)
+    again = Study(source.trials, SweepFolder(tmp_path), Composer(), config, space)
     assert again._study.best_value == 0.45
 
 
@@ -252,7 +251,7 @@ def test_a_sweep_over_files_is_won_by_the_least_error(
     assert summary["best_epoch"] == 1 + values.index(min(values))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 2**16),
     size=st.integers(2, 40),

@@ -114,7 +114,6 @@ def test_what_the_loader_did_in_the_step_was_waited_for_there() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_its_own_time_counts_without_waiting_for_it() -> None:
     device = torch.device("cuda")
     matrix = torch.randn(4096, 4096, device=device)

@@ -231,7 +231,7 @@ class TestTheLeastErrorIsTheBest:
             best = number if is_best else best
         assert best + 1 == told["best_epoch"]
 
-    @pytest.mark.parametrize("kind", ["grid", "optuna"])
+    @pytest.mark.parametrize("kind", [pytest.param("grid", marks=pytest.mark.slow), "optuna"])
     def test_of_a_sweep(self, kind: str) -> None:
         swept = ["trainer.lr=1e-7,0.05"]
         if kind == "optuna":

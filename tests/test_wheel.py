@@ -24,5 +24,5 @@ def test_the_wheel_holds_every_yaml_of_conf_and_what_pages_are_made_of(tmp_path:
     files = {f"gnntrain/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert packed == files
     assert "gnntrain/conf/config.yaml" in packed
-    for asset in (ROOT / "gnntrain" / "report" / "assets").iterdir():
-        assert f"gnntrain/report/assets/{asset.name}" in names
+    for asset in (ROOT / "gnntrain" / "report" / "templates").iterdir():
+        assert f"gnntrain/report/templates/{asset.name}" in names

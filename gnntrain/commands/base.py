@@ -27,6 +27,11 @@ class Arguments:
         words: Arguments without `=`: what the verb is about.
         overrides: Arguments with `=`, or that remove a key with `~`.
         options: The verb's own options (`--out`) and their values; of a switch nothing.
+        config_dirs: Folders of the user's own YAML files.
+        config_path: A folder in place of `conf/`.
+        config_name: The file to begin with.
+        hydra: Hydra's other flags, as Hydra reads them: `--info=all`.
+        show_config: Whether to print the whole configuration.
     """
 
     verb: str | None = None
@@ -34,6 +39,9 @@ class Arguments:
     overrides: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
     config_dirs: list[Path] = field(default_factory=list)
+    config_path: Path | None = None
+    config_name: str = "config"
+    hydra: list[str] = field(default_factory=list)
     multirun: bool = False
     show_config: bool = False
     help: bool = False

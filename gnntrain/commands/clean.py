@@ -21,7 +21,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 def _clean(arguments: Arguments) -> int:
     from gnntrain.config import DatasetConfig
     from gnntrain.data.store_cleaning import find_stores
-    from gnntrain.listing.stores import total
+    from gnntrain.inventory.stores import total
     from gnntrain.reporting.text import shown_path
     from gnntrain.run_store import stores_folder
 
@@ -53,22 +53,21 @@ def _seconds(age: str) -> float:
 
 
 def _show(found: list[FoundStore], folder: Path) -> None:
-    from gnntrain.listing.stores import HEADER, rows_of
+    from gnntrain.inventory.stores import HEADER, listed, store_rows
+    from gnntrain.reporting.tables import Section, print_sections, rows
     from gnntrain.reporting.text import shown_path
-    from gnntrain.reporting.text_report import TextReport
 
     if not sys.stdin.isatty():
         raise UserError(
             "clean asks before it removes stores, and there is no terminal to ask on",
             "Add --yes, perhaps with --older-than 30d; `gnntrain ls stores` shows them.",
         )
-    report = TextReport()
-    report.section(f"stores in {shown_path(folder)}")
-    report.table(HEADER, rows_of(found), left=2)
-    report.note(
+    table = rows(HEADER, store_rows([listed(store) for store in found]), left=2)
+    note = (
         "A run whose store is gone builds it again when it is needed, where the raw files are "
         "still there."
     )
+    print_sections([Section(f"stores in {shown_path(folder)}", [table, note])])
 
 
 def _is_agreed(question: str) -> bool:
@@ -86,7 +85,7 @@ def _remove(found: list[FoundStore]) -> None:
         RunError: The file system refuses.
     """
     from gnntrain.data.store_cleaning import StoreInUse, remove_store
-    from gnntrain.listing.stores import total
+    from gnntrain.inventory.stores import total
 
     removed: list[FoundStore] = []
     refused: list[str] = []

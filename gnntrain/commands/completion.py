@@ -25,9 +25,9 @@ def _completion(arguments: Arguments) -> int:
 
 def _candidates(line: str, *, with_meaning: bool) -> list[str]:
     from gnntrain.commands import COMMANDS
+    from gnntrain.commands.ls import KINDS
     from gnntrain.completion.candidates import VerbWords, candidates
     from gnntrain.completion.scripts import SCRIPTS
-    from gnntrain.listing.kinds import KINDS
 
     verbs = {
         name: VerbWords(

@@ -1,6 +1,8 @@
-"""What this machine offers."""
+"""Whether training works on this machine."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from gnntrain.commands.base import Arguments, Command, write_json
 
@@ -11,33 +13,35 @@ def _doctor(arguments: Arguments) -> int:
     config = compose_config(arguments.overrides, arguments.config_dirs).config
     from dataclasses import asdict
 
-    from gnntrain.doctor.examination import examine
+    from gnntrain.doctor.checks import check_machine
+    from gnntrain.reporting.tables import Check, Section, checks, print_sections
     from gnntrain.reporting.text import counted
-    from gnntrain.reporting.text_report import TextReport
 
     out = arguments.options.get("--json")
-    report = None if out == "-" else TextReport()
-    sections = []
-    for section in examine(config):
-        sections.append(section)
-        if report is not None:
-            report.section(section.title)
-            report.checks(section.findings)
-    found = [finding for section in sections for finding in section.findings]
-    num_problems = sum(finding.judgement == "problem" for finding in found)
-    num_notes = sum(finding.judgement == "note" for finding in found)
-    if report is not None:
-        report.line()
-        told = f"{counted(num_problems, 'problem')}, {counted(num_notes, 'note')}"
-        report.line(told if num_problems else f"ready: {told}", style="bold")
+    examined: list[tuple[str, list[Check]]] = []
+
+    def sections() -> Iterator[Section]:
+        for title, found in check_machine(config):
+            examined.append((title, found))
+            yield Section(title, [checks(found)])
+        judgements = [check.judgement for _, found in examined for check in found]
+        told = [counted(judgements.count(kind), kind) for kind in ("problem", "note")]
+        ready = "" if "problem" in judgements else "ready: "
+        yield Section(f"{ready}{', '.join(told)}", [])
+
+    if out == "-":
+        list(sections())
+    else:
+        print_sections(sections())
     if out is not None:
-        write_json(out, [asdict(section) for section in sections])
-    return 1 if num_problems else 0
+        plain = [{"title": title, "findings": [*map(asdict, found)]} for title, found in examined]
+        write_json(out, plain)
+    return int(any(check.judgement == "problem" for _, found in examined for check in found))
 
 
 COMMAND = Command(
     "[group.key=value] ...",
-    "what this machine offers, what is missing, and what `auto` chooses on it",
+    "check packages, hardware and disks, and say what `auto` chooses here",
     "Looks at packages, processor, memory, GPUs, disks, and starts two ranks that add up numbers. "
     "Each line is ok, a note, or a problem with what to do about it; with a problem the exit code "
     "is 1. Keys say what for: `gnntrain doctor trainer.gpus=4`.",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command
 from gnntrain.errors import UserError
-from gnntrain.listing.kinds import KINDS
+from gnntrain.paths import expanded, is_folder
 
 if TYPE_CHECKING:
-    from gnntrain.listing.kinds import Listing
+    from gnntrain.reporting.tables import Section
 
+KINDS = ("datasets", "stores", "models", "samplers", "runs")
+_IN_FOLDERS = ("datasets", "stores", "runs")
 _BRIEF = 5
 
 
@@ -23,60 +26,89 @@ def _ls(arguments: Arguments) -> int:
         guess = f"Did you mean {near[0]}? " if near else ""
         raise UserError(f"{kind!r} cannot be listed", f"{guess}There are {', '.join(KINDS)}.")
     if folder is not None:
-        if kind not in ("datasets", "stores", "runs"):
+        if kind not in _IN_FOLDERS:
             hint = "As in `gnntrain ls runs FOLDER` or `gnntrain ls datasets FOLDER`."
             raise UserError(f"{kind} lie in no folder", hint)
-        if not Path(folder).expanduser().is_dir():
+        if not is_folder(expanded(folder)):
             raise UserError(f"there is no folder {folder}", "Give one that is there.")
-    from gnntrain.reporting.text_report import TextReport
+    from gnntrain.reporting.tables import print_sections
 
-    report = TextReport()
-    for listing in _listings(kind, folder):
-        report.section(listing.title)
-        if listing.rows:
-            report.table(listing.header, listing.rows, left=listing.left)
-        for note in listing.notes:
-            report.note(note)
+    print_sections(_sections(kind, None if folder is None else expanded(folder)))
     return 0
 
 
-def _listings(kind: str | None, folder: str | None) -> list[Listing]:
-    listings: list[Listing] = []
+def _sections(kind: str | None, folder: Path | None) -> Iterator[Section]:
+    """The sections of one kind; without a kind all of them, briefly."""
     if kind in ("datasets", "stores", None):
-        from gnntrain.config import DatasetConfig
-        from gnntrain.listing.datasets import datasets
-        from gnntrain.listing.stores import stores
-        from gnntrain.run_store import stores_folder
-
-        place = Path(folder).expanduser() if folder else stores_folder(DatasetConfig())
-        if kind == "stores":
-            return [stores(place)]
-        sizes, prepared = datasets(place)
-        if kind is None:
-            more = "gnntrain ls datasets"
-            sizes, prepared = sizes.names(f"Their sizes: `{more}`."), prepared.brief(_BRIEF, more)
-        listings += [sizes, prepared]
+        yield from _datasets_and_stores(kind, folder)
     if kind in ("models", "samplers", None):
-        from gnntrain.listing.models import models, samplers
+        from gnntrain.inventory import models
 
-        listings += [models()] if kind != "samplers" else []
-        listings += [samplers()] if kind != "models" else []
+        if kind != "samplers":
+            yield _section("models", models.MODEL_HEADER, models.model_rows(), [models.NOTE], 2)
+        if kind != "models":
+            yield _section("samplers", models.SAMPLER_HEADER, models.sampler_rows(), left=4)
     if kind in ("runs", None):
-        from gnntrain.listing.runs import runs
+        from gnntrain.inventory import runs
         from gnntrain.reporting.run_lookup import RUNS
+        from gnntrain.reporting.text import shown_path
 
-        listing = runs(Path(folder).expanduser() if folder else RUNS)
-        listings.append(listing.brief(_BRIEF, "gnntrain ls runs") if kind is None else listing)
-    return listings
+        root = folder or RUNS
+        rows = runs.run_rows(root)
+        kept, more = _brief(rows, "gnntrain ls runs") if kind is None else (rows, [])
+        notes = [*runs.run_notes(rows), *more]
+        yield _section(f"runs in {shown_path(root)}", runs.HEADER, kept, notes, 3)
+
+
+def _datasets_and_stores(kind: str | None, folder: Path | None) -> Iterator[Section]:
+    from gnntrain.config import DatasetConfig
+    from gnntrain.inventory import datasets, stores
+    from gnntrain.reporting.tables import Section
+    from gnntrain.reporting.text import shown_path
+    from gnntrain.run_store import stores_folder
+
+    place = folder or stores_folder(DatasetConfig())
+    found = stores.list_stores(place)
+    if kind is None:
+        names = ", ".join(datasets.dataset_names())
+        yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
+    elif kind == "datasets":
+        rows = datasets.dataset_rows(found)
+        yield _section("data sets", datasets.HEADER, rows, [datasets.NOTE])
+    rows = stores.store_rows(found)
+    notes = [stores.NONE_YET]
+    if found:
+        notes = [f"{stores.total([s.found for s in found])}; `gnntrain clean` removes stores."]
+    if kind is None:
+        rows, more = _brief(rows, "gnntrain ls stores")
+        notes += more
+    yield _section(f"stores in {shown_path(place)}", stores.HEADER, rows, notes, 2)
+
+
+def _brief(rows: list[list[str]], more: str) -> tuple[list[list[str]], list[str]]:
+    """The first rows, and a sentence about the others."""
+    left_out = len(rows) - _BRIEF
+    return rows[:_BRIEF], [f"{left_out} more: `{more}`."] if left_out > 0 else []
+
+
+def _section(
+    title: str,
+    header: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    left: int = 1,
+) -> Section:
+    from gnntrain.reporting.tables import Section, rows
+
+    return Section(title, [*([rows(header, cells, left=left)] if cells else []), *notes])
 
 
 COMMAND = Command(
     "[datasets|stores|models|samplers|runs [FOLDER]]",
-    "list data sets and what is prepared, models, samplers, runs",
+    "list data sets, prepared stores, models, samplers, runs",
     "Data sets with their sizes and prepared stores, models with their parameters, samplers, runs "
-    "with status, metric, best epoch and time. Without a word: all of them, briefly. stores are "
-    "listed with size and last use. FOLDER is where runs or stores lie, if not at their usual "
-    "places.",
+    "with status, metric, best epoch and time. Without a word: all of them, briefly. FOLDER is "
+    "where runs or stores lie, if not at their usual places.",
     ["gnntrain ls", "gnntrain ls datasets", "gnntrain ls stores", "gnntrain ls runs"],
     _ls,
     words=["kind", "folder"],

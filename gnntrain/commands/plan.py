@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gnntrain.commands.base import Arguments, Command, write_json
-
-if TYPE_CHECKING:
-    from gnntrain.planning.plan import Plan
 
 
 def _plan(arguments: Arguments) -> int:
     from gnntrain.app import compose_config
 
-    config = compose_config(arguments.overrides, arguments.config_dirs).config
-    from gnntrain.planning.plan import make_plan
+    composed = compose_config(arguments.overrides, arguments.config_dirs, for_here=False)
+    from gnntrain.planning.plan import Plan, make_plan
+    from gnntrain.planning.screen import plan_sections
+    from gnntrain.planning.size import Unprepared, open_small_or_built
+    from gnntrain.reporting.tables import print_sections
 
-    plan = make_plan(config)
-    out = arguments.options.get("--json")
+    config, out = composed.config, arguments.options.get("--json")
+    opened = open_small_or_built(config.dataset)
+    told = opened if isinstance(opened, Unprepared) else make_plan(config, opened)
     if out != "-":
-        _show(plan)
+        print_sections(plan_sections(told) if isinstance(told, Plan) else [told.section()])
     if out is not None:
-        write_json(out, plan.to_dict())
-    return 0 if plan.fits else 1
-
-
-def _show(plan: Plan) -> None:
-    from gnntrain.planning.words import sections
-    from gnntrain.reporting.text import format_seconds
-    from gnntrain.reporting.text_report import TextReport
-
-    report = TextReport()
-    for title, rows in sections(plan):
-        report.section(title)
-        report.pairs(rows)
-    report.section("does it fit?")
-    report.checks(plan.checks)
-    report.line()
-    report.line(f"planned in {format_seconds(plan.seconds)}; nothing was written", style="dim")
+        write_json(out, told.to_dict())
+    if isinstance(told, Plan):
+        return 0 if told.fits else 1
+    raise told.refusal()
 
 
 COMMAND = Command(
     "[group=option] [group.key=value] ...",
     "what a run will need, before it runs: memory, batches, time, disk",
-    "Takes the keys that training takes, does a few of its steps and a part of its evaluation, "
-    "and scales up. No run directory is made; a small graph store is built where there is none. "
-    "What will not fit is told with the key to change, and the exit code is 1. Times are those of "
-    "a machine as busy as it is now.",
+    "Takes the keys that training takes, and does a dry run: a few training steps and a part of "
+    "the evaluation, in processes of their own. No file is left but a small graph store where "
+    "there was none. If the run does not fit, a hint says what to change, and the exit code is 1. "
+    "Times are those of a machine as busy as it is now.",
     [
         "gnntrain plan dataset=synthetic_reddit 'sampler.fan_outs=[25,10]'",
         "gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json",

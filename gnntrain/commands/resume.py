@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from gnntrain.commands.base import Arguments, Command, exit_code
+
+if TYPE_CHECKING:
+    from gnntrain.sweep import SweepFolder
 
 
 def _resume(arguments: Arguments) -> int:
-    from gnntrain.app import recompose_config
-    from gnntrain.run import resume, saved_config
-    from gnntrain.sweep import SweepFolder, resume_sweep
+    from gnntrain.sweep.adoption import find_sweep
 
     run = arguments.words[0]
-    folder = SweepFolder.find(run)
+    folder = find_sweep(run)
     if folder is not None:
-        resume_sweep(folder, arguments.overrides)
-        return 0
+        return _resume_sweep(folder, arguments.overrides)
+    from gnntrain.app import recompose_config
+    from gnntrain.run import resume, saved_config
+
     config = recompose_config(saved_config(run), arguments.overrides)
     return exit_code(resume(run, config, arguments.overrides))
+
+
+def _resume_sweep(folder: SweepFolder, overrides: Sequence[str]) -> int:
+    from gnntrain.sweep import changed_command, resume_sweep
+
+    command = changed_command(folder.command(), overrides)
+    if not command.hydra:
+        resume_sweep(folder, overrides)
+        return 0
+    from gnntrain.app.hydra_main import run_hydra  # the launcher is Hydra's
+
+    path = json.dumps(str(folder.path), ensure_ascii=False)
+    hydras = [*command.hydra, f"hydra.sweep.dir={path}", "hydra.sweeper.resume=true"]
+    return run_hydra([*command.overrides, *hydras], ["--multirun"], command.sources)
 
 
 COMMAND = Command(

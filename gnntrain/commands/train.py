@@ -1,40 +1,55 @@
-"""Train: one run, or a sweep of many."""
+"""Train: one run, or a sweep of many, by Hydra's main."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command, exit_code
+from gnntrain.commands.base import Arguments, Command
 from gnntrain.errors import UserError
 from gnntrain.startup import collection_paused, load_torch_library
 
+if TYPE_CHECKING:
+    from gnntrain.app import Sources
+
+_FOREIGN = re.compile(r"[+~]*hydra/(sweeper|launcher)=")
+
 
 def _train(arguments: Arguments) -> int:
-    if arguments.multirun:
-        return _sweep(arguments)
+    shows = arguments.show_config or arguments.hydra
+    if shows or _is_sweep(arguments):
+        return _run(arguments)
     with collection_paused():
+        import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
+
+        load_torch_library()
         return _run(arguments)
 
 
+def _is_sweep(arguments: Arguments) -> bool:
+    return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.overrides
+
+
 def _run(arguments: Arguments) -> int:
-    from gnntrain.app import compose_config
+    from gnntrain.app import Sources
+    from gnntrain.app.hydra_main import run_hydra
+    from gnntrain.app.refusals import HydraRefused
 
-    load_torch_library()  # after the last import of another library
-    composed = compose_config(arguments.overrides, arguments.config_dirs)
-    _refuse_sweep_keys(arguments.overrides)
-    if composed.config.distributed.num_processes > 1:
-        from gnntrain.distributed.processes import start_server
-
-        start_server()  # it imports on a core of its own, while this process does
-    from gnntrain.run import train
-
+    typed = arguments.overrides
+    sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
+    is_sweep = _is_sweep(arguments)
+    flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
+    flags += ["--cfg=job"] if arguments.show_config else []
+    if not is_sweep:
+        _refuse_sweep_keys(typed)
+    elif sources != Sources() or any(map(_FOREIGN.match, typed)):
+        _judge(typed, sources, is_sweep=True)  # a sweeper that is not ours may not
     try:
-        summary = train(composed.config, composed.overrides)
-    except Exception as error:
-        if not hasattr(error, "run_dir"):
-            error.run_dir = composed.config.run.dir  # type: ignore[attr-defined]  # where the command says it is
-        raise
-    return exit_code(summary)
+        return run_hydra(typed, flags, sources)
+    except HydraRefused:
+        _judge(typed, sources, is_sweep=is_sweep)
+    return run_hydra(typed, flags, sources, forced=True)
 
 
 def _refuse_sweep_keys(overrides: Sequence[str]) -> None:
@@ -46,11 +61,26 @@ def _refuse_sweep_keys(overrides: Sequence[str]) -> None:
         )
 
 
-def _sweep(arguments: Arguments) -> int:
-    from gnntrain.sweep import run_sweep
+def _judge(typed: Sequence[str], sources: Sources, *, is_sweep: bool) -> None:
+    """Raise a ConfigError with every mistake, if there are any."""
+    from gnntrain.app import Composer
+    from gnntrain.app.refusals import hydra_problems
+    from gnntrain.config import ConfigError, Problem
 
-    run_sweep(arguments.overrides, arguments.config_dirs)
-    return 0
+    composer = Composer(sources)
+    problems: list[Problem] = []
+    try:
+        if is_sweep:
+            from gnntrain.sweep.plan import check_examples
+
+            check_examples(typed, composer)
+        else:
+            composer.compose(typed)
+    except ConfigError as error:
+        problems += error.problems
+    problems += hydra_problems(typed, sources)
+    if problems:
+        raise ConfigError(problems)
 
 
 COMMAND = Command(

@@ -120,7 +120,7 @@ def _words(
 
 def _keys(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
     """Groups and sections, or, once a section is typed, its keys."""
-    keys = known_keys(config_dirs).values()
+    keys = known_keys().values()
     if "." in current:
         return [Candidate(f"{key.name}=", key.meaning) for key in keys]
     groups = [
@@ -137,7 +137,7 @@ def _values(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
     key, _, value = current.partition("=")
     options = config_groups(config_dirs).get(key)
     if options is None:
-        known = known_keys(config_dirs).get(key)
+        known = known_keys().get(key)
         options = [] if known is None else list(known.choices)
     place = max(value.rfind(","), value.rfind("["))
     typed = f"{key}={value[: place + 1]}"

@@ -1,13 +1,11 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
 from gnntrain.config.checks import contradictions, machine_problems, needs_gpu_count
-from gnntrain.config.loggers import (
-    CSVConfig,
-    JSONLConfig,
-    LoggerConfig,
-    MLflowConfig,
-    TensorBoardConfig,
-    WandBConfig,
+from gnntrain.config.datasets import (
+    BuiltinConfig,
+    DatasetConfig,
+    FilesConfig,
+    SyntheticConfig,
 )
 from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
 from gnntrain.config.names import DATASET_NAMES
@@ -15,33 +13,34 @@ from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.reading import Reading, from_dict, read, takes_integers
 from gnntrain.config.resuming import changed_meaning
 from gnntrain.config.schema import (
-    BuiltinConfig,
     CheckpointConfig,
     Config,
-    DatasetConfig,
     DistributedConfig,
     EvaluationConfig,
-    FilesConfig,
+    FeaturesConfig,
+    FileLoggerConfig,
+    LoggerConfig,
+    MLflowConfig,
     RunConfig,
     SamplerConfig,
-    SyntheticConfig,
     TaskConfig,
     TrainerConfig,
+    WandBConfig,
 )
 from gnntrain.config.sweeps import OptunaSweepConfig, SweepConfig
 
 __all__ = [
     "DATASET_NAMES",
     "BuiltinConfig",
-    "CSVConfig",
     "CheckpointConfig",
     "Config",
     "ConfigError",
     "DatasetConfig",
     "DistributedConfig",
     "EvaluationConfig",
+    "FeaturesConfig",
+    "FileLoggerConfig",
     "FilesConfig",
-    "JSONLConfig",
     "LayeredConfig",
     "LoggerConfig",
     "MLflowConfig",
@@ -55,7 +54,6 @@ __all__ = [
     "SweepConfig",
     "SyntheticConfig",
     "TaskConfig",
-    "TensorBoardConfig",
     "TrainerConfig",
     "WandBConfig",
     "changed_meaning",

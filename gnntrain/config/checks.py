@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, nearest, shown
-from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig
+from gnntrain.config.schema import Config
 from gnntrain.config.types import Divides
 from gnntrain.cores import available_cores
 from gnntrain.paths import file_names, is_file, is_folder

@@ -11,20 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, create_model
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+)
 
 from gnntrain.config import types
-from gnntrain.config.signatures import Argument, read_class
-from gnntrain.config.types import JSON, OneOrMore, Section, Share, Text
+from gnntrain.config.signatures import ClassSource, read_class
+from gnntrain.config.types import JSON, OneOf, OneOrMore, Section, Share, Text, Variants, name_in
 from gnntrain.groups import config_groups
+from gnntrain.plugins import MODELS, plugin_names
 
 DEFAULT = "sage"
 _PLUGIN = "plugin"
 _FOLDER = Path(__file__).parents[1] / "models"
+
+
+@cache
+def model_names() -> tuple[str, ...]:
+    """The built-in models: those that have a file in `conf/model`."""
+    return tuple(name for name in config_groups()["model"] if name != _PLUGIN)
 
 
 class ModelConfig(Section):
@@ -41,23 +55,18 @@ class ModelConfig(Section):
 
     uses_graph: ClassVar[bool] = True
 
-    def __new__(cls, **keys: Any) -> Self:
-        """An empty section of the class that `name` stands for."""
-        chosen = model_section(keys.get("name", DEFAULT)) if cls is ModelConfig else cls
-        return cast(Self, super().__new__(chosen))
-
     @classmethod
-    def public_name(cls) -> str:
-        """`ModelConfig` for every model."""
-        return ModelConfig.__name__
+    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
+        """The class that the name stands for."""
+        return _choose(keys) if cls is ModelConfig else cls
 
     if TYPE_CHECKING:  # which keys there are depends on the name
 
         def __init__(self, **keys: Any) -> None: ...
 
-    def __reduce__(self) -> tuple[Callable[[], ModelConfig], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[JSON], ModelConfig], tuple[JSON]]:
         """Pickle by name and keys: a class that was made from a signature cannot be imported."""
-        return partial(ModelConfig, **dict(self)), ()
+        return _unpickle, (dict(self),)
 
 
 class LayeredConfig(ModelConfig):
@@ -82,30 +91,16 @@ class LayeredConfig(ModelConfig):
 class PluginConfig(ModelConfig):
     """A model of another package, found by entry point."""
 
-    name: Text = _PLUGIN
+    name: Annotated[Text, OneOf(model_names, MODELS)] = _PLUGIN
     """Name of the model's entry point in the group gnntrain.models. Must be given."""
     options: JSON = Field(default_factory=dict)
     """The model's own options, handed over as they are."""
 
 
-def model_names() -> tuple[str, ...]:
-    """The built-in models: those that have a file in `conf/model`."""
-    return tuple(name for name in _shipped() if name != _PLUGIN)
-
-
 @cache
-def _shipped() -> tuple[str, ...]:
-    return tuple(config_groups()["model"])
-
-
-def model_sections() -> Mapping[str, type[ModelConfig]]:
-    """The section of every built-in model, by the model's name."""
-    return {name: model_section(name) for name in model_names()}
-
-
-def model_class_name(name: str) -> str:
-    """The class that a built-in model's file defines."""
-    return read_class(_FOLDER / f"{name}.py").name
+def model_source(name: str) -> ClassSource:
+    """What the file of a built-in model says of its class."""
+    return read_class(_FOLDER / f"{name}.py")
 
 
 @cache
@@ -113,16 +108,13 @@ def model_section(name: str) -> type[ModelConfig]:
     """The section of a built-in model; `PluginConfig` for any other name."""
     if name not in model_names():
         return PluginConfig
-    source = read_class(_FOLDER / f"{name}.py")
+    source = model_source(name)
     base = LayeredConfig if source.passes_on else ModelConfig
-    fields: dict[str, Any] = {
-        "name": (Literal[name], Field(name, description="Name of the model.")),
-        **{
-            key: _shared_key(base, key, default)
-            for key, default in source.constants.get("config_defaults", {}).items()
-        },
-        **{argument.name: _own_key(argument) for argument in source.arguments},
-    }
+    fields: dict[str, Any] = {"name": (Literal[name], name), **source.arguments}
+    for key, default in source.constants.get("config_defaults", {}).items():
+        field = copy(base.model_fields[key])
+        field.default = default
+        fields[key] = (field.annotation, field)
     section = create_model(
         f"{source.name}Config", __base__=base, __module__=__name__, __doc__=source.summary, **fields
     )
@@ -131,12 +123,21 @@ def model_section(name: str) -> type[ModelConfig]:
     return section
 
 
-def _shared_key(base: type[ModelConfig], key: str, default: object) -> tuple[Any, Any]:
-    """The annotation and the field of a key of `base`, with another default."""
-    field = copy(base.model_fields[key])
-    field.default = default
-    return field.annotation, field
+def _unpickle(keys: JSON) -> ModelConfig:
+    return _choose(keys).model_validate(keys, context={"saved": True})
 
 
-def _own_key(argument: Argument) -> tuple[Any, Any]:
-    return argument.annotation, Field(argument.default, description=argument.meaning)
+def _choose(keys: object) -> type[ModelConfig]:
+    return model_section(name_in(keys, DEFAULT))
+
+
+def _read(raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """As a discriminated union does, but a model's class is made when its name is chosen."""
+    if not isinstance(raw, Mapping):
+        return handler(raw)
+    return _choose(raw).model_validate(raw, context=info.context)
+
+
+MODEL_VARIANTS = Variants(lambda: (*model_names(), *plugin_names(MODELS)), _choose)
+
+AnyModelConfig = Annotated[SerializeAsAny[ModelConfig], WrapValidator(_read)]

@@ -5,35 +5,30 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from gnntrain.config.features import FeaturesConfig
-from gnntrain.config.loggers import JSONLConfig, LoggerConfig
-from gnntrain.config.models import ModelConfig
-from gnntrain.config.names import (
-    BUILTIN_NAMES,
-    DATASET_DEFAULTS,
-    SAMPLER_NAMES,
-    SYNTHETIC_NAMES,
+from gnntrain.config.datasets import (
+    DATASET_VARIANTS,
+    AnyDatasetConfig,
+    FilesConfig,
+    SyntheticConfig,
 )
-from gnntrain.config.sweeps import AnySweepConfig, SweepConfig
+from gnntrain.config.models import MODEL_VARIANTS, AnyModelConfig, ModelConfig
+from gnntrain.config.names import SAMPLER_NAMES
+from gnntrain.config.sweeps import SWEEP_VARIANTS, AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
-    Expected,
+    NUMBER,
     FanOuts,
     FolderName,
-    Names,
     NonNegative,
-    Number,
     OneOf,
     OneOrMore,
     PathText,
     Positive,
-    Ratios,
+    Ratio,
     Section,
     Seed,
     Share,
@@ -41,172 +36,7 @@ from gnntrain.config.types import (
     ZeroOrMore,
     text_of_number,
 )
-from gnntrain.metrics import BUILT_IN_METRICS
-from gnntrain.plugins import DATASETS, METRICS, SAMPLERS
-
-
-class DatasetConfig(Section):
-    """The keys every data set has."""
-
-    name: Text = "synthetic"
-    """Name of the data set."""
-    root: PathText | None = None
-    """Folder of the raw files, read or downloaded to; null: the user's cache folder."""
-    store_dir: PathText | None = None
-    """Folder of the prepared graph stores; null: the user's cache folder."""
-    to_undirected: bool = False
-    """Store every edge in both directions."""
-    add_self_loops: bool = False
-    """Store an edge from every node to itself."""
-    normalize_features: bool = False
-    """Scale every node's features to a sum of 1."""
-    feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Type of the stored features."""
-
-    @property
-    def option(self) -> str:
-        """The option of the group `dataset` whose keys these are: `dataset=OPTION`."""
-        return self.name
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_defaults(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        name = raw.get("name", cls.model_fields["name"].default)
-        return {**DATASET_DEFAULTS.get(str(name), {}), **raw}
-
-
-class SyntheticConfig(DatasetConfig):
-    """A random graph of communities: a degree-corrected stochastic block model."""
-
-    name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
-    """Name of the data set; each has its own default sizes."""
-    num_nodes: OneOrMore = 10_000
-    """Nodes of the graph."""
-    avg_degree: NonNegative = 15.0
-    """Mean number of in-neighbours of a node."""
-    num_edges: ZeroOrMore | None = None
-    """Exact number of stored edges, each direction counted; null: from avg_degree."""
-    num_features: OneOrMore = 64
-    """Features of a node."""
-    num_classes: Annotated[int, Field(ge=2)] = 8
-    """Classes, one to a community."""
-    homophily: Annotated[Number, Field(ge=0, le=1)] = 0.55
-    """Share of edges that join two nodes of one class."""
-    degree_exponent: Annotated[Number, Field(gt=1)] = 2.5
-    """Exponent of the power law of degrees; smaller: larger hubs."""
-    isolated_fraction: Share = 0.01
-    """Share of nodes without any edge."""
-    feature_signal: NonNegative = 2.0
-    """Distance between two classes' mean features, in standard deviations of the noise."""
-    num_train: ZeroOrMore | None = None
-    """Nodes to train on; null: a fifth of all."""
-    num_val: ZeroOrMore | None = None
-    """Nodes to validate on; null: a fifth of all."""
-    num_test: ZeroOrMore | None = None
-    """Nodes to test on; null: all that are left."""
-    seed: Seed = 0
-    """Seed of the graph; the same seed gives the same graph."""
-
-
-class BuiltinConfig(DatasetConfig):
-    """A published data set, through the classes of PyG and OGB, or an installed package's."""
-
-    name: Annotated[str, OneOf(lambda: BUILTIN_NAMES, DATASETS)] = "cora"
-    """Name of the data set."""
-    split: ZeroOrMore = 0
-    """Which of the data set's train/val/test splits, where it has several."""
-
-
-def _own_name(name: str) -> str:
-    """A user's own data set may not be taken for another one, nor break a line."""
-    if name in (*SYNTHETIC_NAMES, *BUILTIN_NAMES) or not name.isprintable():
-        raise ValueError(name)
-    return name
-
-
-class FilesConfig(DatasetConfig):
-    """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
-
-    name: Annotated[
-        Text,
-        AfterValidator(_own_name),
-        Expected("a name in one line that no data set of gnntrain has"),
-    ] = "files"
-    """Name of the data set, as consoles, folders and reports show it."""
-    data: PathText | None = None
-    """One file of a whole graph, such as a saved PyG Data; in place of edges and features."""
-    edges: PathText | None = None
-    """File of edges, one a row: source, target and perhaps a weight."""
-    features: PathText | None = None
-    """File of node features, one node a row; it defines the nodes."""
-    labels: PathText | None = None
-    """File of node labels; null: a column of the features file."""
-    split: ZeroOrMore | PathText | None = None
-    """File that says train, val or test; or the number of a drawn split (or of a mask's column);
-    null: a column of the other files, else drawn."""
-    split_ratio: Ratios = (0.6, 0.2, 0.2)
-    """Shares of train, val and test where the split is drawn."""
-    split_seed: Seed = 0
-    """Seed of the drawn splits; dataset.split=K is the K-th of them."""
-    stratify: bool = False
-    """Draw the split within each class, or each tenth of a quantity, so that all three have the
-    same share of it."""
-    header: Literal["auto"] | bool = "auto"
-    """Whether CSV files start with a line of column names."""
-    source_column: Text | None = None
-    """Column of an edge's source node, by name or number from 0; null: found by its name, or the
-    first of two columns."""
-    target_column: Text | None = None
-    """Column of an edge's target node; null: found by its name, or the second of two columns."""
-    weight_column: Text | None = None
-    """Column of an edge's weight; null: edges have no weight."""
-    id_column: Text | None = None
-    """Column of the node id; null: found by itself; none: the rows are the nodes 0, 1, 2, ..."""
-    label_column: Names | None = None
-    """Column of the label, or a list of columns; null: found by itself."""
-    split_column: Text | None = None
-    """Column that says train, val or test; null: found by itself."""
-    feature_columns: Names | None = None
-    """Columns of features, by name or pattern; null: all columns that have no other use."""
-    ignore: Names = ()
-    """Columns that are not read, by name or pattern."""
-    categorical: Names = ()
-    """Columns of which each value becomes a feature of 0 and 1, by name or pattern."""
-    missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
-    """What a missing feature becomes: a bad row, the training nodes' mean, 0, or the mean beside a
-    feature that says so."""
-    standardize: bool = False
-    """Scale every feature to mean 0 and standard deviation 1 over the training nodes."""
-    decimal: Literal[".", ","] = "."
-    """Decimal mark of the numbers in text files."""
-    encoding: Text = "auto"
-    """Encoding of text files; auto: UTF-8, UTF-16 or Latin-1, seen from the bytes."""
-    task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = "auto"
-    """What the labels are; auto: seen from the labels, and regression by task.type."""
-    metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
-    """What the best epoch is chosen by; auto: what suits the task."""
-    bad_rows: Literal["error", "skip"] = "error"
-    """What to do with a row that cannot be read: stop and list them, or leave them out."""
-
-    @property
-    def option(self) -> str:
-        """`files`, whatever the data set is called."""
-        return "files"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _below_root(cls, raw: Any) -> Any:
-        """The files lie below `root`, where that is given and their paths are not absolute."""
-        if not isinstance(raw, Mapping) or not isinstance(root := raw.get("root"), str):
-            return raw
-        files = {
-            key: str(Path(root) / given)
-            for key in ("data", "edges", "features", "labels", "split")
-            if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
-        }
-        return {**raw, **files}
+from gnntrain.plugins import SAMPLERS
 
 
 class TaskConfig(Section):
@@ -239,6 +69,21 @@ class SamplerConfig(Section):
     """Where the edges lie that are drawn from; auto: the first place that has room."""
 
 
+class FeaturesConfig(Section):
+    """Where feature rows lie while a GPU trains; a CPU always reads the store where it lies."""
+
+    placement: Literal["auto", "resident", "sharded", "cached", "pinned", "memmap"] = "auto"
+    """Where the rows lie that a GPU reads; auto chooses by size and says why."""
+    cache_ratio: Ratio | None = None
+    """Share of the nodes whose rows a GPU caches; null: by cache_bytes, else all that fit."""
+    cache_bytes: ZeroOrMore | None = None
+    """Bytes of GPU memory for cached rows; null: by cache_ratio, else all that is left."""
+    hotness: Literal["presample", "degree"] = "presample"
+    """Which rows are hot: those that batches drawn in advance read most, or by out-degree."""
+    presample_epochs: OneOrMore = 2
+    """Epochs drawn in advance to find the hot rows."""
+
+
 class TrainerConfig(Section):
     """How the model is trained."""
 
@@ -258,7 +103,7 @@ class TrainerConfig(Section):
     """How the learning rate falls: to 0 by cosine or line, by steps, or on a plateau of val."""
     scheduler_step: OneOrMore = 10
     """Epochs between two cuts (step), or without improvement before one (plateau)."""
-    scheduler_gamma: Annotated[Number, Field(gt=0, le=1)] = 0.5
+    scheduler_gamma: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.5
     """Factor of a cut (step, plateau)."""
     warmup_epochs: ZeroOrMore = 0
     """Epochs in which the learning rate rises from 0; at most `epochs`."""
@@ -333,6 +178,50 @@ class EvaluationConfig(Section):
     """Most batches of a split that sampled computes, on all ranks together; null: all nodes."""
 
 
+class FileLoggerConfig(Section):
+    """A logger of gnntrain's own. It has no options."""
+
+
+class WandBConfig(Section):
+    """Weights & Biases."""
+
+    project: Text = "gnntrain"
+    """Project the run belongs to."""
+    entity: Text | None = None
+    """User or team; null: the account's default."""
+    mode: Literal["online", "offline", "disabled"] | None = None
+    """Send at once, keep on disk for `wandb sync`, or neither; null: as WANDB_MODE says."""
+
+
+class MLflowConfig(Section):
+    """MLflow."""
+
+    experiment: Text = "gnntrain"
+    """Experiment the run belongs to."""
+    tracking_uri: Text | None = None
+    """Address of the tracking server; null: as MLFLOW_TRACKING_URI says, else ./mlruns."""
+
+
+class LoggerConfig(Section):
+    """Who records the epochs; null: not chosen."""
+
+    jsonl: FileLoggerConfig | None = None
+    """Epochs as lines of JSON: metrics.jsonl."""
+    csv: FileLoggerConfig | None = None
+    """Epochs as rows of a table: metrics.csv."""
+    tensorboard: FileLoggerConfig | None = None
+    """TensorBoard event files: tensorboard/."""
+    wandb: WandBConfig | None = None
+    """Weights & Biases."""
+    mlflow: MLflowConfig | None = None
+    """MLflow."""
+
+    def chosen(self) -> dict[str, Section]:
+        """The chosen loggers' options, by name."""
+        options = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: option for name, option in options.items() if option is not None}
+
+
 class RunConfig(Section):
     """Where the results go."""
 
@@ -342,49 +231,49 @@ class RunConfig(Section):
     """The run's name; null: made up from the data set, the model and the time."""
 
 
-AnyDatasetConfig = SyntheticConfig | BuiltinConfig | FilesConfig
-
-
 class Config(Section):
     """Everything a run is asked for."""
 
-    dataset: AnyDatasetConfig = SyntheticConfig()
+    dataset: AnyDatasetConfig = Field(default_factory=SyntheticConfig)
     """The graph."""
-    task: TaskConfig = TaskConfig()
+    task: TaskConfig = Field(default_factory=TaskConfig)
     """What is learnt."""
-    model: SerializeAsAny[ModelConfig] = ModelConfig()
+    model: AnyModelConfig = Field(default_factory=ModelConfig)
     """The network."""
-    sampler: SamplerConfig = SamplerConfig()
+    sampler: SamplerConfig = Field(default_factory=SamplerConfig)
     """How mini-batches are drawn."""
-    features: FeaturesConfig = FeaturesConfig()
+    features: FeaturesConfig = Field(default_factory=FeaturesConfig)
     """Where feature rows lie while a GPU trains."""
-    trainer: TrainerConfig = TrainerConfig()
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     """How the model is trained."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     """When the state of a run is saved."""
-    distributed: DistributedConfig = DistributedConfig()
+    distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     """How the ranks run together."""
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     """How the metrics are computed."""
-    logger: LoggerConfig = LoggerConfig(jsonl=JSONLConfig())
+    logger: LoggerConfig = Field(default_factory=lambda: LoggerConfig(jsonl=FileLoggerConfig()))
     """Who records the epochs."""
-    run: RunConfig = RunConfig()
+    run: RunConfig = Field(default_factory=RunConfig)
     """Where the results go."""
-    sweep: AnySweepConfig = SweepConfig()
+    sweep: AnySweepConfig = Field(default_factory=SweepConfig)
     """What -m does; one run alone does not look at it."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _labels_of_task(cls, raw: Any) -> Any:
+    variants: ClassVar = {
+        "dataset": DATASET_VARIANTS,
+        "model": MODEL_VARIANTS,
+        "sweep": SWEEP_VARIANTS,
+    }
+
+    @model_validator(mode="after")
+    def _labels_of_task(self) -> Self:
         """`task.type=node_regression` says what the labels of a user's files are."""
-        if not isinstance(raw, Mapping):
-            return raw
-        dataset, task = raw.get("dataset"), raw.get("task")
-        kind = task.get("type") if isinstance(task, Mapping) else getattr(task, "type", None)
-        if kind != "node_regression" or not isinstance(dataset, FilesConfig):
-            return raw
-        known = dataset.model_copy(update={"task": "regression"})
-        return {**raw, "dataset": known if dataset.task == "auto" else dataset}
+        data = self.dataset
+        is_open = isinstance(data, FilesConfig) and data.task == "auto"
+        if self.task.type != "node_regression" or not is_open:
+            return self
+        known = data.model_copy(update={"task": "regression"})
+        return self.model_copy(update={"dataset": known})
 
     def to_dict(self) -> JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from gnntrain.config.types import OneOrMore, Section, Seed
+from pydantic import Discriminator, Tag
+
+from gnntrain.config.types import OneOrMore, Section, Seed, Variants, name_in
 
 
 class SweepConfig(Section):
@@ -34,6 +36,17 @@ class OptunaSweepConfig(Section):
     """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
 
 
-AnySweepConfig = SweepConfig | OptunaSweepConfig
+_CLASSES: Mapping[str, type[Section]] = {"basic": SweepConfig, "optuna": OptunaSweepConfig}
 
-SWEEP_CLASSES: Mapping[str, type[Section]] = {"basic": SweepConfig, "optuna": OptunaSweepConfig}
+
+def _choose(keys: object) -> type[Section]:
+    return _CLASSES.get(name_in(keys, "basic"), SweepConfig)
+
+
+SWEEP_VARIANTS = Variants(lambda: tuple(_CLASSES), _choose)
+
+AnySweepConfig = Annotated[
+    Annotated[SweepConfig, Tag("SweepConfig")]
+    | Annotated[OptunaSweepConfig, Tag("OptunaSweepConfig")],
+    Discriminator(SWEEP_VARIANTS.tag),
+]

@@ -61,10 +61,17 @@ class LaunchPlan:
         return cls(world_size, num_gpus > 0, threads, config.distributed.timeout)
 
 
-def launch(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path = Path()) -> None:
+def launch(
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    log_dir: Path = Path(),
+    *,
+    in_process: bool = True,
+) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
-    A single rank runs in this process. Several are processes of their own.
+    A single rank runs in this process where it may. Several are processes of their own.
 
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
@@ -72,13 +79,14 @@ def launch(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path = Path(
         payload: Plain, picklable data.
         plan: The ranks.
         log_dir: Where ranks write their logs, for messages.
+        in_process: Whether a single rank may run in this process.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
         Interrupted: After SIGINT, SIGTERM or SIGHUP to any process of the run; all ranks have
             ended, those that trained after the same step.
     """
-    if plan.world_size > 1:
+    if plan.world_size > 1 or not in_process:
         _run_processes(worker, payload, plan, log_dir)
     else:
         _run_here(worker, payload, plan)

@@ -1,1 +1,1 @@
-"""What this machine offers, what is missing, and what `auto` chooses on it."""
+"""Whether training works on this machine."""

@@ -12,15 +12,15 @@ import torch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import GnntrainError, RunError
+from gnntrain.reporting.tables import Check
 from gnntrain.reporting.text import format_seconds
-from gnntrain.reporting.text_report import Check
 
 _TIMEOUT = 60.0
 _NUM_FLOATS = 1 << 20
 _NUM_ROUNDS = 3
 
 
-def two_ranks() -> list[Check]:
+def check_two_ranks() -> Check:
     """Start two ranks, on GPUs where there are two, and have them add up 4 MiB."""
     use_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= 2
     backend = "NCCL" if use_gpus else "gloo"
@@ -34,16 +34,16 @@ def two_ranks() -> list[Check]:
         except (GnntrainError, OSError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             hint = (
-                "Several ranks will not run here: look for a firewall on the loopback interface "
-                "and at /dev/shm; one rank needs none of it."
+                "Several ranks cannot run here: look for a firewall on the loopback interface. One "
+                "rank needs no connection."
             )
-            return [Check("problem", name, f"{backend} all-reduce failed: {reason}", hint)]
+            return Check("problem", name, f"{backend} all-reduce failed: {reason}", hint)
         seconds = json.loads(answer.read_text())
     text = (
         f"{backend} all-reduce of 4 MiB is right, {format_seconds(seconds)}; "
         f"{format_seconds(time.perf_counter() - began)} to start and end both"
     )
-    return [Check("ok", name, text)]
+    return Check("ok", name, text)
 
 
 def add_up(context: DistributedContext, answer: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 import psutil
 import torch
 
-from gnntrain.config.features import FeaturesConfig
+from gnntrain.config import FeaturesConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
-from gnntrain.config.models import model_class_name, model_names
+from gnntrain.config.models import model_names, model_source
 from gnntrain.config.problems import did_you_mean
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
@@ -23,9 +23,8 @@ class ModelOptions(Protocol):
 
 def model_class(name: str) -> Callable[..., GNN]:
     """The class of a built-in model: `GATv2`, which `gatv2.py` defines."""
-    found: Callable[..., GNN] = getattr(
-        import_module(f"gnntrain.models.{name}"), model_class_name(name)
-    )
+    module = import_module(f"gnntrain.models.{name}")
+    found: Callable[..., GNN] = getattr(module, model_source(name).name)
     return found
 
 

@@ -1,216 +1,273 @@
-"""The whole plan of a run."""
+"""What a run will need, from a dry run of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from statistics import fmean
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, quantiles
 from typing import Any
 
-from gnntrain.config import Config
+import psutil
+import torch
+
+from gnntrain.config import Config, ConfigError, machine_problems
+from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan
-from gnntrain.metrics import LabelKind
-from gnntrain.planning.calibration import calibrate
-from gnntrain.planning.fitting import judge
-from gnntrain.planning.measured import BatchSize, RankMeasure
-from gnntrain.planning.memory import (
-    GPUMemory,
-    HostMemory,
-    checkpoint_bytes,
-    gpu_memory,
-    host_memory,
-    layer_matrices,
-)
-from gnntrain.planning.store import open_small_or_built
-from gnntrain.reporting.text_report import Check
+from gnntrain.inventory.machine import available_memory, free_bytes
+from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
+from gnntrain.reporting.run_lookup import RUNS
+from gnntrain.reporting.tables import Check, Judgement
+from gnntrain.reporting.text import counted, format_bytes
 from gnntrain.run import refuse_untrainable
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A mini-batch of one rank, on the average.
-
-    Attributes:
-        num_seeds: Seed nodes.
-        num_nodes: All nodes.
-        num_edges: Edges of each layer, the one next to the seeds first.
-        bytes_read: Feature bytes that are read for it.
-        bytes_reduced: Bytes of gradients that a rank sends to the others; 0 on one rank.
-        num_drawn: Batches that were drawn to know.
-    """
-
-    num_seeds: float
-    num_nodes: float
-    num_edges: tuple[float, ...]
-    bytes_read: float
-    bytes_reduced: float
-    num_drawn: int
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds, from a short calibration.
-
-    Attributes:
-        step: Of a step.
-        training: Of an epoch's steps.
-        evaluation: Of one evaluation.
-        run: Of all epochs, without what comes before the first.
-        num_timed: Steps that were timed.
-    """
-
-    step: float
-    training: float
-    evaluation: float
-    run: float
-    num_timed: int
+# Beyond this part of what is available, other programs slow down.
+_TIGHT = 0.85
+_CHECKPOINTS = 3  # last, the one before, best
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will need.
+    """What a run will need; the properties are its figures.
 
     Attributes:
-        dataset, model: Names.
-        store: The graph store's directory.
-        store_reason: How it was opened.
-        num_nodes, num_edges, num_features, num_classes: The graph's sizes.
-        label_kind: Kind of its labels.
-        num_parameters: Trainable parameters.
-        world_size, use_gpus, threads: The ranks.
-        placement: Where a GPU would read the edges and the features, and why; empty on a CPU.
-        num_epochs, num_steps: Epochs, and steps of one.
-        num_evaluations: How often all is evaluated.
-        batch, times, host, gpu: See there.
-        layers_at_once: Bytes of the exact evaluation's layers, at the worst moment.
-        checkpoints: Disk that the run directory's checkpoints take.
-        checks: Whether it fits.
-        seconds: What planning took.
+        config: The run's.
+        graph: Its graph.
+        store_reason: How the graph was opened.
+        asked, measured: The ranks of the run, and those of the dry run: fewer where this machine
+            lacks GPUs.
+        ranks: What these measured.
+        began: When planning began.
     """
 
-    dataset: str
-    model: str
-    store: str
+    config: Config
+    graph: StoredGraph
     store_reason: str
-    num_nodes: int
-    num_edges: int
-    num_features: int
-    num_classes: int
-    label_kind: LabelKind
-    num_parameters: int
-    world_size: int
-    use_gpus: bool
-    threads: int
-    placement: tuple[str, ...]
-    num_epochs: int
-    num_steps: int
-    num_evaluations: int
-    batch: Batch
-    times: Times
-    host: HostMemory
-    gpu: GPUMemory
-    layers_at_once: int
-    checkpoints: int
-    checks: list[Check]
-    seconds: float
+    asked: LaunchPlan
+    measured: LaunchPlan
+    ranks: Sequence[RankReport]
+    began: float = field(default_factory=time.perf_counter)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        return asdict(self)
+    @property
+    def measured_on(self) -> str:
+        """The rank that was measured in place of GPUs that are not here; else empty."""
+        kinds = ((plan.use_gpus, plan.world_size) for plan in (self.asked, self.measured))
+        kind = "GPU" if self.measured.use_gpus else "CPU"
+        return "" if len(set(kinds)) == 1 else counted(self.measured.world_size, f"{kind} rank")
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch."""
+        if self.config.sampler.name == "full":
+            return 1
+        num_seeds = len(self.graph.split("train"))
+        global_batch = self.config.trainer.batch_size * self.asked.world_size
+        full, rest = divmod(num_seeds, global_batch)
+        return full + (rest > 0 and not self.config.trainer.drop_last)
+
+    @property
+    def num_steps_in_all(self) -> int:
+        """Steps of the run."""
+        steps, most = self.config.trainer.epochs * self.num_steps, self.config.trainer.max_steps
+        return steps if most is None else min(steps, most)
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of the run; `trainer.max_steps` may break off the last one."""
+        return -(-self.num_steps_in_all // self.num_steps)
+
+    @property
+    def num_evaluations(self) -> int:
+        """Evaluations of the run: the last epoch has one."""
+        return -(-self.num_epochs // self.config.trainer.eval_every)
+
+    @property
+    def batch(self) -> dict[str, Any]:
+        """Means over a rank's first mini-batches; edges hop by hop, that of the seeds first."""
+        sizes: Sequence[BatchSize] = self.ranks[0].batches
+        others = (self.asked.world_size - 1) / self.asked.world_size
+        row = self.graph.num_features * self.graph.features.itemsize
+        return {
+            "num_drawn": len(sizes),
+            "num_seeds": fmean(size.num_seeds for size in sizes),
+            "num_nodes": fmean(size.num_nodes for size in sizes),
+            "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
+            "bytes_read": row * fmean(size.rows_read for size in sizes),
+            "bytes_reduced": 2 * others * 4 * self.ranks[0].num_parameters,
+        }
+
+    @property
+    def times(self) -> dict[str, Any]:
+        """Seconds of a step, of an epoch's steps, of an evaluation and of the run, without its
+        start; ranges hold the middle 80 % of what was measured."""
+        steps = [seconds for rank in self.ranks for seconds in rank.steps]
+        step, evaluation = fmean(steps), self._evaluation(0)
+        return {
+            "num_timed": len(steps) // len(self.ranks),
+            "step": step,
+            "step_range": _middle(steps),
+            "training": step * min(self.num_steps, self.num_steps_in_all),
+            "evaluation": evaluation,
+            "evaluation_range": [self._evaluation(1), self._evaluation(2)],
+            "run": step * self.num_steps_in_all + evaluation * self.num_evaluations,
+        }
+
+    def _evaluation(self, speed: int) -> float:
+        """Ranks wait for each other after each loop; the rest is rank 0's."""
+        loops = zip(*(rank.loops for rank in self.ranks), strict=True)
+        slowest = (max(each[speed] for each in loop) for loop in loops)
+        return sum(slowest, self.ranks[0].rest)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes; of all ranks that were measured together.
+
+        `training` and `evaluation` are the ranks' own memory, until the end of each. `needed` is
+        what the system cannot drop; `peak_rss` and `peak_gpu` are what `summary.json` will say.
+        """
+        ranks, store = self.ranks, self.graph.num_bytes
+        evaluation = sum(rank.peak_bytes for rank in ranks)
+        shared, on_disk = ranks[0].shared_bytes, ranks[0].disk_bytes
+        # The system drops pages of the store where memory is short.
+        resident = min(store, max(0, psutil.virtual_memory().total - evaluation - shared))
+        mapped = sum(resident + shared + on_disk + rank.library_bytes for rank in ranks)
+        return {
+            "training": sum(rank.training_bytes for rank in ranks),
+            "evaluation": evaluation,
+            "shared": shared,
+            "on_disk": on_disk,
+            "store": store,
+            "libraries": ranks[0].library_bytes,
+            "needed": evaluation + shared,
+            "peak_rss": evaluation + mapped,
+            "peak_gpu": max(rank.gpu_bytes for rank in ranks),
+        }
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of the run directory's checkpoints."""
+        return _CHECKPOINTS * self.ranks[0].checkpoint_bytes
+
+    @property
+    def checks(self) -> list[Check]:
+        """Whether this machine suffices."""
+        if not self.measured_on:
+            return list(_checks(self))
+        here, asked = (
+            counted(n, "GPU") for n in (torch.cuda.device_count(), self.asked.world_size)
+        )
+        text = f"{asked} are asked for, here are {here}: all figures are of {self.measured_on}"
+        hint = "Plan on the machine of the run for its time, and for GPU memory."
+        return [Check("note", "GPUs", text, hint)]
 
     @property
     def fits(self) -> bool:
-        """Whether nothing speaks against it."""
-        return all(finding.judgement != "problem" for finding in self.checks)
+        """Whether no check found a problem."""
+        return all(check.judgement != "problem" for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain data for JSON."""
+        graph, names = self.graph, ("num_nodes", "num_edges", "num_features", "num_classes")
+        figures = ("measured_on", "num_epochs", "num_steps", "num_evaluations", "batch", "times")
+        return {
+            "dataset": graph.dataset,
+            "model": self.config.model.name,
+            "store": str(graph.path),
+            **{name: getattr(graph, name) for name in names},
+            "num_parameters": self.ranks[0].num_parameters,
+            "world_size": self.asked.world_size,
+            "use_gpus": self.asked.use_gpus,
+            "threads": self.measured.threads,
+            "placement": self.ranks[0].placement,
+            **{name: getattr(self, name) for name in (*figures, "memory", "checkpoint_bytes")},
+            "checks": [asdict(check) for check in self.checks],
+            "seconds": time.perf_counter() - self.began,
+        }
 
 
-def make_plan(config: Config) -> Plan:
-    """Plan a run, by a few of its steps and a part of its evaluation. No run directory is made.
+def make_plan(config: Config, opened: OpenedStore) -> Plan:
+    """Plan a run by a dry run of it. Nothing is left behind.
+
+    Args:
+        config: Judged by the schema; it may ask for more GPUs than this machine has.
+        opened: The graph.
 
     Raises:
-        GnntrainError: What training would refuse; or the graph store is large and not built yet.
+        GnntrainError: What training would refuse; or the dry run failed, also for lack of memory.
     """
-    began = time.perf_counter()
-    opened = open_small_or_built(config.dataset)
-    store = opened.store
-    launch_plan = LaunchPlan.of(config)
-    refuse_untrainable(config, store, launch_plan.world_size)
-    ranks = calibrate(config, store, launch_plan)
-    first = ranks[0]
-    moments = layer_matrices(config, store, first.evaluation.widths, launch_plan.world_size)
-    host = host_memory(config, store, ranks, moments)
-    gpu = gpu_memory(config, store, first, moments)
-    num_epochs, num_evaluations = _epochs(config, first.steps_per_epoch)
-    return Plan(
-        dataset=store.dataset,
-        model=config.model.name,
-        store=str(store.path),
-        store_reason=opened.reason,
-        num_nodes=store.num_nodes,
-        num_edges=store.num_edges,
-        num_features=store.num_features,
-        num_classes=store.num_classes,
-        label_kind=store.task,
-        num_parameters=first.num_parameters,
-        world_size=launch_plan.world_size,
-        use_gpus=launch_plan.use_gpus,
-        threads=launch_plan.threads,
-        placement=first.placement,
-        num_epochs=num_epochs,
-        num_steps=first.steps_per_epoch,
-        num_evaluations=num_evaluations,
-        batch=_batch(store, first, launch_plan),
-        times=_times(config, ranks, num_evaluations),
-        host=host,
-        gpu=gpu,
-        layers_at_once=max((sum(m.num_bytes for m in moment) for moment in moments), default=0),
-        checkpoints=checkpoint_bytes(first),
-        checks=judge(config, store, ranks, host, gpu, moments),
-        seconds=time.perf_counter() - began,
+    began, num_gpus = time.perf_counter(), torch.cuda.device_count()
+    asked = LaunchPlan.of(config)
+    refuse_untrainable(config, opened.store, asked.world_size)
+    here = _measurable(config, num_gpus, len(opened.store.split("train")))
+    problems = machine_problems(here, num_gpus)
+    if problems:
+        raise ConfigError(problems)
+    ranks = dry_run(here, opened.store, runs_folder(config))
+    return Plan(config, opened.store, opened.reason, asked, LaunchPlan.of(here), ranks, began)
+
+
+def runs_folder(config: Config) -> Path:
+    """The folder of the run's directory."""
+    return RUNS if config.run.dir is None else Path(config.run.dir).parent
+
+
+def _measurable(config: Config, num_gpus: int, num_seeds: int) -> Config:
+    """`config`; where it asks for more GPUs than there are, the same for one rank here."""
+    asked = config.trainer.gpus
+    if asked == "auto" or asked <= num_gpus:
+        return config
+    batch_size = min(config.trainer.batch_size, -(-num_seeds // asked))  # as a rank of so many has
+    trainer: dict[str, object] = {"gpus": min(1, num_gpus), "batch_size": batch_size}
+    if num_gpus == 0:
+        trainer |= {"cuda_graph": False}
+        trainer |= {"precision": "bf16"} if config.trainer.precision == "fp16" else {}
+    sampler = {"topology": "auto"} if config.sampler.name == "neighbor" else {}
+    if config.sampler.name == "neighbor" and config.sampler.backend == "triton":
+        sampler["backend"] = "auto"
+    parts = {"trainer": trainer, "sampler": sampler, "features": {"placement": "auto"}}
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
     )
 
 
-def _epochs(config: Config, steps_per_epoch: int) -> tuple[int, int]:
-    """Epochs that will be trained, and how many of them are evaluated."""
-    trainer = config.trainer
-    num_epochs = trainer.epochs
-    if trainer.max_steps is not None:
-        num_epochs = min(num_epochs, -(-trainer.max_steps // steps_per_epoch))
-    return num_epochs, -(-num_epochs // trainer.eval_every)
+def _middle(values: Sequence[float]) -> list[float]:
+    """The ends of the middle 80 %."""
+    cuts = quantiles(values, n=10, method="inclusive")
+    return [cuts[0], cuts[-1]]
 
 
-def _batch(store: StoredGraph, rank: RankMeasure, launch_plan: LaunchPlan) -> Batch:
-    sizes: Sequence[BatchSize] = rank.batches
-    others = (launch_plan.world_size - 1) / launch_plan.world_size
-    layers = zip(*(reversed(size.num_edges) for size in sizes), strict=True)
-    row = store.num_features * _BYTES[store.feature_dtype]
-    return Batch(
-        num_seeds=fmean(size.num_seeds for size in sizes),
-        num_nodes=fmean(size.num_nodes for size in sizes),
-        num_edges=tuple(fmean(layer) for layer in layers),
-        bytes_read=row * fmean(size.rows_read for size in sizes),
-        bytes_reduced=2 * others * 4 * rank.num_parameters,
-        num_drawn=len(sizes),
+def _checks(plan: Plan) -> Iterator[Check]:
+    """Memory, page cache and disk."""
+    config, memory = plan.config, plan.memory
+    hint = (
+        f"Lower trainer.batch_size (now {config.trainer.batch_size}), sampler.fan_outs, "
+        "model.hidden_channels or the number of ranks."
     )
+    if config.sampler.name == "full":
+        hint = "Set sampler=neighbor, which trains in mini-batches."
+    available = available_memory()
+    if memory["needed"] > 1.2 * memory["training"]:
+        limit = max(0.01, 0.1 * available / 2**30)
+        hint = f"Set evaluation.memory_limit={limit:.2g}: larger layers go to disk; or "
+        hint += "evaluation=sampled."
+    yield _check("memory", memory["needed"], available, hint)
+    hint = "The system will read rows from disk again and again."
+    if config.dataset.feature_dtype == "float32":
+        hint += " Set dataset.feature_dtype=bfloat16 to halve the features."
+    left = max(0, psutil.virtual_memory().total - memory["needed"])
+    yield _check("page cache", memory["store"], left, hint, "note")
+    hint = "Set run.dir=DIR to a folder on a larger disk"
+    hint += ", or evaluation=sampled." if memory["on_disk"] else "."
+    needed = memory["on_disk"] + plan.checkpoint_bytes
+    yield _check("disk", needed, free_bytes(runs_folder(config)), hint)
 
 
-def _times(config: Config, ranks: Sequence[RankMeasure], num_evaluations: int) -> Times:
-    step = fmean(rank.step_seconds for rank in ranks)
-    steps = ranks[0].steps_per_epoch
-    # Ranks wait for each other after each layer.
-    parts = zip(*(rank.evaluation.seconds for rank in ranks), strict=True)
-    evaluation = sum(max(part) for part in parts)
-    in_all = config.trainer.epochs * steps
-    if config.trainer.max_steps is not None:
-        in_all = min(in_all, config.trainer.max_steps)
-    return Times(
-        step=step,
-        training=step * min(steps, in_all),
-        evaluation=evaluation,
-        run=step * in_all + evaluation * num_evaluations,
-        num_timed=ranks[0].num_timed,
-    )
+def _check(
+    name: str, needed: int, available: int, hint: str, worst: Judgement = "problem"
+) -> Check:
+    text = f"{format_bytes(needed)} of {format_bytes(available)} available"
+    if needed <= _TIGHT * available:
+        return Check("ok", name, text)
+    return Check(worst if needed > available else "note", name, text, hint)

@@ -1,4 +1,4 @@
-"""What several runs differ in, and which of them are the same but for their seed."""
+"""Several runs: the keys they differ in, and repetitions that differ in seed or split alone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 from gnntrain.report.runs import ReportedRun
 from gnntrain.reporting.trials import REPEATED
 
-# They say where and how a run is kept, not what it is.
+# They change where and how a run is stored, not its result.
 _IMMATERIAL = (
     *("run.", "sweep.", "logger.", "checkpoint.", "dataset.root", "dataset.store_dir"),
     *("trainer.log_every", "trainer.max_restarts", "distributed.timeout"),
+)
+_MEASURED = (
+    *("num_parameters", "seconds_total", "seconds_per_epoch", "edges_per_s", "seeds_per_s"),
+    *("peak_rss_bytes", "peak_gpu_bytes"),
 )
 
 
@@ -23,7 +27,7 @@ class Spread:
     """The mean of repetitions.
 
     Attributes:
-        mean: Their mean; None where no value is known.
+        mean: Their mean; None without a value.
         std: Their sample standard deviation; None for fewer than two.
     """
 
@@ -32,8 +36,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Over the values that are numbers."""
-        known = [value for value in values if value == value]  # NaN is not itself
+        """Over the values that are not NaN."""
+        known = [value for value in values if not math.isnan(value)]
         return cls(
             statistics.fmean(known) if known else None,
             statistics.stdev(known) if len(known) > 1 else None,
@@ -45,8 +49,8 @@ class Group:
     """Runs that differ in nothing but seed and split.
 
     Attributes:
-        label: What tells them from the other groups.
-        runs: They.
+        label: The values of the keys in which the groups differ.
+        runs: Its runs.
     """
 
     label: str
@@ -69,7 +73,7 @@ class Group:
 
 
 def differences(runs: Sequence[ReportedRun]) -> list[str]:
-    """The keys that the runs' configurations do not agree in, those that say what it is first."""
+    """The keys in which the runs' configurations differ, names of data set and model first."""
     keys = dict.fromkeys(key for run in runs for key in run.config if _is_material(key))
     differing = [key for key in keys if _differ(runs, key)]
     return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED))
@@ -90,7 +94,7 @@ def _is_material(key: str) -> bool:
 
 
 def groups_of(runs: Sequence[ReportedRun]) -> list[Group]:
-    """The runs by what they are repetitions of, in the order in which they are given."""
+    """Groups of repetitions, in the order of the runs."""
     keys = [key for key in differences(runs) if key not in REPEATED]
     members: dict[tuple[str, ...], list[ReportedRun]] = {}
     for run in runs:
@@ -109,7 +113,7 @@ def _short(key: str) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """A configuration's value as it is typed."""
+    """A value of the configuration in the command line's syntax."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -123,3 +127,24 @@ def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:
     """The run with the best validation metric among those of the first one's data set."""
     alike = [run for run in runs if (run.dataset, run.metric) == (runs[0].dataset, runs[0].metric)]
     return min(alike, key=lambda run: run.cost)
+
+
+def run_rows(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+    """A row a run, for other programs: plain numbers under the names of keys and metrics."""
+    keys = dict.fromkeys([*REPEATED, *differences(runs)])
+    return [
+        {
+            "run": run.name,
+            "directory": str(run.run.path),
+            "status": run.status,
+            "dataset": run.dataset,
+            "model": run.model,
+            **{key: run.config.get(key) for key in keys},
+            "epochs": len(run.records),
+            "best_epoch": run.result.best_epoch,
+            "metric": run.metric,
+            **{f"{split}/{name}": v for split, row in run.best.items() for name, v in row.items()},
+            **{name: run.summary.get(name) for name in _MEASURED},
+        }
+        for run in runs
+    ]

@@ -1,431 +1,296 @@
-"""The pictures of a page, as Plotly takes them: plain data; the page paints their ground."""
+"""The figures of a report; `drawing` makes SVG and PNG of them."""
 
 from __future__ import annotations
 
-import html
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.ticker import EngFormatter, PercentFormatter
+
+from gnntrain.data.graph import Graph
+from gnntrain.report.classification import ClassFindings, SplitScores
 from gnntrain.report.comparison import Group
-from gnntrain.report.courses import (
+from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Panel, class_color
+from gnntrain.report.projection import Floats, Ints, Projection, sampled_nodes
+from gnntrain.report.regression import TargetFindings, ValueFindings, histograms
+from gnntrain.report.runs import ReportedRun
+from gnntrain.report.timing import (
     PHASES,
+    Course,
+    loss_course,
     metric_course,
     phase_seconds,
     spans_decades,
-    typical_phases,
 )
-from gnntrain.report.runs import ReportedRun
-from gnntrain.report.scores import SplitScores
-from gnntrain.report.shape import Degrees, Floats, Ints, Points, Projection
-from gnntrain.report.style import ACCENT, class_color
-from gnntrain.report.style import PHASES as PHASE_COLORS
-from gnntrain.report.style import SPLITS as SPLIT_COLORS
-from gnntrain.reporting.text import shown_metric
+from gnntrain.reporting.text import (
+    format_loss,
+    format_metric,
+    format_rate,
+    format_seconds,
+    shown_metric,
+)
 
-Spec = dict[str, Any]
-"""A figure: its `data` and its `layout`."""
-
-_MANY_POINTS = 60
-_MANY_GROUPS = 6
-_FEW_EPOCHS = 12
+_MANY_EPOCHS = 60
+_LABEL_LENGTH = 48
+_BINS_PER_DECADE = 12
+_GUIDE: Any = {"color": QUIET, "lw": 1, "ls": (0, (2, 3))}
 
 
-def loss_figure(run: ReportedRun) -> Spec:
-    """The mean training loss of every epoch."""
-    epochs = [record.epoch for record in run.records]
-    losses = [record.train_loss for record in run.records]
-    trace = _curve("train loss", epochs, losses, SPLIT_COLORS["train"])
-    return _by_epoch([trace], "loss", _log_if(losses), _best_line(run))
+def loss(panel: Panel, run: ReportedRun) -> None:
+    """The mean training loss of each epoch."""
+    course = loss_course(run)
+    _curve(panel, course, "train", SPLITS["train"], format_loss)
+    _best_line(panel, run)
+    _loss_axis(panel, course[1])
 
 
-def metric_figure(run: ReportedRun) -> Spec:
-    """The deciding metric on every split, and the best epoch."""
-    traces = []
-    for split, color in SPLIT_COLORS.items():
-        epochs, values = metric_course(run, split)
-        if epochs:
-            traces.append(_curve(split, epochs, values, color))
-    return _by_epoch(traces, shown_metric(run.metric or "metric"), {}, _best_line(run))
+def _loss_axis(panel: Panel, losses: Sequence[float]) -> None:
+    panel.epochs("loss")
+    if spans_decades(losses):
+        panel.logarithmic("y")
+    else:
+        panel.from_zero(losses)
 
 
-def throughput_figure(run: ReportedRun) -> Spec:
-    """Edges a second, or seeds for a model that sees none."""
-    epochs = [record.epoch for record in run.records]
+def metric(panel: Panel, run: ReportedRun) -> None:
+    """The deciding metric on each split, and the best epoch."""
+    for split, color in SPLITS.items():
+        if run.best.get(split):
+            _curve(panel, metric_course(run, split), split, color, format_metric)
+    _best_line(panel, run)
+    panel.epochs(shown_metric(run.metric or "metric"))
+
+
+def _best_line(panel: Panel, run: ReportedRun) -> None:
+    if run.result.best_epoch is not None and len(run.records) > 1:
+        panel.axes.axvline(run.result.best_epoch, **_GUIDE)
+
+
+def _epochs(run: ReportedRun) -> list[int]:
+    return [record.epoch for record in run.records]
+
+
+def _curve(
+    panel: Panel, course: Course, label: str, color: str, shown: Callable[[float], str]
+) -> None:
+    """A curve over epochs; the mouse shows the values of all curves in an epoch."""
+    panel.by_x = True
+    panel.begin_series(label, color)
+    texts = [f"epoch {e}: {label} {shown(value)}" for e, value in zip(*course, strict=True)]
+    panel.curve(*course, texts, color)
+
+
+def throughput(panel: Panel, run: ReportedRun) -> None:
+    """Edges a second, or seeds for a model without neighbours."""
     edges = [record.edges_per_s for record in run.records]
     seeds = [record.seeds_per_s for record in run.records]
     name, values = ("edges/s", edges) if any(edges) else ("seeds/s", seeds)
-    return _by_epoch([_curve(name, epochs, values, ACCENT)], name, {"rangemode": "tozero"})
+    _curve(panel, (_epochs(run), values), name, ACCENT, format_rate)
+    panel.epochs(name)
+    panel.from_zero(values)
+    panel.axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def time_figure(run: ReportedRun) -> Spec:
-    """Seconds of every epoch, stacked by phase."""
-    timed = [record for record in run.records if record.time]
-    epochs = [record.epoch for record in timed]
-    seconds = [phase_seconds(record) for record in timed]
-    used = [name for name in PHASES if any(phases[name] for phases in seconds)]
-    bars: list[Spec] = [
-        {
-            "type": "bar",
-            "showlegend": False,
-            "name": PHASES[name],
-            "x": epochs,
-            "y": _short(phases[name] for phases in seconds),
-            "marker": {"color": PHASE_COLORS[name], "line": {"width": 0}},
-            "hovertemplate": "%{y:.3s}s",
-        }
-        for name in used
-    ]
-    # The first epoch compiles: it may not push all others into the ground.
-    totals = sorted(sum(phases.values()) for phases in seconds)
-    axis: dict[str, Any] = {"ticksuffix": " s"}
-    if len(totals) > 1 and totals[-1] > 3 * totals[-2]:
-        axis["range"] = [0, 1.15 * totals[-2]]
-    spec = _by_epoch(bars, "time", axis)
-    spec["layout"] |= {"barmode": "stack", "bargap": 0.12 if len(epochs) <= _MANY_POINTS else 0}
-    return spec
-
-
-def typical_figure(run: ReportedRun) -> Spec:
-    """The phases of a typical epoch, one beside the other."""
-    phases = typical_phases(run.records)
-    whole = sum(phases.values())
-    bars = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": PHASES[name],
-            "x": [_round(seconds)],
-            "y": [""],
-            "text": [f"{seconds / whole:.0%}" if seconds > 0.04 * whole else ""],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textfont": {"color": "#fff"},
-            "marker": {"color": PHASE_COLORS[name]},
-            "hovertemplate": "%{x:.3s}s",
-        }
-        for name, seconds in phases.items()
-    ]
-    axis = {"ticksuffix": " s", "zeroline": False}
-    layout = {
-        "barmode": "stack",
-        "xaxis": axis,
-        "yaxis": {"visible": False},
-        "hovermode": "closest",
-    }
-    return {"data": bars, "layout": layout}
-
-
-def memory_figure(run: ReportedRun) -> Spec:
-    """Resident memory of all ranks, and the most that was used on a GPU."""
-    epochs = [record.epoch for record in run.records]
-    gib = [record.memory_bytes / 2**30 for record in run.records]
-    traces = [_curve("resident, all ranks", epochs, gib, ACCENT)]
-    gpu = [record.gpu_memory_bytes for record in run.records]
+def memory(panel: Panel, run: ReportedRun) -> None:
+    """Resident memory of all ranks, and the peak of a GPU."""
+    ranks = [record.memory_bytes / 2**30 for record in run.records]
+    gpu = [(record.gpu_memory_bytes or 0) / 2**30 for record in run.records]
+    _curve(panel, (_epochs(run), ranks), "all ranks", ACCENT, _gib)
     if any(gpu):
-        peaks = [(number or 0) / 2**30 for number in gpu]
-        traces.append(_curve("GPU, peak of a rank", epochs, peaks, SPLIT_COLORS["test"]))
-    return _by_epoch(traces, "memory", {"ticksuffix": " GiB", "rangemode": "tozero"})
+        _curve(panel, (_epochs(run), gpu), "GPU, peak of a rank", SPLITS["test"], _gib)
+    panel.epochs("GiB")
+    panel.from_zero([*ranks, *gpu])
 
 
-def degree_figure(degrees: Degrees) -> Spec:
-    """How many nodes have how many in-neighbours, both on logarithmic axes."""
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": _short(degrees.degree),
-        "y": _short(degrees.nodes_per_degree),
-        "marker": {"color": ACCENT, "size": 7, "opacity": 0.8},
-        "hovertemplate": "degree %{x:.4~g}<br>%{y:.4~g} nodes<extra></extra>",
-    }
-    axes = {
-        "xaxis": {"type": "log", "title": {"text": "in-degree"}, "dtick": 1},
-        "yaxis": {"type": "log", "title": {"text": "nodes of each degree"}, "dtick": 1},
-    }
-    return {"data": [trace], "layout": {**axes, "hovermode": "closest", "showlegend": False}}
+def _gib(number: float) -> str:
+    return f"{number:.3g} GiB"
 
 
-def roc_figure(scores: dict[str, SplitScores]) -> Spec:
-    """The receiver operating characteristic on every split that has one."""
-    diagonal = {"x": [0, 1], "y": [0, 1], "mode": "lines", "hoverinfo": "skip", "showlegend": False}
-    traces: list[Spec] = [
-        {"type": "scatter", **diagonal, "line": {"color": "#8d99ae", "dash": "dot"}}
-    ]
+def time(panel: Panel, run: ReportedRun) -> None:
+    """Seconds of each epoch, stacked by phase."""
+    panel.by_x = True
+    timed = [record for record in run.records if record.time]
+    seconds = [phase_seconds(record) for record in timed]
+    epochs = [record.epoch for record in timed]
+    half = 0.44 if len(timed) <= _MANY_EPOCHS else 0.5
+    edges = [epoch + end for epoch in epochs for end in (-half, half)]
+    bottom = np.zeros(len(timed))
+    for name, (label, color) in PHASES.items():
+        heights = np.array([phases[name] for phases in seconds])
+        if not heights.any():
+            continue
+        top = bottom + heights
+        panel.begin_series(label, color)
+        bars = panel.axes.stairs(
+            _with_gaps(top), edges, baseline=_with_gaps(bottom), fill=True, color=color
+        )
+        texts = [f"{label} {format_seconds(height)}" for height in heights]
+        panel.add(bars, epochs, top, texts)
+        bottom = top
+    # The first epoch compiles: it would make all others invisible.
+    totals = np.sort(bottom)
+    is_visible = len(totals) < 2 or totals[-1] <= 3 * totals[-2]
+    panel.from_zero([*(totals if is_visible else totals[:-1])])
+    panel.epochs("seconds")
+
+
+def _with_gaps(heights: Floats) -> Floats:
+    """The heights with NaN between them: one patch then draws all bars."""
+    gaps = np.full_like(heights, np.nan)
+    return np.stack([heights, gaps], axis=1).ravel()[:-1]
+
+
+def degrees(panel: Panel, graph: Graph) -> None:
+    """The number of nodes by in-degree, both on logarithmic axes."""
+    degree, nodes = degree_bins(np.diff(graph.indptr))
+    pairs = zip(degree, nodes, strict=True)
+    texts = [f"degree {degree:.4g}: {nodes:.4g} nodes" for degree, nodes in pairs]
+    panel.dots(degree, nodes, texts, ACCENT)
+    panel.axes.set(xlabel="in-degree", ylabel="nodes")
+    panel.logarithmic("x", "y")
+
+
+def degree_bins(degrees: Ints) -> tuple[Floats, Floats]:
+    """Bins of growing width for degrees from 1; each low degree has a bin of its own.
+
+    Both ends of a power law are visible.
+
+    Returns:
+        The middle of each bin that holds a node, and its nodes for each degree of the bin, `[n]`.
+    """
+    counts = np.bincount(degrees)
+    largest = len(counts) - 1
+    steps = np.geomspace(1, largest + 1, 2 + int(_BINS_PER_DECADE * np.log10(largest + 1)))
+    edges = np.unique(steps.round().astype(np.int64))
+    if largest == 0:
+        return np.zeros(0), np.zeros(0)
+    totals = np.add.reduceat(counts, edges[:-1])
+    middles = np.sqrt(edges[:-1] * (edges[1:] - 1.0))
+    return middles[totals > 0], (totals / np.diff(edges))[totals > 0]
+
+
+def roc(panel: Panel, scores: Mapping[str, SplitScores]) -> None:
+    """The receiver operating characteristic on each split that has one."""
+    panel.axes.axline((0, 0), slope=1, **_GUIDE)
     for split, scored in scores.items():
         if scored.roc is not None:
-            false_rate, true_rate = scored.roc
-            traces.append(_curve(split, false_rate, true_rate, SPLIT_COLORS[split]))
-    layout = {
-        "xaxis": {"title": {"text": "false positive rate"}, "range": [0, 1]},
-        "yaxis": {"title": {"text": "true positive rate"}, "range": [0, 1.01]},
-        "hovermode": "closest",
-    }
-    return {"data": traces, "layout": layout}
+            panel.begin_series(split, SPLITS[split])
+            texts = [f"{split}: false {x:.3f}, true {y:.3f}" for x, y in scored.roc.T]
+            false_rate, true_rate = scored.roc.tolist()
+            panel.curve(false_rate, true_rate, texts, SPLITS[split])
+    panel.axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    panel.axes.set(xlim=(0, 1), ylim=(0, 1.01))
 
 
-def confusion_figure(scores: SplitScores, names: Sequence[str]) -> Spec:
-    """Shares of a true class that are taken for each class."""
-    assert scores.confusion is not None
-    shares = scores.confusion / scores.support.clip(min=1)[:, None]
-    labels = [html.escape(name) for name in names]
-    heatmap = {
-        "type": "heatmap",
-        "x": labels,
-        "y": labels,
-        "z": [_short(row) for row in shares],
-        "customdata": scores.confusion.tolist(),
-        "colorscale": [[0, "rgba(58,134,255,0)"], [1, "rgba(58,134,255,1)"]],
-        "zmin": 0,
-        "zmax": 1,
-        "showscale": False,
-        "hovertemplate": "true %{y}, predicted %{x}<br>%{customdata}, %{z:.1%}<extra></extra>",
-    }
-    axis = {"type": "category", "showgrid": False, "zeroline": False}
-    layout = {
-        "xaxis": axis | {"title": {"text": "predicted"}},
-        "yaxis": axis | {"title": {"text": "true"}, "autorange": "reversed"},
-        "hovermode": "closest",
-    }
-    return {"data": [heatmap], "layout": layout}
+def classes_in_the_plane(panel: Panel, found: ClassFindings, projection: Projection) -> None:
+    """Nodes in the plane, a colour a class; a node with a wrong prediction is a ring."""
+    names, is_told = found.names, found.predicted is not None
+    predicted = found.predicted if found.predicted is not None else found.classes
+    for number in np.unique(found.classes).tolist():
+        panel.begin_series(names[number], class_color(number))
+        for is_right in (True, False):
+            chosen = (found.classes == number) & ((predicted == number) == is_right)
+            nodes = chosen.nonzero()[0]
+            texts = [
+                f"{projection.text(i)}\nclass {names[number]}"
+                + (f"\npredicted {names[predicted[i]]}" if is_told else "")
+                for i in nodes
+            ]
+            ring = {} if is_right else {"markerfacecolor": "none", "markeredgewidth": 1.1}
+            x, y = projection.places[nodes].T
+            panel.dots(x, y, texts, class_color(number), **ring)
+    _plane(panel)
 
 
-def projection_figure(
-    projection: Projection, classes: Ints, predicted: Ints | None, names: Sequence[str]
-) -> Spec:
-    """Nodes in the plane, coloured by class; those that are told wrongly are rings."""
-    traces = []
-    for number in sorted(set(classes.tolist())):
-        own = (classes == number).nonzero()[0]
-        texts, symbols = [], []
-        for i in own.tolist():
-            text = f"{_node_text(projection, i)}<br>class {html.escape(names[number])}"
-            if predicted is not None:
-                text += f"<br>predicted {html.escape(names[predicted[i]])}"
-            texts.append(text)
-            is_wrong = predicted is not None and predicted[i] != number
-            symbols.append("circle-open" if is_wrong else "circle")
-        marker = {"color": class_color(number), "size": 6, "opacity": 0.85, "symbol": symbols}
-        name = html.escape(names[number])
-        traces.append({**_placed(projection, own), "name": name, "text": texts, "marker": marker})
-    return {"data": traces, "layout": _plane()}
+def values_in_the_plane(panel: Panel, found: ValueFindings, projection: Projection) -> None:
+    """Nodes in the plane, coloured by the first target."""
+    x, y = projection.places.T
+    name = found.targets[0].name
+    dots = panel.axes.scatter(x, y, c=found.values, s=20, alpha=0.85, linewidths=0)
+    numbered = enumerate(found.values)
+    texts = [f"{projection.text(i)}\n{name} {value:.6g}" for i, value in numbered]
+    panel.add(dots, x, y, texts)
+    bar = panel.axes.figure.colorbar(dots, ax=panel.axes, label=name, aspect=30)
+    bar.outline.set_visible(False)
+    _plane(panel)
 
 
-def value_projection_figure(projection: Projection, values: Floats, name: str) -> Spec:
-    """Nodes in the plane, coloured by a quantity."""
-    texts = [
-        f"{_node_text(projection, i)}<br>{html.escape(name)} {value:.6g}"
-        for i, value in enumerate(values.tolist())
-    ]
-    title = {"text": html.escape(name), "side": "right"}
-    marker = {
-        "color": _short(values),
-        "colorscale": "Viridis",
-        "colorbar": {"title": title, "thickness": 12},
-        "size": 6,
-        "opacity": 0.85,
-    }
-    trace = {**_placed(projection, slice(None)), "text": texts, "marker": marker}
-    return {"data": [trace], "layout": {**_plane(), "showlegend": False}}
+def _plane(panel: Panel) -> None:
+    panel.axes.set_axis_off()
+    panel.axes.set_aspect("equal", adjustable="datalim")  # distances mean the same in x and y
 
 
-def _placed(projection: Projection, chosen: Any) -> Spec:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": _short(projection.places[chosen, 0]),
-        "y": _short(projection.places[chosen, 1]),
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+def predictions(panel: Panel, target: TargetFindings) -> None:
+    """Predicted over true values, a colour a split, and the line where they are equal."""
+    for split, points in target.points.items():
+        drawn = points.take(sampled_nodes(np.arange(len(points.nodes))))
+        panel.begin_series(split, SPLITS[split])
+        texts = [f"{node}\ntrue {x:.6g}\npredicted {y:.6g}" for node, x, y in drawn.rows()]
+        panel.dots(drawn.true, drawn.predicted, texts, SPLITS[split], alpha=0.6)
+        panel.axes.axline((drawn.true[0], drawn.true[0]), slope=1, **_GUIDE)
+    panel.axes.set(xlabel=f"true {target.name}", ylabel=f"predicted {target.name}")
 
 
-def _plane() -> dict[str, Any]:
-    blank = {"visible": False}
-    # one unit is as long in x as in y, or distances would mean nothing
-    same_scale = {"scaleanchor": "x", "scaleratio": 1}
-    return {"xaxis": blank, "yaxis": blank | same_scale, "hovermode": "closest"}
+def errors(panel: Panel, target: TargetFindings) -> None:
+    """The share of a split's nodes in each bin of errors."""
+    found = histograms({split: points.errors for split, points in target.points.items()})
+    for split, (edges, shares) in found.items():
+        panel.begin_series(split, SPLITS[split])
+        bars = panel.axes.stairs(shares, edges, fill=True, color=SPLITS[split], alpha=0.6)
+        middles = (edges[:-1] + edges[1:]) / 2
+        pairs = zip(middles, shares, strict=True)
+        texts = [f"{split}, error {x:.4g}: {share:.1%} of the nodes" for x, share in pairs]
+        panel.add(bars, middles, shares, texts)
+    panel.axes.set(xlabel=f"predicted − true {target.name}", ylabel="share of the nodes")
+    panel.axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def _node_text(projection: Projection, i: int) -> str:
-    return f"node {projection.nodes[i]} ({projection.splits[i]})"
-
-
-def prediction_figure(points: Mapping[str, Points], name: str) -> Spec:
-    """Predicted values over true ones, a colour a split, and the line where they are equal."""
-    ends = [end for split in points.values() for end in (*split.true, *split.predicted)]
-    low, high = min(ends), max(ends)
-    line = {"x": _short([low, high]), "y": _short([low, high]), "mode": "lines"}
-    style = {"color": "#8d99ae", "dash": "dot"}
-    traces: list[Spec] = [
-        {"type": "scatter", **line, "line": style, "hoverinfo": "skip", "showlegend": False}
-    ]
-    for split, found in points.items():
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": split,
-                "x": _short(found.true),
-                "y": _short(found.predicted),
-                "text": [html.escape(node) for node in found.nodes],
-                "marker": {"color": SPLIT_COLORS[split], "size": 5, "opacity": 0.6},
-                "hovertemplate": "%{text}<br>true %{x:.6~g}<br>predicted %{y:.6~g}",
-            }
-        )
-    layout = {
-        "xaxis": {"title": {"text": f"true {html.escape(name)}"}},
-        "yaxis": {"title": {"text": f"predicted {html.escape(name)}"}},
-        "hovermode": "closest",
-    }
-    return {"data": traces, "layout": layout}
-
-
-def residual_figure(histograms: Mapping[str, tuple[Floats, Floats]], name: str) -> Spec:
-    """How many of 100 nodes of a split have which error.
-
-    Args:
-        histograms: By split: middles of equal bins `[n]`, and the share of nodes in each.
-        name: The target.
-    """
-    traces = [
-        {
-            "type": "bar",
-            "name": split,
-            "x": _short(middles),
-            "y": _short(shares),
-            "marker": {"color": SPLIT_COLORS[split], "line": {"width": 0}},
-            "opacity": 0.6,
-            "hovertemplate": "%{x:.4~g}: %{y:.1%}",
-        }
-        for split, (middles, shares) in histograms.items()
-    ]
-    layout = {
-        "xaxis": {"title": {"text": f"predicted − true {html.escape(name)}"}},
-        "yaxis": {"title": {"text": "share of the nodes"}, "tickformat": ".0%"},
-        "barmode": "overlay",
-        "bargap": 0,
-        "hovermode": "closest",
-    }
-    return {"data": traces, "layout": layout}
-
-
-def losses_figure(groups: Sequence[Group]) -> Spec:
+def group_losses(panel: Panel, groups: Sequence[Group]) -> None:
     """The training loss of many runs, a colour a group."""
-    values = [record.train_loss for group in groups for r in group.runs for record in r.records]
-    courses = {
-        run.name: ([r.epoch for r in run.records], [r.train_loss for r in run.records])
-        for group in groups
-        for run in group.runs
-    }
-    return _by_epoch(_of_groups(groups, courses), "loss", _log_if(values))
+    _curves_of(panel, groups, loss_course)
+    runs = [run for group in groups for run in group.runs]
+    _loss_axis(panel, [loss for run in runs for loss in loss_course(run)[1]])
 
 
-def metrics_figure(groups: Sequence[Group]) -> Spec:
-    """The deciding metric of many runs on val, a colour a group."""
-    courses = {run.name: metric_course(run, "val") for group in groups for run in group.runs}
-    names = {shown_metric(run.metric) for group in groups for run in group.runs if run.metric}
-    return _by_epoch(_of_groups(groups, courses), f"val {' / '.join(sorted(names))}", {})
+def group_metrics(panel: Panel, groups: Sequence[Group], split: str) -> None:
+    """The deciding metric of many runs on a split, a colour a group."""
+    _curves_of(panel, groups, lambda run: metric_course(run, split))
+    panel.epochs(f"{split} {_metric_names(groups)}")
 
 
-def _of_groups(
-    groups: Sequence[Group], courses: dict[str, tuple[list[int], list[float]]]
-) -> list[Spec]:
-    traces = []
+def _curves_of(
+    panel: Panel, groups: Sequence[Group], course: Callable[[ReportedRun], Course]
+) -> None:
     for number, group in enumerate(groups):
         for place, run in enumerate(group.runs):
-            trace = _curve(html.escape(group.label), *courses[run.name], class_color(number))
-            named = place == 0 and len(groups) <= _MANY_GROUPS
-            own = {"legendgroup": str(number), "showlegend": named, "opacity": 0.8}
-            name = f"<extra>{html.escape(run.name)}</extra>"
-            traces.append(trace | own | {"hovertemplate": f"%{{y:.4f}}{name}"})
-    return traces
+            panel.begin_series("" if place else group.label, class_color(number))
+            epochs, values = course(run)
+            texts = [f"{run.name}\nepoch {e}: {v:.4f}" for e, v in zip(epochs, values, strict=True)]
+            panel.curve(epochs, values, texts, class_color(number), alpha=0.8)
 
 
-def spread_figure(groups: Sequence[Group], split: str) -> Spec:
-    """The deciding metric of every run, and the mean and standard deviation of its group."""
-    traces = []
+def group_spread(panel: Panel, groups: Sequence[Group], split: str) -> None:
+    """The deciding metric of each run, and the mean and standard deviation of its group."""
     for number, group in enumerate(groups):
-        label, color = html.escape(group.label), class_color(number)
+        color, scores = class_color(number), [run.score(split) for run in group.runs]
+        panel.begin_series()
+        texts = [f"{run.name}: {format_metric(run.score(split))}" for run in group.runs]
+        panel.dots(scores, [number] * len(scores), texts, color, alpha=0.4, markersize=6)
         spread = group.spread(split)
-        dots = {
-            "type": "scatter",
-            "mode": "markers",
-            "x": _short(run.score(split) for run in group.runs),
-            "y": [label] * len(group.runs),
-            "text": [html.escape(run.name) for run in group.runs],
-            "marker": {"color": color, "size": 8, "opacity": 0.5},
-            "hovertemplate": "%{text}: %{x:.4f}<extra></extra>",
-        }
-        mean = {
-            "type": "scatter",
-            "mode": "markers",
-            "x": _short([math.nan if spread.mean is None else spread.mean]),
-            "y": [label],
-            "error_x": {"array": [spread.std or 0], "thickness": 2, "width": 6},
-            "marker": {"color": color, "size": 13, "symbol": "diamond"},
-            "hovertemplate": "mean %{x:.4f}<extra></extra>",
-        }
-        traces += [dots, mean]
-    metrics = {shown_metric(run.metric) for group in groups for run in group.runs if run.metric}
-    title = f"{split} {' / '.join(sorted(metrics))}"
-    layout = {
-        "xaxis": {"title": {"text": title}},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
-        "hovermode": "closest",
-        "showlegend": False,
-    }
-    return {"data": traces, "layout": layout}
+        if spread.mean is not None:
+            text = f"mean {format_metric(spread.mean)}"
+            panel.dots([spread.mean], [number], [text], color, marker="D", markersize=8)
+            panel.axes.errorbar(spread.mean, number, xerr=spread.std, color=color, capsize=4)
+    labels = [_shortened(group.label) for group in groups]
+    panel.axes.set_yticks(range(len(groups)), labels, fontsize="small")
+    panel.axes.set(xlabel=f"{split} {_metric_names(groups)}", ylim=(len(groups) - 0.5, -0.5))
 
 
-def _curve(name: str, x: Any, y: Any, color: str) -> Spec:
-    values = _short(y)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(values) <= _MANY_POINTS else "lines",
-        "name": name,
-        "x": _short(x),
-        "y": values,
-        "line": {"color": color, "width": 2},
-        "marker": {"size": 5},
-    }
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LABEL_LENGTH else f"{label[: _LABEL_LENGTH - 1]}…"
 
 
-def _by_epoch(
-    traces: list[Spec], title: str, yaxis: dict[str, Any], shapes: Sequence[Spec] = ()
-) -> Spec:
-    epochs = [epoch for trace in traces for epoch in trace["x"]]
-    axis: Spec = {"title": {"text": "epoch"}, "tickformat": "d"}
-    if epochs and max(epochs) - min(epochs) < _FEW_EPOCHS:
-        axis["dtick"] = 1  # or there would be ticks between epochs
-    layout = {
-        "xaxis": axis,
-        "yaxis": {"title": {"text": title}, **yaxis},
-        "hovermode": "x unified",
-        "shapes": list(shapes),
-    }
-    return {"data": traces, "layout": layout}
-
-
-def _best_line(run: ReportedRun) -> list[Spec]:
-    """A line at the best epoch."""
-    epoch = run.result.best_epoch
-    if epoch is None or len(run.records) < 2:
-        return []
-    line = {"color": SPLIT_COLORS["val"], "width": 1, "dash": "dot"}
-    ends = {"x0": epoch, "x1": epoch, "y0": 0, "y1": 1, "yref": "paper"}
-    return [{"type": "line", **ends, "line": line}]
-
-
-def _log_if(values: Sequence[float]) -> dict[str, Any]:
-    return {"type": "log", "tickformat": "~g"} if spans_decades(values) else {"rangemode": "tozero"}
-
-
-def _short(values: Any) -> list[float | None]:
-    """The values in six digits, so that the page stays small; gaps where they are no numbers."""
-    return [_round(float(value)) for value in values]
-
-
-def _round(value: float) -> float | None:
-    if not math.isfinite(value):
-        return None
-    rounded = float(f"{value:.6g}")
-    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e15 else rounded
+def _metric_names(groups: Sequence[Group]) -> str:
+    names = {shown_metric(run.metric) for group in groups for run in group.runs if run.metric}
+    return " / ".join(sorted(names))

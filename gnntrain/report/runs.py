@@ -1,4 +1,4 @@
-"""What there is of a run: read from its directory, whole or broken off."""
+"""Runs, read from their directories: completed ones, and ones that ended early."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from typing import Any
 
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric
+from gnntrain.paths import is_file
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs
+from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs, run_directories
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
 
-_SWEEP_FILE = "sweep.json"
-
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A run as far as its files tell of it.
+    """A run as its files describe it.
 
     Attributes:
         run: Its directory.
-        name: What the report calls it; no other run of the report has that name.
+        name: Its name in the report, which no other run of the report has.
         config: The resolved configuration, by dotted key.
-        overrides: What was typed.
-        environment: What it ran on; empty where that is not known.
-        summary: What `summary.json` says; empty where the run did not end in order.
+        overrides: Keys of the command line.
+        environment: Machine and software; empty where not known.
+        summary: Content of `summary.json`; empty where the run was killed.
         status: `completed`, `pruned`, `interrupted`, `failed`, `running`, or `unfinished` where it
-            ended without a word.
+            was killed.
         metric: The metric that decides which epoch is the best; None before any evaluation.
-        result: Its epochs, and the best of them.
+        result: Its epochs, and the best epoch.
     """
 
     run: RunDirectory
@@ -51,7 +50,7 @@ class ReportedRun:
 
     @property
     def records(self) -> Sequence[EpochRecord]:
-        """An epoch each."""
+        """One record an epoch."""
         return self.result.records
 
     @property
@@ -61,7 +60,7 @@ class ReportedRun:
 
     @property
     def cost(self) -> float:
-        """The validation metric turned such that less is better; infinite where there is none."""
+        """The validation metric, negated where more is better; infinite without a metric."""
         value = self.score("val")
         if self.metric is None or math.isnan(value):
             return math.inf
@@ -87,9 +86,9 @@ class Found:
     """The runs that a command names.
 
     Attributes:
-        runs: The runs, in the order of the words.
-        home: The directory that they have in common, where one was named: a run's or a sweep's.
-        notes: What is missing, in sentences.
+        runs: The runs, in the order of the arguments.
+        home: The folder of the only argument, a run's or a sweep's; None for several arguments.
+        notes: Missing runs, in sentences.
     """
 
     runs: list[ReportedRun]
@@ -97,48 +96,38 @@ class Found:
     notes: list[str]
 
 
-def find_runs(words: Sequence[str | Path], root: Path = RUNS) -> Found:
-    """The runs that paths, names under `root`, `latest` or folders of sweeps mean, each once.
+def find_runs(arguments: Sequence[str | Path], root: Path = RUNS) -> Found:
+    """The runs of paths, names under `root`, `latest` or folders of runs, each run once.
 
     Raises:
-        UserError: There is none of that name, or it is neither a run nor a sweep.
+        UserError: There is none of that name, or no run in a folder.
     """
     directories: dict[Path, None] = {}
     notes: list[str] = []
-    for word in words:
-        path = find_run(word, root)
-        if (path / "config.yaml").is_file():
-            directories[path.resolve()] = None
-        elif (path / _SWEEP_FILE).is_file():
-            jobs = sorted(config.parent.resolve() for config in path.glob("*/config.yaml"))
-            directories |= dict.fromkeys(jobs)
-            notes += _missing_jobs(path, len(jobs))
-        else:
+    for argument in arguments:
+        path = find_run(argument, root)
+        found = [path] if is_file(path / "config.yaml") else run_directories(path)
+        if not found:
             raise UserError(
-                f"{path} is neither a run directory nor a sweep: it has no config.yaml and no "
-                f"{_SWEEP_FILE}",
-                known_runs(word, root),
+                f"{path} is no run directory and holds none: there is no config.yaml in it",
+                known_runs(argument, root),
             )
-    if not directories:
-        raise UserError(
-            f"no run of the sweep {words[0]} has begun",
-            f"Look into its {_SWEEP_FILE} for what went wrong.",
-        )
-    home = find_run(words[0], root).resolve() if len(words) == 1 else None
+        directories |= dict.fromkeys(run.resolve() for run in found)
+        notes += _missing_trials(path, len(found))
+    home = find_run(arguments[0], root).resolve() if len(arguments) == 1 else None
     names = _names(list(directories))
     return Found([read_run(path, name) for path, name in names.items()], home, notes)
 
 
-def _missing_jobs(folder: Path, num_found: int) -> list[str]:
-    """What to say of a sweep's jobs that have no run directory."""
+def _missing_trials(folder: Path, num_found: int) -> list[str]:
+    """A note on a sweep's trials without a run directory."""
     try:
-        told = json.loads((folder / _SWEEP_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        told = None
-    if not isinstance(told, list) or len(told) <= num_found:
+        num_trials = len(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return []
-    num_missing = len(told) - num_found
-    return [f"{num_missing} of {len(told)} jobs of {shown_path(folder)} have no run directory."]
+    missing = f"{num_trials - num_found} of {num_trials} trials"
+    note = f"{missing} of {shown_path(folder)} have no run directory."
+    return [note] if num_trials > num_found else []
 
 
 def _names(directories: Sequence[Path]) -> dict[Path, str]:
@@ -150,7 +139,7 @@ def _names(directories: Sequence[Path]) -> dict[Path, str]:
 
 
 def read_run(path: Path, name: str | None = None) -> ReportedRun:
-    """Read what a run directory holds; what is missing or broken is left out.
+    """Read a run directory; missing and broken files but `config.yaml` are left out.
 
     Raises:
         UserError: Its configuration cannot be read.

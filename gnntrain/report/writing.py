@@ -1,31 +1,31 @@
-"""Runs in, a file out: a page, a text, a table or a picture."""
+"""Writes a report as HTML, Markdown, CSV or PNG."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.errors import UserError
 from gnntrain.paths import is_folder
-from gnntrain.report.comparison import best_of
-from gnntrain.report.content import Report
-from gnntrain.report.outcome import outcome_of
-from gnntrain.report.runs import Found, find_runs
-from gnntrain.report.several import comparison_of, run_rows
-from gnntrain.report.single import report_of
-from gnntrain.report.values import TargetFindings, ValueFindings
+from gnntrain.report.comparison import best_of, groups_of, run_rows
+from gnntrain.report.runs import Found, ReportedRun, find_runs
+from gnntrain.reporting.text import format_metric, shown_metric
 from gnntrain.training.records import json_safe
+
+if TYPE_CHECKING:
+    from gnntrain.report.best_model import Outcome
 
 Format = Literal["html", "md", "csv", "png"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def write_report(
-    words: Sequence[str | Path],
+    arguments: Sequence[str | Path],
     out: Path | None = None,
     wanted: str | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -33,17 +33,17 @@ def write_report(
     """Write a report of runs and return where it is.
 
     Args:
-        words: Run directories, names under `runs/`, `latest`, or folders of sweeps.
+        arguments: Run directories, names under `runs/`, `latest`, or folders of runs.
         out: The file; None: `report.<format>` in the run's or the sweep's folder, or, for several
-            words, in the current one.
-        wanted: The format; None: as `out` ends, else html.
-        announce: Is told what takes a while.
+            arguments, in the current one.
+        wanted: The format; None: by the suffix of `out`, else html.
+        announce: Gets a sentence before a long computation.
 
     Raises:
         UserError: There is no such run or format, or the file cannot be written.
     """
     chosen = _format(out, wanted)
-    found = find_runs(words)
+    found = find_runs(arguments)
     path = out if out is not None else (found.home or Path()) / f"report.{chosen}"
     _refuse_unwritable(path)
     content = _content(found, chosen, announce)
@@ -81,40 +81,62 @@ def _unwritable(path: Path, reason: str) -> UserError:
 
 
 def _content(found: Found, chosen: Format, announce: Callable[[str], None]) -> bytes:
-    # each library is imported only where its format is asked for
     if chosen == "csv":
         return _csv(run_rows(found.runs)).encode()
     if chosen == "png":
-        from gnntrain.report.picture import to_png
+        return _png(found, announce)
+    # imported where used: a CSV file needs no templates and no figures
+    from gnntrain.report.pages import comparison_of, page_of
+    from gnntrain.report.templating import to_html, to_markdown
 
-        return to_png(found.runs, _first_target(found, announce))
-    report = _report(found, announce)
-    if chosen == "md":
-        from gnntrain.report.markdown import to_markdown
-
-        return to_markdown(report).encode()
-    from gnntrain.report.page import to_html
-
-    return to_html(report).encode()
-
-
-def _first_target(found: Found, announce: Callable[[str], None]) -> TargetFindings | None:
-    """What a regression's best model says of its first target; None of several runs."""
-    run = found.runs[0]
-    if len(found.runs) > 1 or run.config.get("task.type") != "node_regression":
-        return None
-    announce(f"computing what the best model of {run.name} says of every node")
-    findings = outcome_of(run).findings
-    return findings.targets[0] if isinstance(findings, ValueFindings) and findings.targets else None
-
-
-def _report(found: Found, announce: Callable[[str], None]) -> Report:
     best = best_of(found.runs)
-    announce(f"computing what the best model of {best.name} says of every node")
-    outcome = outcome_of(best)
+    outcome = _outcome(best, announce)
     if len(found.runs) == 1:
-        return report_of(best, outcome, found.notes)
-    return comparison_of(found.runs, best, outcome, found.notes)
+        page = page_of(best, outcome, found.notes)
+    else:
+        page = comparison_of(found.runs, best, outcome, found.notes)
+    return (to_html(page) if chosen == "html" else to_markdown(page)).encode()
+
+
+def _outcome(run: ReportedRun, announce: Callable[[str], None]) -> Outcome:
+    from gnntrain.report.best_model import outcome_of
+
+    announce(f"computing the predictions of the best model of {run.name}")
+    return outcome_of(run)
+
+
+def _png(found: Found, announce: Callable[[str], None]) -> bytes:
+    from gnntrain.report import figures
+    from gnntrain.report.drawing import Figure, to_png
+    from gnntrain.report.regression import ValueFindings
+
+    if len(found.runs) > 1:
+        groups = groups_of(found.runs)
+        several: dict[str, Figure] = {
+            "Training loss": partial(figures.group_losses, groups=groups),
+            "Validation": partial(figures.group_metrics, groups=groups, split="val"),
+            "Test": partial(figures.group_metrics, groups=groups, split="test"),
+            "Test metric by setting": partial(figures.group_spread, groups=groups, split="test"),
+        }
+        return to_png(f"{len(found.runs)} runs", several)
+    run = found.runs[0]
+    metric = shown_metric(run.metric or "metric")
+    chosen: dict[str, Figure] = {
+        "Loss": partial(figures.loss, run=run),
+        metric[:1].upper() + metric[1:]: partial(figures.metric, run=run),
+        "Time of each epoch": partial(figures.time, run=run),
+        "Memory": partial(figures.memory, run=run),
+    }
+    if run.config.get("task.type") == "node_regression":
+        findings = _outcome(run, announce).findings
+        if isinstance(findings, ValueFindings) and findings.targets:
+            target = findings.targets[0]
+            chosen[f"Predicted and true {target.name}"] = partial(
+                figures.predictions, target=target
+            )
+            chosen[f"Errors of {target.name}"] = partial(figures.errors, target=target)
+    scores = ", ".join(f"{split} {format_metric(run.score(split))}" for split in run.best)
+    return to_png(f"{run.name} ({run.status}) {metric if scores else ''} {scores}".strip(), chosen)
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

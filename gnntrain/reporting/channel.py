@@ -1,4 +1,4 @@
-"""What a run tells a parent process instead of a person: the same events, through a pipe."""
+"""The events of a run through a pipe, to a parent process that shows them."""
 
 from __future__ import annotations
 
@@ -12,49 +12,48 @@ from gnntrain.errors import Interrupted
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 
 Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
-"""What goes to the parent: its kind, and what it is about."""
+"""A message to the parent: kind and content."""
 
 _STEP_SECONDS = 0.2
 
 
 class Channel:
-    """Tells a parent process of a run, and asks it after each epoch whether to go on.
+    """Sends the events of a run to a parent process, which may prune the run after an epoch.
 
-    It survives pickling to a spawned rank. Where the parent is gone, the run ends as by SIGTERM:
-    nobody would know of its results.
+    Can be pickled to a spawned rank. Where the parent is gone, the run ends as by SIGTERM.
 
     Args:
         connection: To the parent, which answers each epoch with (epoch, whether to prune).
-        clock: Seconds that only grow.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
         self._connection = connection
         self._clock = clock
-        self._told = clock()
+        self._sent = clock()
 
     def on_start(self, info: RunInfo) -> None:
-        """Passed on."""
+        """Send."""
         self._send(("start", info))
 
     def on_step(self, progress: StepProgress) -> None:
-        """Passed on, five times a second at most."""
-        if self._clock() - self._told >= _STEP_SECONDS:
-            self._told = self._clock()
+        """Send, five times a second at most."""
+        if self._clock() - self._sent >= _STEP_SECONDS:
+            self._sent = self._clock()
             self._send(("step", progress))
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Passed on; raises `Pruned` where the parent says so."""
+        """Send and wait for the answer; raises `Pruned` if it says so."""
         self._send(("epoch", record))
         if self._verdict(record.epoch):
             raise Pruned
 
     def on_message(self, text: str) -> None:
-        """Passed on."""
+        """Send."""
         self._send(("message", text))
 
     def on_finish(self, summary: Summary) -> None:
-        """Told by whoever waits for the run's end."""
+        """Nothing: the process that waits for the end of the run sends it."""
 
     def _send(self, event: Event) -> None:
         try:
@@ -63,7 +62,7 @@ class Channel:
             raise Interrupted(signal.SIGTERM) from error
 
     def _verdict(self, epoch: int) -> bool:
-        """The answer to an epoch; one to an epoch of a rank that was killed is passed over."""
+        """The answer to an epoch; answers to a rank that was killed are skipped."""
         while True:
             try:
                 answered, is_hopeless = self._connection.recv()

@@ -1,196 +1,238 @@
-"""What a person sees of a run: a live view on a terminal, plain lines anywhere else.
-
-The only part of gnntrain that knows rich.
-"""
+"""A run on a terminal or in a log: facts at the start, a line an epoch, results at the end."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TextIO
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from itertools import count
 
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from gnntrain import __version__
-from gnntrain.reporting.blocks import end_block, end_sentence, start_block
-from gnntrain.reporting.progress import Progress
-from gnntrain.reporting.stream import TolerantStream
-from gnntrain.reporting.table import EpochTable
-from gnntrain.reporting.terminal import INDENT, LABEL, Terminal
-from gnntrain.reporting.text import format_metrics
-from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.reporting.columns import Column, epoch_columns, epoch_line, fitting, to_table
+from gnntrain.reporting.progress import Progress, format_speed
+from gnntrain.reporting.screen import DOT, INDENT, LABEL, Screen
+from gnntrain.reporting.tables import plain_table
+from gnntrain.reporting.text import (
+    counted,
+    counted_outputs,
+    format_bytes,
+    format_loss,
+    format_metric,
+    format_seconds,
+    shown_metric,
+    shown_path,
+    sparkline,
+)
+from gnntrain.training.records import EpochRecord, Metrics, RunInfo, StepProgress, Summary
 
-__all__ = ["Console", "format_metrics", "restore_terminal"]
+Pairs = list[tuple[str, str]]
 
-_QUIET_SECONDS = 60.0
+_BAR = 60
+_FEW_STEPS = 5
 _MANY_EPOCHS = 100
 _MANY_LINES = 50
-_STATUS_STYLE = {
-    "completed": "bold green",
-    "pruned": "bold yellow",
-    "interrupted": "bold yellow",
-    "failed": "bold red",
-}
 
 
-class Console:
+class Console(Screen):
     """Shows a run. Use it as a context manager, so that the terminal is restored in any case.
 
-    On a terminal, a live view of the epoch under one line an epoch that stays; a run of more than
-    100 epochs keeps only every 5th, 10th, 20th … of them. Elsewhere one plain line an epoch, and
-    one a minute inside a longer epoch. ``NO_COLOR`` is honoured; an output that knows no Unicode
-    gets ASCII; one that breaks (a closed pipe) is given up silently, and the run goes on.
-
-    Args:
-        stream: Where to; standard output where ``None``.
-        width: Characters a line; the terminal's where ``None``.
-        live: Whether to show the live view; where ``None``, if the stream is a terminal.
-        clock: Seconds that only grow.
+    On a terminal, a table that grows by a row an epoch, and a live view below it; a run of more
+    than 100 epochs keeps only every 5th, 10th, 20th … row. In a log, one line an epoch, and one a
+    minute inside a longer epoch.
     """
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        width: int | None = None,
-        live: bool | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._terminal = Terminal(self._view, stream, width=width, live=live, clock=clock)
-        self._symbols = self._terminal.symbols
-        self._print, self._pairs = self._terminal.print, self._terminal.print_pairs
-        self._clock = clock
-        self._info: RunInfo | None = None
-        self._progress: Progress | None = None
-        self._table: EpochTable | None = None
-        self._unshown: Text | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the live view and gives the terminal back; may be called again."""
-        self._terminal.close()
+    _run: Progress | None = None
+    _columns: Sequence[Column[EpochRecord]] = ()
+    _unshown: Callable[[], None] | None = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Shows what is trained, on what, and where it goes."""
-        self._info = info
-        self._progress = Progress(info, self._clock)
-        self._print(Text(f"gnntrain {__version__}", style="bold"))
-        self._print()
-        self._pairs(start_block(info, self._symbols))
-        self._print()
+        """Show data set, model, devices and the run directory."""
+        self._run = Progress(info, self._clock)
+        self._print_start(start_pairs(info))
 
     def on_step(self, progress: StepProgress) -> None:
-        """Refreshes the live view, ten times a second at most."""
-        if self._progress is None:
+        """Refresh the live view."""
+        if self._run is None:
             return
-        self._progress.note_step(progress)
-        if self._terminal.is_live:
-            self._terminal.refresh()
-        elif self._terminal.quiet_seconds >= _QUIET_SECONDS:
-            left, right = self._progress.position()
-            self._print(f"{left}  {right}  {self._progress.facts(sys.maxsize)}")
+        self._run.note_step(progress)
+        if self.is_live:
+            self._draw()
+        elif self._is_quiet():
+            self._print("  ".join((*self._position(self._run), self._run.facts())))
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Adds the epoch's line."""
-        if self._progress is None or self._info is None:
+        """Add the epoch's row."""
+        run = self._run
+        if run is None:
             return
-        is_best = self._progress.note_epoch(record)
-        if self._table is None:
-            self._table = self._new_table(self._info, record)
-        line = self._epoch_line(self._table, record, is_best=is_best)
-        is_due = self._is_due(record.epoch, self._info.epochs)
-        self._unshown = None if is_due else line
+        is_best = run.note_epoch(record)
+        if not self._columns:
+            columns = epoch_columns(run.info.epochs, run.info.metric, record)
+            self._columns = fitting(columns, self._rich.width)
+            if self.is_live:
+                self._print_block(to_table(self._columns))
+        is_due = self._is_due(record.epoch, run)
         if is_due:
-            self._print(line)
-        if self._terminal.is_live:
-            self._terminal.refresh(at_once=is_due)
+            self._print_epoch(record, is_best=is_best)
+        self._unshown = None if is_due else lambda: self._print_epoch(record, is_best=is_best)
+        if self.is_live:
+            self._draw()
 
     def on_message(self, text: str) -> None:
-        """Shows a notice as one line."""
-        line = Text().append("note", style="yellow")
-        self._print(line.append("  " + " ".join(text.split())))
+        """Show a notice as one line."""
+        self._print_note(text)
 
     def on_finish(self, summary: Summary) -> None:
-        """Ends the live view and shows what came out."""
+        """End the live view and show the results."""
         self.close()
         if self._unshown is not None:
-            self._print(self._unshown)
-        status = Text().append(summary.status, style=_STATUS_STYLE[summary.status])
-        self._print()
-        self._terminal.print_words(status.append(" " + end_sentence(summary, self._info)))
-        self._print()
+            self._unshown()
+        info = self._run.info if self._run is not None else None
+        self._print_status(summary.status, _end_sentence(summary, info))
         if summary.metrics:
-            for line in format_metrics(summary.metrics).splitlines():
-                self._print(" " * INDENT + line)
+            self._print_block(_metrics_table(summary.metrics), indent=INDENT)
             self._print()
-        values = self._progress.values if self._progress is not None else []
-        room = self._terminal.width - INDENT - LABEL
-        self._pairs(end_block(summary, self._info, values, room, self._symbols))
+        values = self._run.values if self._run is not None else []
+        self._print_pairs(_end_pairs(summary, info, values, self._rich.width - INDENT - LABEL))
 
-    def _new_table(self, info: RunInfo, first: EpochRecord) -> EpochTable:
-        table = EpochTable(info.epochs, info.metric, first, self._terminal.limit)
-        if self._terminal.is_live:
-            self._print(Text(table.header(), style="dim"))
-        return table
+    def _print_epoch(self, record: EpochRecord, *, is_best: bool) -> None:
+        if self.is_live:
+            best = record if is_best else None
+            self._print_block(to_table(self._columns, [record], best=best, header=False))
+        else:
+            self._print(epoch_line(self._columns, record, is_best=is_best))
 
-    def _epoch_line(self, table: EpochTable, record: EpochRecord, *, is_best: bool) -> Text:
-        if not self._terminal.is_live:
-            return Text(table.sentence(record, is_best=is_best))
-        line = Text()
-        cells = table.cells(record, is_best=is_best)
-        for column, cell in zip(table.columns, cells, strict=True):
-            line.append(table.gap if line else "")
-            line.append(cell, style="bold green" if column.is_decisive and is_best else None)
-        return line
+    def _is_due(self, epoch: int, run: Progress) -> bool:
+        interval = _line_interval(run.info.epochs) if self.is_live else 1
+        return epoch in (run.first_epoch, run.info.epochs) or epoch % interval == 0
 
-    def _is_due(self, epoch: int, epochs: int) -> bool:
-        interval = _line_interval(epochs) if self._terminal.is_live else 1
-        is_first = self._progress is None or epoch == self._progress.first_epoch
-        return is_first or epoch % interval == 0 or epoch == epochs
+    def _position(self, run: Progress) -> tuple[str, str]:
+        assert run.step is not None
+        step = f"step {run.step.step}/{run.step.num_steps}"
+        return run.epoch(), f"{step}  ETA {run.eta()}"
 
-    def _view(self) -> Text:
-        """The live view: where the epoch stands, and how it goes."""
-        view = Text("\n")
-        if self._progress is None:
-            return view
-        left, right = self._progress.position()
-        room = self._terminal.width - len(left) - len(right) - 5
-        full, empty = self._progress.bar(room, self._symbols)
-        view.append(left + "  ")
-        if full or empty:
-            view.append(full, style="cyan").append(empty, style="dim").append("  ")
-        view.append(right + "\n")
-        view.append(self._progress.facts(self._terminal.width), style="dim")
-        course = self._progress.course(self._terminal.width, self._symbols)
-        return view.append("\n" + course, style="dim") if course else view
+    def __rich__(self) -> RenderableType:
+        """The state of the epoch, its speed, and the metric so far."""
+        run = self._run
+        if run is None or run.step is None:
+            return ""
+        # A bar over a handful of steps would flicker: it then shows the whole run.
+        few = run.step.num_steps < _FEW_STEPS
+        share = run.share() if few else run.step.step / run.step.num_steps
+        epoch, step = self._position(run)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for width in (None, _BAR, None):
+            grid.add_column(max_width=width, no_wrap=width is None)
+        grid.add_row(epoch, ProgressBar(1.0, share), step)
+        lines: list[RenderableType] = ["", grid, _dim(run.facts())]
+        if run.best is not None and len(run.known_values) > 1:
+            best = f"best {format_metric(run.best.value)} in epoch {run.best.epoch}"
+            room = min(_BAR, self._rich.width - len(best) - 3)
+            lines.append(_dim(f"{sparkline(run.known_values, max(0, room))}  {best}"))
+        return Group(*lines)
 
 
-def restore_terminal(stream: TextIO | None = None) -> None:
-    """Shows the cursor again, for a parent whose rank 0 was killed in the middle of its view."""
-    output = TolerantStream(stream if stream is not None else sys.stdout)
-    if output.isatty():
-        output.write("\x1b[?25h")
-        output.flush()
+def start_pairs(info: RunInfo) -> Pairs:
+    """The facts at a run's start, each with its label."""
+    sizes = [
+        f"{info.num_nodes:,} nodes",
+        f"{info.num_edges:,} edges",
+        f"{info.num_features:,} features",
+        counted_outputs(info.num_classes, info.label_kind),
+    ]
+    training = [
+        counted(info.epochs, "epoch"),
+        f"{counted(info.steps_per_epoch, 'step')} an epoch",
+        f"{counted(info.global_batch_size, 'seed')} a step",
+        f"seed {info.seed}",
+    ]
+    read = [] if info.data is None else info.data.lines()
+    if info.data is not None and not info.data.ids:  # not a user's own graph
+        read = [line for line in read if line[0] == "split"]
+    return [
+        ("dataset", info.dataset),
+        ("graph", DOT.join(sizes)),
+        *read,
+        ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
+        ("", shown_path(info.store_path)),
+        ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
+        ("weights", info.initial_weights),
+        ("sampler", info.sampler),
+        *[("", line) for line in info.placement],
+        ("training", DOT.join(training)),
+        ("device", info.device),
+        ("run", shown_path(info.run_dir)),
+    ]
+
+
+def _end_sentence(summary: Summary, info: RunInfo | None) -> str:
+    asked = info.epochs if info is not None else summary.epochs
+    words = f"after {summary.epochs} of {counted(asked, 'epoch')}"
+    if summary.best_epoch is not None:
+        words += f", the best was epoch {summary.best_epoch}"
+    if summary.error is not None:
+        words += f": {' '.join(summary.error.split())}"
+    return words
+
+
+def _metrics_table(metrics: Metrics) -> Table:
+    """Splits by metrics."""
+    names = list(dict.fromkeys(name for row in metrics.values() for name in row))
+    table = plain_table()
+    table.add_column(min_width=8)
+    for name in names:
+        table.add_column(shown_metric(name), justify="right", min_width=8)
+    for split, row in metrics.items():
+        table.add_row(split, *(format_metric(row.get(name)) for name in names))
+    return table
+
+
+def _end_pairs(
+    summary: Summary, info: RunInfo | None, values: Sequence[float | None], width: int
+) -> Pairs:
+    """Courses, speed, time, memory, the run directory and the next command."""
+    run = shown_path(info.run_dir) if info is not None else ""
+    times = [format_seconds(summary.seconds_total)]
+    if summary.seconds_per_epoch is not None:
+        times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
+    memory = [f"{format_bytes(summary.peak_rss_bytes)} peak"]
+    if summary.peak_gpu_bytes:
+        memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
+    # The command itself says at its end how to go on with a run that did not complete.
+    has_next = run and summary.best_epoch is not None and summary.status == "completed"
+    return [
+        (shown_metric(summary.metric), _course(values, format_metric, width)),
+        ("loss", _course(summary.train_loss, format_loss, width)),
+        ("speed", DOT.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),
+        ("time", DOT.join(times)),
+        ("memory", DOT.join(memory)),
+        ("run", run),
+        ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
+    ]
+
+
+def _course(
+    values: Sequence[float | None], to_text: Callable[[float | None], str], width: int
+) -> str:
+    """A sparkline with its first and last value; empty where there are not two finite values."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2 or not any(map(math.isfinite, known)):
+        return ""
+    ends = f"{to_text(known[0])} → {to_text(known[-1])}"
+    return f"{sparkline(known, max(1, min(_BAR, width - len(ends) - 2)))}  {ends}"
+
+
+def _dim(text: str) -> Text:
+    return Text(text, "dim", no_wrap=True, overflow="ellipsis")
 
 
 def _line_interval(epochs: int) -> int:
-    """Of how many epochs one keeps its line: 1, else 5, 10, 20 … so that some 50 lines stay."""
-    power = 1
-    while epochs > _MANY_EPOCHS:
-        for digit in (2, 5, 10):
-            if epochs <= _MANY_LINES * digit * power:
-                return digit * power
-        power *= 10
-    return 1
+    """The interval of epochs whose rows stay: 1, else 5, 10, 20 … so that some 50 rows stay."""
+    if epochs <= _MANY_EPOCHS:
+        return 1
+    intervals = (int(digit * 10**power) for power in count() for digit in (1, 2, 5))
+    return next(interval for interval in intervals if epochs <= _MANY_LINES * interval)

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, hardware and the command, so that it can be repeated."""
+"""The environment of a run: versions, hardware, command."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _COMMAND_SECONDS = 10
 def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> dict[str, Any]:
     """The contents of ``env.json``.
 
-    Neither the host's name nor its environment variables are in it, but for those that choose the
-    GPUs and the threads. No CUDA context is made: GPUs are read from ``nvidia-smi``.
+    It has neither the host name nor environment variables, except those that choose GPUs and
+    threads. GPUs are read from ``nvidia-smi``: no CUDA context is created.
 
     Args:
         seed: Seed of the run.
@@ -69,7 +69,7 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
 
 
 def package_version(package: str) -> str | None:
-    """The installed version of a package, ``None`` where it is not installed."""
+    """The installed version of a package; ``None`` where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -103,7 +103,7 @@ def cpu_model() -> str:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints, or ``None`` where it is missing, slow or fails."""
+    """The output of a command; ``None`` where it is missing, slow or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -132,10 +132,10 @@ def visible_gpus() -> list[dict[str, Any]]:
 
 
 def _git_commit(source: Path) -> str | None:
-    """The commit of the checkout that gnntrain runs from; ``-dirty`` where files were changed.
+    """The git commit of the package's source; ``-dirty`` where files were changed.
 
-    An installed package may lie inside a checkout of something else (a virtual environment in a
-    project), so the commit counts only where git knows the package's own files.
+    The package may be installed inside a checkout of another project (a virtual environment): the
+    commit counts only where git tracks the package's own files.
     """
     if _output("git", "-C", str(source), "ls-files", "--error-unmatch", "__init__.py") is None:
         return None

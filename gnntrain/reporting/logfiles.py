@@ -1,4 +1,4 @@
-"""The tables a run keeps: ``metrics.jsonl`` and ``metrics.csv``, a row an epoch."""
+"""The metrics files of a run: ``metrics.jsonl`` and ``metrics.csv``, a row an epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,43 +25,45 @@ from gnntrain.training.records import (
 
 
 class Logger:
-    """A listener that keeps the records of epochs and ignores what it does not override.
+    """A listener that records epochs. Subclasses override the events that they need.
 
     Attributes:
-        catches_up: Whether what failed with an OSError may be told again, and is then kept once.
+        catches_up: Whether an event that failed with an OSError may be sent again.
 
     Args:
         run: The run directory.
         config: The resolved configuration, plain values.
+        options: The logger's own options.
     """
 
     catches_up: ClassVar[bool] = False
 
-    def __init__(self, run: RunDirectory, config: Mapping[str, Any]) -> None:
+    def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
         self.run = run
         self.config = config
+        self.options = options
 
     def on_start(self, info: RunInfo) -> None:
-        """Opens what is written to."""
+        """Open files or connections."""
 
     def on_step(self, progress: StepProgress) -> None:
-        """Ignored: a step is news for a person, not for a curve."""
+        """Ignored."""
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Keeps one epoch."""
+        """Record one epoch."""
 
     def on_message(self, text: str) -> None:
         """Ignored."""
 
     def on_finish(self, summary: Summary) -> None:
-        """Closes what was opened."""
+        """Close files or connections."""
 
 
 def append_whole(path: Path, piece: bytes) -> None:
-    """Adds ``piece`` to the file at ``path``, all of it or, where the disk refuses, nothing.
+    """Append ``piece`` to the file at ``path``, all of it or nothing.
 
     Raises:
-        OSError: it refuses.
+        OSError: the disk refuses.
     """
     with path.open("ab", buffering=0) as file:
         size = file.tell()
@@ -71,21 +73,19 @@ def append_whole(path: Path, piece: bytes) -> None:
 
 
 class JsonlLogger(Logger):
-    """``metrics.jsonl``: one JSON object an epoch, readable at once by whoever follows the file."""
+    """``metrics.jsonl``: one JSON object an epoch, written at once."""
 
     catches_up = True
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Appends one line."""
+        """Append one line."""
         append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
 
 
 def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
-    """Makes the run's tables hold exactly ``records``, before its loggers go on with the next one.
+    """Rewrite the metrics files of a resumed run so that they hold exactly ``records``.
 
-    A run that was killed may have told epochs that its checkpoint does not know, or not told one
-    that it does, or only half a line of it. A table that is not there is not made, but for
-    ``metrics.jsonl`` where there are records.
+    A run that was killed may have written epochs after its last checkpoint, or half a line.
 
     Raises:
         RunError: a file cannot be written.
@@ -96,7 +96,11 @@ def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
             write_atomically(path, "".join(map(_json_line, records)))
         path = run.path / "metrics.csv"
         if path.is_file():
-            write_atomically(path, _csv_text(records))
+            rows = [json_safe(record.flat()) for record in records]
+            columns = dict.fromkeys(
+                key for row in sorted(rows, key=len, reverse=True) for key in row
+            )
+            write_atomically(path, _to_csv(list(columns), rows, header=True) if rows else "")
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -105,17 +109,11 @@ def _json_line(record: EpochRecord) -> str:
     return json.dumps(json_safe(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _csv_text(records: Sequence[EpochRecord]) -> str:
-    """The table of ``records``; nothing for none, so that the logger begins it."""
-    rows = [json_safe(record.flat()) for record in records]
-    columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-    return _csv_rows(list(columns), [_header(columns), *rows]) if rows else ""
-
-
 def reached(run: RunDirectory, metric: str) -> FitResult:
-    """What ``metrics.jsonl`` tells of a run that could not tell it itself.
+    """The epochs in ``metrics.jsonl``, for a run without a summary.
 
     Args:
+        run: The run directory.
         metric: The metric that decides which epoch is the best.
     """
     result = FitResult()
@@ -127,16 +125,16 @@ def reached(run: RunDirectory, metric: str) -> FitResult:
         try:
             record = EpochRecord.from_flat(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-            break  # killed in the middle of a line
+            break  # the run was killed in the middle of a line
         result.add(record, metric)
     return result
 
 
 class CsvLogger(Logger):
-    """``metrics.csv``: one row an epoch under columns that are known before the first one.
+    """``metrics.csv``: one row an epoch.
 
-    The columns are those of an evaluated epoch, so that a run whose first epoch is not evaluated
-    has them too. A record with a column of its own widens the table, once.
+    The columns are those of an evaluated epoch, also where the first epoch is not evaluated. A
+    record with a new column widens the table, once.
     """
 
     catches_up = True
@@ -147,17 +145,17 @@ class CsvLogger(Logger):
         self._columns: list[str] = []
 
     def on_start(self, info: RunInfo) -> None:
-        """Writes the header, or takes over that of a file with rows."""
+        """Write the header, or take over that of a file with rows."""
         rows = self._rows()
         self._rewrite(list(rows[0]) if rows else _evaluated_columns(info.metric), rows)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Appends one row."""
+        """Append one row."""
         row = json_safe(record.flat())
         unknown = [name for name in row if name not in self._columns]
         if unknown:
             self._rewrite([*self._columns, *unknown], self._rows())
-        append_whole(self._path, _csv_rows(self._columns, [row]).encode())
+        append_whole(self._path, _to_csv(self._columns, [row]).encode())
 
     def _rows(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
@@ -166,18 +164,19 @@ class CsvLogger(Logger):
             return list(csv.DictReader(file))
 
     def _rewrite(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
-        write_atomically(self._path, _csv_rows(columns, [_header(columns), *rows]))
+        write_atomically(self._path, _to_csv(columns, rows, header=True))
         self._columns = columns
 
 
-def _csv_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def _to_csv(
+    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, header: bool = False
+) -> str:
     text = io.StringIO()
-    csv.DictWriter(text, columns).writerows(rows)
+    writer = csv.DictWriter(text, columns)
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
-
-
-def _header(columns: Iterable[str]) -> dict[str, str]:
-    return {name: name for name in columns}
 
 
 def _evaluated_columns(metric: str) -> list[str]:

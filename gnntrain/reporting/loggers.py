@@ -1,48 +1,56 @@
-"""Which loggers a run has, besides the console, and what happens when one fails.
+"""The loggers of a run, each guarded: a logger that fails does not end the run.
 
-``metrics.jsonl`` belongs to every run directory, so ``jsonl`` always runs, named or not; the
-others run where named. A logger that fails while a run goes on (a full disk, a lost network) is
-dropped with one warning: nobody loses a training for a curve.
+``jsonl`` is in every run, since other commands read ``metrics.jsonl``; the others run where they
+were chosen.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
-import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from gnntrain.errors import UserError
 from gnntrain.reporting.logfiles import CsvLogger, JsonlLogger, Logger
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
 from gnntrain.training.records import EpochRecord, Listener, RunInfo, StepProgress, Summary
 
-LOGGERS: dict[str, Callable[..., Logger]] = {
+LOGGERS: dict[str, type[Logger]] = {
     "jsonl": JsonlLogger,
     "csv": CsvLogger,
     "tensorboard": TensorBoardLogger,
     "wandb": WandbLogger,
     "mlflow": MlflowLogger,
 }
-_PACKAGES = ("tensorboard", "wandb", "mlflow")  # the loggers that are a package's, by its name
 
 _log = logging.getLogger("gnntrain")
 
 
-class Guarded:
-    """A listener whose failures do not end the run, and are told once.
-
-    One that catches up (see `Logger`) and failed with an OSError is told again what it missed,
-    with whatever comes next, so that a disk that was full for a while costs nothing. Any other is
-    dropped.
+def build_loggers(
+    options: Mapping[str, Mapping[str, Any] | None], run: RunDirectory, config: Mapping[str, Any]
+) -> list[Listener]:
+    """The loggers of a run, each guarded; ``jsonl`` comes first, chosen or not.
 
     Args:
-        name: What to call it in the warning.
-        callback: Whom to guard.
+        options: Options by name of the logger.
+        run: The run directory.
+        config: The resolved configuration, plain values, for loggers that record it.
+    """
+    chosen = {"jsonl": None, **options}
+    return [Guarded(name, LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
+
+
+class Guarded:
+    """A listener whose failures do not end the run; the first one is a warning.
+
+    After an OSError, a listener that catches up (see `Logger`) gets the events that it missed
+    before the next one: a disk that was full for a while costs nothing. After any other failure
+    the listener gets no more events.
+
+    Args:
+        name: Name of the listener, for the warning.
+        callback: The listener.
     """
 
     def __init__(self, name: str, callback: Listener) -> None:
@@ -52,24 +60,24 @@ class Guarded:
         self._missed: deque[tuple[str, object]] = deque()
 
     def on_start(self, info: RunInfo) -> None:
-        """Passed on."""
+        """Pass on."""
         self._pass_on("on_start", info)
 
     def on_step(self, progress: StepProgress) -> None:
-        """Passed on, but never later."""
+        """Pass on, unless events were missed."""
         if not self._missed:
             self._pass_on("on_step", progress)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Passed on."""
+        """Pass on."""
         self._pass_on("on_epoch", record)
 
     def on_message(self, text: str) -> None:
-        """Passed on."""
+        """Pass on."""
         self._pass_on("on_message", text)
 
     def on_finish(self, summary: Summary) -> None:
-        """Passed on."""
+        """Pass on."""
         self._pass_on("on_finish", summary)
 
     def _pass_on(self, method: str, argument: object) -> None:
@@ -97,65 +105,3 @@ class Guarded:
         self._callback = None
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         _log.warning("the logger %s failed and is left out from now on: %s", self.name, reason)
-
-
-def check_loggers(names: Collection[str]) -> None:
-    """Says what is wrong with a choice of loggers, importing none of them.
-
-    Raises:
-        UserError: a name is unknown, or its package is not installed.
-    """
-    for name in names:
-        if name not in LOGGERS:
-            near = difflib.get_close_matches(name, LOGGERS, n=1)
-            raise UserError(
-                f"there is no logger {name!r}",
-                f"Did you mean {near[0]}?" if near else f"There are {', '.join(LOGGERS)}.",
-            )
-        if name in _PACKAGES and not _is_installed(name):
-            rest = ",".join(other for other in names if other != name) or "jsonl"
-            raise UserError(
-                f"the logger {name} needs the package {name}, which is not installed",
-                f"Install it with `pip install {name}`, or leave it out: logger=[{rest}].",
-            )
-
-
-def build_loggers(
-    logger_config: Mapping[str, Mapping[str, Any] | None],
-    run: RunDirectory,
-    config: Mapping[str, Any],
-) -> list[Listener]:
-    """The loggers of a run, each guarded; ``jsonl`` comes first, named or not.
-
-    Args:
-        logger_config: Options by name of the logger.
-        run: Where the files go.
-        config: The resolved configuration, plain values, for those that keep it.
-
-    Raises:
-        UserError: a name or an option is unknown, or a package is not installed.
-    """
-    check_loggers(logger_config)
-    chosen = {"jsonl": None, **logger_config}
-    return [Guarded(name, _build(name, chosen[name] or {}, run, config)) for name in chosen]
-
-
-def _build(
-    name: str, options: Mapping[str, Any], run: RunDirectory, config: Mapping[str, Any]
-) -> Logger:
-    parameters = inspect.signature(LOGGERS[name]).parameters
-    known = [option for option in parameters if option not in ("run", "config")]
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        raise UserError(
-            f"the logger {name} has no option {', '.join(unknown)}",
-            f"It has {', '.join(known)}." if known else "It has none.",
-        )
-    return LOGGERS[name](run, config, **options)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # imported already, from no file
-        return True

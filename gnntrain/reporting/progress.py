@@ -1,27 +1,21 @@
-"""Where a run stands: what the live view says of it. Plain text, no terminal."""
+"""The state of a run as the live views show it: best epoch, share that is done, time left."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.text import (
-    Symbols,
     format_bytes,
     format_loss,
     format_metric,
     format_rate,
     format_seconds,
     shown_metric,
-    sparkline,
 )
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
-
-_BAR = 60
-_SHORTEST_BAR = 10
-_FEW_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -33,122 +27,88 @@ class Best:
 
 
 class Progress:
-    """What has been heard of a run so far.
+    """The events of a run so far.
 
     Args:
         info: The run.
-        clock: Seconds that only grow.
+        clock: A monotonic clock, seconds.
 
     Attributes:
+        info: The run.
         best: The best epoch so far.
-        first_epoch: The first epoch heard of: not 1 where a run goes on from a checkpoint.
+        step: The last step.
+        first_epoch: The first epoch of this process: not 1 where a run was resumed.
         values: The validation metric of every epoch, ``None`` where it was not evaluated.
     """
 
     def __init__(self, info: RunInfo, clock: Callable[[], float]) -> None:
+        self.info = info
         self.best: Best | None = None
-        self.first_epoch: int | None = None
+        self.step: StepProgress | None = None
+        self.first_epoch = info.first_epoch
         self.values: list[float | None] = []
-        self._info = info
         self._clock = clock
         self._started = clock()
-        self._step: StepProgress | None = None
         self._loss: float | None = None
 
     def note_step(self, step: StepProgress) -> None:
-        """Takes in the state of an epoch; a loss that was not read stays the last one."""
-        self._step = step
-        self._loss = step.loss if step.loss is not None else self._loss
-        if self.first_epoch is None:
+        """Take in a step; a step whose loss was not read keeps the loss before."""
+        if self.step is None:
             self.first_epoch = step.epoch
+        self.step = step
+        self._loss = step.loss if step.loss is not None else self._loss
 
     def note_epoch(self, record: EpochRecord) -> bool:
-        """Takes in an epoch; whether it is the best so far."""
-        num_steps = self._info.steps_per_epoch
-        # A short epoch ends before any of its steps is told: its end is news of its steps too.
-        self.note_step(
-            StepProgress(
-                record.epoch,
-                num_steps,
-                num_steps,
-                record.train_loss,
-                record.seeds_per_s,
-                record.edges_per_s,
-                record.memory_bytes,
-            )
-        )
-        value = record.metric("val", self._info.metric)
+        """Take in an epoch; whether it is the best so far."""
+        # A short epoch ends before one of its steps was reported.
+        num_steps = self.info.steps_per_epoch
+        loss, memory = record.train_loss, record.memory_bytes
+        rates = record.seeds_per_s, record.edges_per_s
+        self.note_step(StepProgress(record.epoch, num_steps, num_steps, loss, *rates, memory))
+        value = record.metric("val", self.info.metric)
         self.values.append(value)
         if value is None or math.isnan(value):
             return False
-        metric = get_metric(self._info.metric)
+        metric = get_metric(self.info.metric)
         if self.best is not None and not metric.is_better(value, than=self.best.value):
             return False
         self.best = Best(value, record.epoch)
         return True
 
-    def position(self) -> tuple[str, str]:
-        """What stands to the left and to the right of the bar."""
-        if self._step is None:
-            return "", ""
-        step = self._step
-        return (
-            f"epoch {step.epoch}/{self._info.epochs}",
-            f"step {step.step}/{step.num_steps}  ETA {self.eta()}",
-        )
+    @property
+    def known_values(self) -> Sequence[float]:
+        """The validation metric of the epochs that were evaluated."""
+        return [value for value in self.values if value is not None]
 
-    def bar(self, width: int, symbols: Symbols) -> tuple[str, str]:
-        """The done and the open part of the epoch's bar, empty where ``width`` is too small.
+    def epoch(self) -> str:
+        """The epoch: ``epoch 3/20``; empty before the first step."""
+        return "" if self.step is None else f"epoch {self.step.epoch}/{self.info.epochs}"
 
-        A bar over a handful of steps would only flicker: it then stands for the whole run.
-        """
-        if self._step is None or width < _SHORTEST_BAR:
-            return "", ""
-        few = self._step.num_steps < _FEW_STEPS
-        share = self.run_share() if few else self._step.step / self._step.num_steps
-        room = min(_BAR, width)
-        full = round(room * min(1.0, share))
-        return symbols.full * full, symbols.empty * (room - full)
+    def facts(self) -> str:
+        """Loss, metric, speed and memory."""
+        facts = [f"loss {format_loss(self._loss)}"]
+        if self.known_values:
+            name = shown_metric(self.info.metric)
+            facts.append(f"val {name} {format_metric(self.known_values[-1])}")
+        if self.step is not None:
+            facts += format_speed(self.step.seeds_per_s, self.step.edges_per_s)
+            facts.append(format_bytes(self.step.memory_bytes))
+        return "  ".join(facts)
 
-    def facts(self, width: int) -> str:
-        """Loss, metric, speed and memory, as many as the width has room for."""
-        known = [value for value in self.values if value is not None]
-        parts = [f"loss {format_loss(self._loss)}"]
-        if known:
-            metric = shown_metric(self._info.metric)
-            parts.append(f"val {metric} {format_metric(known[-1])}")
-        if self._step is not None:
-            parts += format_speed(self._step.seeds_per_s, self._step.edges_per_s)
-            parts.append(format_bytes(self._step.memory_bytes))
-        while len("  ".join(parts)) >= width and len(parts) > 1:
-            parts.pop()
-        return "  ".join(parts)
-
-    def course(self, width: int, symbols: Symbols) -> str:
-        """The metric's course so far and its best; nothing before there are two values."""
-        known = [value for value in self.values if value is not None]
-        if len(known) < 2 or self.best is None:
-            return ""
-        end = f"best {format_metric(self.best.value)} in epoch {self.best.epoch}"
-        room = min(_BAR, width - len(end) - 3)
-        line = sparkline(known, room, symbols) if room >= _SHORTEST_BAR else ""
-        return f"{line}  {end}" if line else end[: width - 1]
-
-    def run_share(self) -> float:
-        """The share of the epochs since the first one heard of that is done."""
-        if self._step is None:
+    def share(self) -> float:
+        """The share of this process's epochs that is done."""
+        if self.step is None:
             return 0.0
-        first = self.first_epoch or 1
-        done = self._step.epoch - first + self._step.step / max(1, self._step.num_steps)
-        return done / max(1, self._info.epochs - first + 1)
+        done = self.step.epoch - self.first_epoch + self.step.step / max(1, self.step.num_steps)
+        return done / max(1, self.info.epochs - self.first_epoch + 1)
 
     def eta(self) -> str:
-        """The time until the run's end, as far as can be told."""
-        return format_eta(self._clock() - self._started, self.run_share())
+        """The time until the end of the run."""
+        return format_eta(self._clock() - self._started, self.share())
 
 
 def format_eta(elapsed: float, share: float) -> str:
-    """The time that is left where `share` of the work took `elapsed` seconds."""
+    """The time left where ``share`` of the work took ``elapsed`` seconds."""
     if share <= 0:
         return "-"
     seconds = elapsed * (1 - share) / share
@@ -156,6 +116,6 @@ def format_eta(elapsed: float, share: float) -> str:
 
 
 def format_speed(seeds_per_s: float | None, edges_per_s: float | None) -> list[str]:
-    """The rates that are known, with their units."""
+    """The known rates with their units."""
     rates = {"seeds/s": seeds_per_s, "edges/s": edges_per_s}
     return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]

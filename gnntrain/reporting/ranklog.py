@@ -1,4 +1,4 @@
-"""A log file a rank, through Python's own ``logging``: the logger ``gnntrain`` and warnings."""
+"""A log file a rank: records of the logger ``gnntrain`` and Python's warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from gnntrain.errors import RunError
 
 LOGGER = "gnntrain"
-_WARNINGS = "py.warnings"  # where logging.captureWarnings sends what warnings.warn says
+_WARNINGS = "py.warnings"  # the logger of logging.captureWarnings
 _PLACE = re.compile(r"^.*?:\d+: (?=\w*Warning: )")
 
 
@@ -21,10 +21,9 @@ class _MessageSink(Protocol):
 
 
 class RankLog(logging.FileHandler):
-    """``logs/rank_N.log``: what a rank has to say, and Python's warnings.
+    """``logs/rank_N.log``, attached to the loggers until :meth:`close`.
 
-    It listens from its making until :meth:`close`. A disk that refuses is told once to whoever
-    else listens; what it refuses is lost, and the file goes on when there is room again.
+    A full disk is a warning, once. Records are lost until there is room again.
     """
 
     _is_refused = False
@@ -36,27 +35,27 @@ class RankLog(logging.FileHandler):
         _attach(self)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """Told once, until a record could be written again."""
+        """Warn once, until a record could be written again."""
         if not self._is_refused:
             self._is_refused = True
             reason = getattr(sys.exc_info()[1], "strerror", None) or sys.exc_info()[1]
-            words = "%s cannot be written (%s); what it would say meanwhile is lost"
+            words = "%s cannot be written (%s); its records are lost until it can"
             logging.getLogger(LOGGER).warning(words, self.baseFilename, reason)
 
     def flush(self) -> None:
-        """Flushes the file; after that it holds all there was to write."""
+        """Flush the file; a flush that works ends the trouble."""
         super().flush()
         self._is_refused = False
 
     def close(self) -> None:
-        """Stops listening and closes the file."""
+        """Detach from the loggers and close the file."""
         _detach(self)
-        with contextlib.suppress(OSError):  # what it could not write it tries once more
+        with contextlib.suppress(OSError):  # it tries to write its buffer again
             super().close()
 
 
 class _Messages(logging.Handler):
-    """Warnings and worse, as one-line messages for a person."""
+    """Warnings and errors as one-line messages."""
 
     def __init__(self, sink: _MessageSink) -> None:
         super().__init__(logging.WARNING)
@@ -75,10 +74,10 @@ class _Messages(logging.Handler):
 
 
 def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
-    """Opens ``logs/rank_N.log`` of a run for this process; ``close()`` of the result ends it.
+    """Open ``logs/rank_N.log`` of a run for this process, until ``close()``.
 
-    Takes the records of the logger ``gnntrain`` from level INFO on, and all of Python's warnings,
-    which no longer go to standard error.
+    It gets the records of the logger ``gnntrain`` from level INFO on, and Python's warnings, which
+    no longer go to standard error.
 
     Raises:
         RunError: the file cannot be written.
@@ -92,10 +91,7 @@ def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
 
 
 def forward_warnings(sink: _MessageSink) -> logging.Handler:
-    """Sends this process's warnings to ``sink.on_message``, a line each, until ``close()``.
-
-    Meant for rank 0, with the console as the sink.
-    """
+    """Send this process's warnings to ``sink.on_message``, a line each, until ``close()``."""
     return _Messages(sink)
 
 
@@ -116,7 +112,7 @@ def _detach(handler: logging.Handler) -> None:
 
 
 def _one_line(record: logging.LogRecord) -> str:
-    """The message without the place and the source line that Python adds to a warning."""
+    """The message, without the file name and the source line that Python adds to a warning."""
     text = record.getMessage()
     if record.name == _WARNINGS:
         lines = [line for line in text.splitlines() if not line.startswith("  ")]

@@ -2,14 +2,82 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from gnntrain.errors import UserError
-from gnntrain.paths import expanded, is_folder
+from gnntrain.paths import expanded, is_file, is_folder
 
 RUNS = Path("runs")
+SWEEPS = RUNS / "multirun"
 LATEST = "latest"
+_DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where Hydra has made the directory of a run.
+
+    Attributes:
+        path: The directory.
+        is_made_up: Nobody has named it: where another run takes it first, there is a free one.
+        hydras: Names of what Hydra may have written into it already.
+    """
+
+    path: Path
+    is_made_up: bool = False
+    hydras: Sequence[str] = ()
+
+
+def planned_run(directory: str | None, name: str | None, dataset: str, model: str) -> str:
+    """The directory of a new run: `run.dir`, `runs/<run.name>`, or a free name with the time."""
+    path = wanted_run(directory, name, RUNS)
+    return str(free_run(RUNS, f"{dataset}-{model}") if path is None else path)
+
+
+def planned_sweep(directory: str | None, name: str | None) -> str:
+    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or time."""
+    if directory is not None:
+        return str(expanded(directory))
+    return str(SWEEPS / (f"{datetime.now():%Y%m%d-%H%M%S}" if name is None else name))
+
+
+def wanted_run(directory: str | Path | None, name: str | None, root: Path) -> Path | None:
+    """The directory that `run.dir` or `run.name` asks for; None where neither does.
+
+    Raises:
+        UserError: The name cannot be that of a run.
+    """
+    if directory is not None:
+        return expanded(directory)
+    if name is None:
+        return None
+    if not name.strip() or name == LATEST or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise UserError(
+            f"run.name={name!r} cannot name a run",
+            f"Give a plain name: the run goes to {root}/<name> ('{LATEST}' is taken). "
+            "For a directory elsewhere use run.dir=DIR.",
+        )
+    return root / name
+
+
+def free_run(root: Path, default_name: str) -> Path:
+    """``root/<default_name>-<time>``, or with ``-2``, ``-3`` … what is not there yet."""
+    plain = re.sub(r"[^\w.+=,-]+", "_", default_name).strip("._-")[:_LONGEST_NAME]
+    stem = f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"
+    path, number = root / stem, 1
+    while path.exists():
+        number += 1
+        path = root / f"{stem}-{number}"
+    return path
 
 
 def find_run(run: str | Path, root: Path) -> Path:
@@ -40,6 +108,40 @@ def _latest(root: Path) -> Path:
             "Train one with `gnntrain`, or give the path of a run directory.",
         )
     return max(runs, key=lambda path: (path / "config.yaml").stat().st_mtime)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory: it has more of one than a file that many programs
+    have."""
+    names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
+    return is_file(folder / "config.yaml") and any((folder / name).exists() for name in names)
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """The run directories below a folder, as a sweep by any sweeper leaves them.
+
+    In the order of their names, numbers by their size. Links such as `latest` are not followed.
+    """
+    return list(_run_directories(folder, _DEEPEST))
+
+
+def _run_directories(folder: Path, deepest: int) -> Iterator[Path]:
+    for path in sorted(_folders(folder), key=_by_number):
+        if is_run(path):
+            yield path
+        elif deepest > 1:
+            yield from _run_directories(path, deepest - 1)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield Path(entry.path)
+
+
+def _by_number(path: Path) -> tuple[float, str]:
+    return (int(path.name) if path.name.isdecimal() else math.inf, path.name)
 
 
 def _runs(root: Path) -> list[Path]:

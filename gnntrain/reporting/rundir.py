@@ -1,4 +1,4 @@
-"""The run directory: what was asked, on what it ran, what came out. Made once, found again.
+"""The run directory: configuration, environment, metrics, checkpoints and summary of a run.
 
 Layout: ``config.yaml  overrides.txt  env.json  store.json  metrics.jsonl
 checkpoints/{last,last.prev,best}.pt  logs/rank_N.log  summary.json``.
@@ -10,10 +10,8 @@ import contextlib
 import errno
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +21,32 @@ from filelock import FileLock, Timeout
 from gnntrain.atomic_io import atomic_write
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import RunError, UserError
-from gnntrain.paths import expanded, is_file
+from gnntrain.paths import is_file
 from gnntrain.reporting.environment import describe_environment
-from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run, known_runs
+from gnntrain.reporting.run_lookup import (
+    LATEST,
+    RUNS,
+    RunPlace,
+    find_run,
+    free_run,
+    known_runs,
+    wanted_run,
+)
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
-_LONGEST_NAME = 100
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """Which graph a run is about.
+    """The graph of a run.
 
     Attributes:
         path: Directory of the graph store.
-        digest: Digest of its content.
-        learnt: What a model trained on it takes and gives, plain values; ``None`` where the run
-            does not say.
+        digest: Digest of the store's content.
+        learnt: The `ModelSignature` of models trained on it, plain values; ``None`` in runs of
+            older versions.
     """
 
     path: str
@@ -51,7 +56,7 @@ class StoreRecord:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """One run's directory. Cheap to make from a path and to send to a worker.
+    """One run's directory: a path with methods, cheap to send to a worker.
 
     Attributes:
         path: The directory, absolute.
@@ -71,40 +76,46 @@ class RunDirectory:
         seed: int,
         command: Sequence[str] | None = None,
         root: Path = RUNS,
+        place: RunPlace | None = None,
     ) -> RunDirectory:
-        """Makes the directory of a new run and writes what was asked into it.
+        """Make the directory of a new run and write its configuration and environment.
 
-        It is ``directory`` where given, else ``root/name``, else
-        ``root/<default_name>-<time>``, with ``-2``, ``-3`` … where two runs start in one second.
-        A directory is claimed by creating its ``config.yaml`` exclusively: of two runs that start
-        at once on one directory, one gets it and the other an error. ``root/latest`` then points
-        to it (not where ``directory`` lies elsewhere and there is no ``root``).
+        The path is ``directory``, else ``root/name``, else ``root/<default_name>-<time>``, with
+        ``-2``, ``-3`` … where two runs start in one second. A run claims its directory by creating
+        ``config.yaml`` exclusively: of two runs that start at once on one directory, one gets an
+        error. ``root/latest`` points to the new run, where there is a ``root``.
 
         Args:
-            directory: The run directory itself (``run.dir``); existing only if empty.
+            directory: The run directory itself (``run.dir``); must be empty where it exists.
             name: Name of the run (``run.name``).
-            default_name: What to begin a made-up name with, ``<dataset>-<model>``; what a folder
-                name should not hold becomes ``_``.
+            default_name: First part of a generated name; characters unfit for a folder become
+                ``_``.
             config: The resolved configuration, plain values.
-            overrides: What was typed after the command, a line each in ``overrides.txt``.
+            overrides: The overrides as typed, for ``overrides.txt``.
             seed: Seed of the run, for ``env.json``.
             command: The command line, for ``env.json``; this process's own where ``None``.
-            root: Where named runs lie.
+            root: Folder of named runs.
+            place: The directory as Hydra made it, instead of ``directory`` and ``name``.
 
         Raises:
-            UserError: the directory holds something already, cannot be written, or is misnamed.
+            UserError: the directory is not empty, cannot be written, or is misnamed.
             RunError: the disk is full.
         """
-        wanted = _wanted_path(directory, name, root)
-        with _explained(wanted or root):
-            path = _make_unique(root, default_name) if wanted is None else _make_empty(wanted)
-            run = cls(path.absolute())
-            run._claim(config)
+        wanted = wanted_run(directory, name, root) if place is None else place.path
+        besides = () if place is None else place.hydras
+        with explained(wanted or root):
+            try:
+                path = wanted and _make_empty(wanted, besides)
+                run = cls((path or _make_unique(root, default_name)).absolute())
+                run._claim(config)
+            except UserError:
+                if place is None or not place.is_made_up:
+                    raise
+                run = cls(_make_unique(root, default_name).absolute())
+                run._claim(config)
             run.checkpoints.mkdir()
             run.logs.mkdir()
-            (run.path / "overrides.txt").write_text(
-                "".join(f"{item}\n" for item in overrides), encoding="utf-8"
-            )
+            (run.path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
             environment = describe_environment(seed=seed, command=command)
             (run.path / "env.json").write_text(_to_json(environment), encoding="utf-8")
         run._become_latest(root)
@@ -112,10 +123,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, run: str | Path, root: Path = RUNS) -> RunDirectory:
-        """Finds the run that a path, a name under ``root`` or ``latest`` means.
+        """Find a run by its path, its name under ``root``, or ``latest``.
 
         Raises:
-            UserError: there is none, with the names nearest to it; or it is not a run.
+            UserError: there is no such run; the hint has the nearest names.
         """
         path = find_run(run, root)
         if not is_file(path / "config.yaml"):
@@ -151,7 +162,7 @@ class RunDirectory:
             UserError: there is none yet.
         """
         path = self.checkpoints / "best.pt"
-        if not os.path.lexists(path):  # what else is in its place is told by who reads it
+        if not os.path.lexists(path):  # the reader reports a broken link or a folder
             raise UserError(
                 f"the run {self.shown} has no best checkpoint yet: no epoch was evaluated",
                 f"Train it first; {self.shown}/logs/rank_0.log tells how far it came.",
@@ -174,24 +185,22 @@ class RunDirectory:
         return config
 
     def note_changes(self, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-        """Replaces the configuration by that of a run that goes on with changed keys.
+        """Replace the configuration of a run that is resumed with changed keys.
 
         Args:
             config: The resolved configuration, plain values.
-            overrides: What was typed, added to ``overrides.txt``.
+            overrides: The overrides as typed, added to ``overrides.txt``.
 
         Raises:
             RunError: a file cannot be written.
         """
-        self._write(
-            "config.yaml", yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
-        )
+        self._write("config.yaml", _to_yaml(config))
         path = self.path / "overrides.txt"
         typed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        self._write("overrides.txt", typed + "".join(f"{item}\n" for item in overrides))
+        self._write("overrides.txt", typed + _lines(overrides))
 
     def write_store_record(self, record: StoreRecord) -> None:
-        """Keeps which graph the run is about in ``store.json``.
+        """Write the graph of the run to ``store.json``.
 
         Raises:
             RunError: it cannot be written.
@@ -199,7 +208,7 @@ class RunDirectory:
         self._write("store.json", _to_json(asdict(record)))
 
     def store_record(self) -> StoreRecord | None:
-        """Which graph the run is about; ``None`` where the run does not say.
+        """The graph of the run; ``None`` where there is no ``store.json``.
 
         Raises:
             UserError: ``store.json`` cannot be read.
@@ -214,7 +223,7 @@ class RunDirectory:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write_summary(self, summary: Summary) -> None:
-        """Writes ``summary.json`` in one step: a reader sees the old one, none, or this one.
+        """Write ``summary.json`` atomically.
 
         Raises:
             RunError: it cannot be written.
@@ -222,19 +231,19 @@ class RunDirectory:
         self.rewrite_summary(summary.to_dict())
 
     def rewrite_summary(self, content: Mapping[str, Any]) -> None:
-        """Writes ``summary.json`` from plain values, as :meth:`write_summary` does."""
+        """Write ``summary.json`` from plain values."""
         self._write("summary.json", _to_json(content))
 
     def forget_summary(self) -> None:
-        """Removes ``summary.json``: the run goes on, and has not ended yet."""
+        """Remove ``summary.json`` of a run that is resumed."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps other processes from training in this directory meanwhile.
+        """Lock the directory against other processes that train.
 
         Raises:
-            UserError: another one does.
+            UserError: another process has locked it.
         """
         lock = FileLock(self.path / ".lock")
         try:
@@ -262,7 +271,7 @@ class RunDirectory:
             ) from error
 
     def summary(self) -> dict[str, Any] | None:
-        """What ``summary.json`` holds, or ``None`` where the run has none (yet)."""
+        """The content of ``summary.json``; ``None`` where there is none, or no valid one."""
         try:
             found = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -270,21 +279,18 @@ class RunDirectory:
         return found if isinstance(found, dict) else None
 
     def _claim(self, config: Mapping[str, Any]) -> None:
-        text = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
         path = self.path / "config.yaml"
         try:
-            file = path.open("x", encoding="utf-8")
+            with path.open("x", encoding="utf-8") as file:
+                file.write(_to_yaml(config))
         except FileExistsError:
             raise _occupied(self.path) from None
-        try:
-            with file:
-                file.write(text)
         except OSError:
-            path.unlink(missing_ok=True)  # or the next try would find a run here
+            path.unlink(missing_ok=True)  # the next try would take it for a run
             raise
 
     def _become_latest(self, root: Path) -> None:
-        """Points ``root/latest`` to this run, if it can: it is a convenience, not a promise."""
+        """Point ``root/latest`` to this run, on file systems with symbolic links."""
         with contextlib.suppress(OSError):
             if not root.is_dir():
                 return
@@ -297,40 +303,20 @@ class RunDirectory:
                 link.unlink()
 
 
-def _wanted_path(directory: str | Path | None, name: str | None, root: Path) -> Path | None:
-    if directory is not None:
-        return expanded(directory)
-    if name is None:
-        return None
-    if not name.strip() or name == LATEST or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UserError(
-            f"run.name={name!r} cannot name a run",
-            f"Give a plain name: the run goes to {root}/<name> ('{LATEST}' is taken). "
-            "For a directory elsewhere use run.dir=DIR.",
-        )
-    return root / name
-
-
-def _make_empty(path: Path) -> Path:
-    """Makes ``path``, or takes it as it is where it is an empty directory."""
+def _make_empty(path: Path, besides: Sequence[str] = ()) -> Path:
+    """Make ``path``, unless it is a directory that has nothing but the names ``besides``."""
     path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
+    if any(entry.name not in besides for entry in path.iterdir()):
         raise _occupied(path)
     return path
 
 
 def _make_unique(root: Path, default_name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    plain = re.sub(r"[^\w.+=,-]+", "_", default_name).strip("._-")[:_LONGEST_NAME]
-    stem = f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-    number = 1
     while True:
-        path = root / (stem if number == 1 else f"{stem}-{number}")
-        try:
+        path = free_run(root, default_name)
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
             return path
 
 
@@ -344,8 +330,8 @@ def _occupied(path: Path) -> UserError:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turns what the file system refuses into a sentence."""
+def explained(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into a sentence."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:
@@ -354,7 +340,7 @@ def _explained(path: Path) -> Iterator[None]:
             "Choose another place with run.dir=DIR.",
         ) from error
     except OSError as error:
-        # A disk that is full is no mistake in what was asked.
+        # A full disk is no mistake of the user.
         kind = RunError if error.errno in _NO_SPACE else UserError
         raise kind(
             f"the run directory {path} cannot be written: {error.strerror or error}", _hint(error)
@@ -367,13 +353,12 @@ def _hint(error: OSError) -> str:
     return "Choose a place you may write to with run.dir=DIR."
 
 
-def _plain(value: Any) -> Any:
-    """The value in what YAML's safe writer knows: tuples as lists, paths as strings."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, os.PathLike) else value
+def _lines(overrides: Sequence[str]) -> str:
+    return "".join(f"{item}\n" for item in overrides)
+
+
+def _to_yaml(config: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
 def _to_json(value: Any) -> str:
@@ -381,10 +366,10 @@ def _to_json(value: Any) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Puts ``text`` at ``path`` in one step; where the disk refuses, what was there stays.
+    """Write ``text`` to ``path``; after a failure the old file is still there.
 
     Raises:
-        OSError: it refuses.
+        OSError: the disk refuses.
     """
     with atomic_write(path) as file:
         file.write(text.encode("utf-8"))

@@ -1,16 +1,15 @@
-"""Numbers as people read them, in a fixed width where they stand in columns. No terminal here."""
+"""Numbers, paths and courses as people read them: plain text, of bounded width in columns."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gnntrain.metrics import LabelKind
-from gnntrain.training.records import Metrics
 
+_BARS = "▁▂▃▄▅▆▇█"
 _SHOWN_METRICS = {
     "accuracy": "accuracy",
     "roc_auc": "ROC AUC",
@@ -21,39 +20,6 @@ _SHOWN_METRICS = {
     "rmse": "RMSE",
     "mae": "MAE",
 }
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """The characters that are drawn with: those the output's encoding knows.
-
-    Attributes:
-        bars: From the lowest to the highest step of a sparkline.
-        full, empty: The done and the open part of a progress bar.
-        dot: Between the parts of a line.
-        arrow: From a first to a last value.
-        plus_minus: Between a mean and its deviation.
-        cut: Where a text goes on that has no room.
-    """
-
-    bars: str
-    full: str
-    empty: str
-    dot: str
-    arrow: str
-    plus_minus: str
-    cut: str
-
-
-UNICODE = Symbols(bars="▁▂▃▄▅▆▇█", full="━", empty="─", dot="·", arrow="→", plus_minus="±", cut="…")
-ASCII = Symbols(
-    bars="_.-~=+*#", full="=", empty=".", dot="|", arrow="->", plus_minus="+-", cut="..."
-)
-
-
-def symbols_for(encoding: str | None) -> Symbols:
-    """Block and line characters where the output is in a Unicode encoding, else ASCII."""
-    return UNICODE if (encoding or "").lower().startswith("utf") else ASCII
 
 
 def shown_metric(name: str) -> str:
@@ -117,35 +83,7 @@ def format_metric(value: float | None, beside: float | None = None) -> str:
     return f"{value:.2e}"
 
 
-def format_metrics(metrics: Metrics) -> str:
-    """Splits by metrics as an aligned table of plain text, for example::
-
-             accuracy  F1 macro
-    train      0.9921    0.9880
-    val        0.8120    0.7991
-    """
-    names = list(dict.fromkeys(name for row in metrics.values() for name in row))
-    if not names:
-        return "no metrics"
-    header = ["", *(shown_metric(name) for name in names)]
-    rows = [
-        [split, *(format_metric(row.get(name)) for name in names)] for split, row in metrics.items()
-    ]
-    return "\n".join(align([header, *rows]))
-
-
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines: the first column to the left, the others to the right."""
-    widths = [max(8, *map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))],
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def sparkline(values: Sequence[float | None], width: int, symbols: Symbols) -> str:
+def sparkline(values: Sequence[float | None], width: int) -> str:
     """The course of ``values`` in at most ``width`` characters, from its lowest to its highest.
 
     More values than characters are averaged in equal groups. Values that are missing or not finite
@@ -155,13 +93,12 @@ def sparkline(values: Sequence[float | None], width: int, symbols: Symbols) -> s
     known = [value for value in groups if value is not None]
     if not known:
         return ""
-    steps = len(symbols.bars) - 1
+    steps = len(_BARS) - 1
     halved = [None if value is None else value / 2 for value in groups]  # a range may overflow
     low = min(known) / 2
     span = max(known) / 2 - low or 1.0
     return "".join(
-        " " if value is None else symbols.bars[round((value - low) / span * steps)]
-        for value in halved
+        " " if value is None else _BARS[round((value - low) / span * steps)] for value in halved
     )
 
 

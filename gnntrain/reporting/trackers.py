@@ -1,7 +1,7 @@
-"""Programs that draw the curves of many runs: TensorBoard, Weights & Biases, MLflow.
+"""Loggers for TensorBoard, Weights & Biases and MLflow, imported where a run chose them.
 
-Each is imported only where it was chosen. A run that is resumed goes on in the same run of
-Weights & Biases and MLflow: their ids are kept in ``trackers.json`` of the run directory.
+A resumed run goes on in the same run of Weights & Biases and MLflow: ``trackers.json`` in the run
+directory has their ids.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MLFLOW_STATUS = {
 
 
 class TensorBoardLogger(Logger):
-    """An event file in ``tensorboard/``: a scalar each by epoch; configuration and end as text.
+    """An event file in ``tensorboard/``: metrics as scalars; configuration and summary as text.
 
-    TensorBoard's own writer leaves the writing to a thread, which a full disk ends for good; here
-    an epoch's events are written at once, or not at all and again later.
+    TensorBoard's own writer writes in a thread, which ends for good on a full disk. Here the
+    events of an epoch are written at once; what fails can be written again.
     """
 
     catches_up = True
@@ -45,32 +45,32 @@ class TensorBoardLogger(Logger):
         self._path: Path | None = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Begins the event file."""
+        """Begin the event file."""
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         path = self.run.path / "tensorboard" / name
         path.parent.mkdir(exist_ok=True)
         head: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
         if info.first_epoch > 1:
-            # Epochs that an earlier part of the run told after the checkpoint are hidden.
+            # TensorBoard hides epochs that were written after the checkpoint.
             head.append({"step": info.first_epoch, "session_log": {"status": "START"}})
         config = _text_event("config", self.config)
         self._append(path, [*head, config, _text_event("run", dataclasses.asdict(info))])
         self._path = path
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Adds the record's scalars at its epoch."""
+        """Add the record's scalars."""
         values = [{"tag": name, "simple_value": value} for name, value in _scalars(record)]
         self._append(self._path, [{"step": record.epoch, "summary": {"value": values}}])
 
     def on_finish(self, summary: Summary) -> None:
-        """Adds the run's end."""
+        """Add the summary."""
         self._append(self._path, [_text_event("summary", summary.to_dict())])
 
     def _append(self, path: Path | None, events: Sequence[Mapping[str, Any]]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        if path is None:  # ended before it began
+        if path is None:  # the run ended before its start
             return
         records = io.BytesIO()
         writer = RecordWriter(records)
@@ -80,7 +80,7 @@ class TensorBoardLogger(Logger):
 
 
 def _text_event(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """What TensorBoard shows as text under ``name``."""
+    """An event that TensorBoard shows as text under ``name``."""
     text = json.dumps(json_safe(value), indent=2, default=str)
     tensor = {
         "dtype": "DT_STRING",
@@ -93,36 +93,16 @@ def _text_event(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class WandbLogger(Logger):
-    """Weights & Biases, where installed.
+    """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
 
-    Args:
-        run: The run directory; its name is the run's name.
-        config: The resolved configuration, kept with the run.
-        project: The project the run appears in.
-        entity: User or team; the account's default where ``None``.
-        mode: ``online``, ``offline`` or ``disabled``; ``WANDB_MODE`` decides where ``None``.
-    """
-
-    def __init__(
-        self,
-        run: RunDirectory,
-        config: Mapping[str, Any],
-        *,
-        project: str = "gnntrain",
-        entity: str | None = None,
-        mode: str | None = None,
-    ) -> None:
-        super().__init__(run, config)
-        self._wandb = importlib.import_module("wandb")
-        self._options = {"project": project, "entity": entity, "mode": mode}
-        self._run: Any = None
+    _run: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Starts the run, or goes on with the one that this run began."""
+        """Start a run of W&B, or resume the one of this run directory."""
         config = {**self.config, "run_info": dataclasses.asdict(info)}
         kept = kept_id(self.run, "wandb")
-        self._run = self._wandb.init(
-            **self._options,
+        self._run = importlib.import_module("wandb").init(
+            **self.options,
             **({} if kept is None else {"id": kept, "resume": "allow"}),
             name=self.run.name,
             dir=str(self.run.path),
@@ -131,75 +111,54 @@ class WandbLogger(Logger):
         keep_id(self.run, "wandb", self._run.id)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Logs the record at its epoch."""
+        """Log the record at its epoch."""
         self._run.log(dict(_scalars(record)), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
-        """Adds the summary's numbers and ends the run."""
+        """Log the summary and end the run."""
         if self._run is not None:
             self._run.summary.update(_summary_scalars(summary))
             self._run.finish(exit_code=0 if summary.status in ("completed", "pruned") else 1)
 
 
 class MlflowLogger(Logger):
-    """MLflow, where installed.
+    """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
 
-    Args:
-        run: The run directory; its name is the run's name.
-        config: The resolved configuration, kept as parameters with dotted names.
-        tracking_uri: Where to; ``MLFLOW_TRACKING_URI`` or MLflow's default decides where ``None``.
-        experiment: The experiment the run appears in.
-    """
-
-    def __init__(
-        self,
-        run: RunDirectory,
-        config: Mapping[str, Any],
-        *,
-        tracking_uri: str | None = None,
-        experiment: str = "gnntrain",
-    ) -> None:
-        super().__init__(run, config)
-        self._mlflow = importlib.import_module("mlflow")
-        self._tracking_uri = tracking_uri
-        self._experiment = experiment
-        self._started = False
+    _mlflow: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Starts the run and keeps the configuration, or goes on with the one it began."""
-        if self._tracking_uri is not None:
-            self._mlflow.set_tracking_uri(self._tracking_uri)
+        """Start a run of MLflow with the configuration, or resume the one of this run directory."""
+        self._mlflow = mlflow = importlib.import_module("mlflow")
+        if self.options.get("tracking_uri") is not None:
+            mlflow.set_tracking_uri(self.options["tracking_uri"])
         kept = kept_id(self.run, "mlflow")
         if kept is not None:
-            self._mlflow.start_run(run_id=kept)
-            self._started = True
-            return  # its parameters are there, and MLflow refuses to change one
-        self._mlflow.set_experiment(self._experiment)
-        started = self._mlflow.start_run(run_name=self.run.name)
-        self._started = True
-        keep_id(self.run, "mlflow", started.info.run_id)
+            mlflow.start_run(run_id=kept)
+            return  # it has its parameters, and MLflow refuses to change one
+        mlflow.set_experiment(self.options.get("experiment"))
+        keep_id(self.run, "mlflow", mlflow.start_run(run_name=self.run.name).info.run_id)
         parameters = [*_dotted({**self.config, "run_info": dataclasses.asdict(info)})]
-        for start in range(0, len(parameters), _MLFLOW_BATCH):  # more at once are refused
-            self._mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
+        for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
+            mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Logs the record at its epoch."""
+        """Log the record at its epoch."""
         self._mlflow.log_metrics(dict(_scalars(record)), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
-        """Adds the summary's numbers and ends the run."""
-        if self._started:
+        """Log the summary and end the run."""
+        if self._mlflow is not None:
             self._mlflow.log_metrics(_summary_scalars(summary))
             self._mlflow.end_run(status=_MLFLOW_STATUS[summary.status])
 
 
 def kept_id(run: RunDirectory, service: str) -> str | None:
-    """The id under which a service knows the run; ``None`` where it does not yet."""
+    """The run's id at a service; ``None`` before the service has one."""
     return _kept_ids(run).get(service)
 
 
 def keep_id(run: RunDirectory, service: str, run_id: str) -> None:
-    """Keep the id under which a service knows the run."""
+    """Write the run's id at a service to the run directory."""
     ids = _kept_ids(run) | {service: run_id}
     write_atomically(run.path / _IDS, json.dumps(ids, indent=2) + "\n")
 
@@ -214,7 +173,7 @@ def _scalars(record: EpochRecord) -> Iterator[tuple[str, int | float]]:
 
 
 def _summary_scalars(summary: Summary) -> dict[str, float]:
-    """The numbers that tell a finished run from others, under ``best/`` and ``total/``."""
+    """The final numbers, under ``best/`` and ``total/``."""
     scalars = {
         f"best/{split}/{name}": value
         for split, metrics in summary.metrics.items()

@@ -1,73 +1,87 @@
-"""Many runs: all combinations of values, or a search; checked before the first starts, none stops
-the others, and what was interrupted goes on."""
+"""Sweeps: a grid or a search; checked before the first trial starts, and resumable."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gnntrain.app import compose_config
-from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem, SweepConfig
+from gnntrain.app import Composer, Sources
+from gnntrain.distributed.processes import start_server
 from gnntrain.errors import RunError, UserError
-from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run
+from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
-from gnntrain.search_space import (
-    Dimension,
-    example_values,
-    expand_sweep,
-    first_trial,
-    fixed_overrides,
-    search_space,
-)
-from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.slots import plan_slots
-from gnntrain.sweep.sources import GridSource, Source, compose_all, listed_trials
+from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
+from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
+from gnntrain.sweep.slots import Slots, plan_slots
 from gnntrain.sweep.trial_runner import TrialRunner
 
-__all__ = ["SweepFolder", "resume_sweep", "run_sweep"]
+if TYPE_CHECKING:
+    from gnntrain.sweep.launching import JobLauncher
+    from gnntrain.sweep.study import Study
+
+__all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep"]
 
 _MOST_FAILURES = 20
-_SWEEP_KEY = re.compile(r"[+~]*sweep[.=]")
 _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
 
 
-def run_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> SweepResults:
+@dataclass(frozen=True)
+class HydraOptions:
+    """What Hydra's own keys ask of a sweep.
+
+    Attributes:
+        directory: `hydra.sweep.dir`; None: `run.dir`, else a new folder by `run.name` or the time.
+        trial_name: Folder names of trials by `hydra.sweep.subdir`; None: number and values.
+        launcher: Trains the trials; None: this machine's workers.
+        overrides: The overrides that chose the launcher, to go on with.
+    """
+
+    directory: Path | None = None
+    trial_name: TrialName | None = None
+    launcher: JobLauncher | None = None
+    overrides: Sequence[str] = ()
+
+
+def run_sweep(
+    overrides: Sequence[str],
+    sources: Sources | None = None,
+    options: HydraOptions | None = None,
+) -> SweepResults:
     """Train every trial of a sweep, each in its own run directory.
 
     Args:
-        overrides: As for `expand_sweep` and `search_space`.
-        config_dirs: As for `compose_config`.
+        overrides: As typed; Hydra's own keys not among them.
+        sources: Where the YAML files are; None: those that are shipped.
+        options: What Hydra's own keys ask for; None: nothing.
 
     Returns:
-        The order of the trials; the sweep's folder holds the same.
+        The results; the sweep's folder holds the same.
 
     Raises:
         ConfigError: With every mistake of every trial; none was started.
         RunError: After the last trial, with those that failed.
         KeyboardInterrupt: As by `TrialRunner.run`.
     """
-    return _conduct(_Plan([_without_latest(text) for text in overrides], config_dirs))
+    sources, options = sources or Sources(), options or HydraOptions()
+    composer = Composer(sources)
+    plan = check_sweep(overrides, composer)
+    slots = plan_slots(plan.config, plan.num_trials)
+    path = options.directory or Path(planned_sweep(plan.config.run.dir, plan.config.run.name))
+    command = SweepCommand(overrides, sources, options.overrides)
+    folder = SweepFolder.create(path, command, options.trial_name)
+    return _conduct(plan, slots, folder, composer, _listed(plan, folder), options.launcher)
 
 
-def _without_latest(override: str) -> str:
-    """The override, but `latest` in `trainer.init_from` becomes the path of the run that it means
-    now: each trial becomes the latest run."""
-    key, _, value = override.partition("=")
-    if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
-        return override
-    path = json.dumps(str(find_run(LATEST, RUNS).resolve()), ensure_ascii=False)
-    words = [path if word == LATEST else word for word in value.split(",")]
-    return f"{key}={','.join(words)}"
-
-
-def resume_sweep(folder: SweepFolder, overrides: Sequence[str] = ()) -> SweepResults:
-    """Go on with a sweep: with what is left of it, and trials that were interrupted or failed.
+def resume_sweep(
+    folder: SweepFolder, overrides: Sequence[str] = (), launcher: JobLauncher | None = None
+) -> SweepResults:
+    """Go on with a sweep: trials that never began, were interrupted or failed.
 
     Trials that were completed or pruned stay as they are, in a search those that failed too. A
     trial goes on from its last checkpoint, where it has one.
@@ -75,174 +89,138 @@ def resume_sweep(folder: SweepFolder, overrides: Sequence[str] = ()) -> SweepRes
     Args:
         folder: The sweep's.
         overrides: `sweep` keys to change, as in `sweep.trials=50`.
+        launcher: As in `HydraOptions`.
 
     Raises:
         UserError: For other keys; and as for `run_sweep`.
     """
-    begun, config_dirs = folder.command()
-    other = [text for text in overrides if not _SWEEP_KEY.match(text)]
-    if other or any(re.match(r"[+~]*sweep=", text) for text in overrides):
+    command = changed_command(folder.command(), overrides)
+    trials = folder.trials()
+    composer = Composer(command.sources)
+    plan = _plan_again(command, composer, trials)
+    slots = plan_slots(plan.config, plan.num_trials)
+    folder.write_command(command)
+    trials = trials or _listed(plan, folder)
+    return _conduct(plan, slots, folder, composer, trials, launcher)
+
+
+def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:
+    """The command to go on with, after `sweep` keys were changed.
+
+    Raises:
+        UserError: For other keys.
+    """
+    changes = sweep_keys(overrides)
+    if len(changes) < len(overrides) or any(text.startswith("sweep=") for text in overrides):
+        other = [text for text in overrides if text not in changes] or overrides
         raise UserError(
-            f"a sweep goes on with the keys it was begun with, not {' '.join(other or overrides)}",
+            f"a sweep goes on with the keys it was begun with, not {' '.join(other)}",
             "Only keys such as sweep.trials=50 or sweep.jobs=2 may be changed.",
         )
-    changed = {text.partition("=")[0] for text in overrides}
-    kept = [text for text in begun if text.partition("=")[0] not in changed]
-    plan = _Plan([*kept, *overrides], config_dirs)
-    folder.note_command(plan.overrides, config_dirs)
-    return _conduct(plan, folder)
+    keys = {text.partition("=")[0] for text in changes}
+    kept = [text for text in command.overrides if text.partition("=")[0] not in keys]
+    return replace(command, overrides=[*kept, *changes])
 
 
-class _Plan:
-    """What is asked for, checked.
-
-    Attributes:
-        config: The first trial's.
-        space: What a search draws from; None: there is none.
-    """
-
-    def __init__(self, overrides: Sequence[str], config_dirs: Sequence[Path]) -> None:
-        self.overrides = list(overrides)
-        self.config_dirs = list(config_dirs)
-        sweep = self._sweep_keys()
-        self.space: list[Dimension] | None = None
-        if isinstance(sweep, OptunaSweepConfig):
-            _refuse_without_optuna()
-            self.space = self._checked_space()
-            asked = [first_trial(overrides, config_dirs)]
-        else:
-            asked = expand_sweep(overrides, config_dirs)
-        self.composed = compose_all(asked, config_dirs)
-        self.config = self.composed[0].config
-        if any(one.config.trainer.init_from == LATEST for one in self.composed):
-            expects = "a run's name or path in a sweep's file: each trial becomes the latest run"
-            raise ConfigError([Problem("trainer.init_from", LATEST, expects)])
-        self.num_trials = len(asked)
-        if isinstance(sweep, OptunaSweepConfig):
-            self.num_trials = sweep.trials
-        self.slots = plan_slots(self.config, self.num_trials)
-
-    def source(self, folder: SweepFolder, begun: Sequence[Trial]) -> Source:
-        """Where the trials come from; those that were begun are among them."""
-        sweep = self.config.sweep
-        if isinstance(sweep, OptunaSweepConfig):
-            from gnntrain.sweep.search import Search
-
-            fixed = fixed_overrides(self.overrides, self.config_dirs)
-            return Search(sweep, self.space or [], fixed, self.config_dirs, folder, begun)
-        trials = list(begun) or listed_trials(self.composed, folder)
-        return GridSource(trials, [one.config for one in self.composed])
-
-    def _sweep_keys(self) -> SweepConfig | OptunaSweepConfig:
-        own = [text for text in self.overrides if _SWEEP_KEY.match(text)]
-        try:
-            return compose_config(own, self.config_dirs).config.sweep
-        except ConfigError:
-            return SweepConfig()  # the mistakes are told with all others
-
-    def _checked_space(self) -> list[Dimension]:
-        """The space; every mistake at its ends is told at once."""
-        problems: list[Problem] = []
-        first = first_trial(self.overrides, self.config_dirs)
-        try:
-            config = compose_config(first, self.config_dirs).config
-        except ConfigError as error:
-            config, problems = Config(), error.problems
-        space = search_space(self.overrides, config, self.config_dirs)
-        fixed = fixed_overrides(self.overrides, self.config_dirs)
-        ends = [
-            [*fixed, *(f"{key}={text}" for key, text in values.items())]
-            for values in example_values(space)
-        ]
-        try:
-            compose_all(ends, self.config_dirs)
-        except ConfigError as error:
-            problems = [*problems, *error.problems]
-        if problems:
-            raise ConfigError(problems)
-        return space
+def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Trial]) -> SweepPlan:
+    """The plan of a sweep that was begun; the trials of a grid were checked then."""
+    keys = sweep_keys(command.overrides)
+    if composer.compose(keys).config.sweep.name == "optuna" or not trials:
+        return check_sweep(command.overrides, composer)
+    fixed = [text for text in trials[0].overrides if text not in trials[0].varied]
+    first = composer.compose([*trials[0].overrides, *keys]).config
+    return SweepPlan(first, fixed, [trial.varied for trial in trials])
 
 
-def _refuse_without_optuna() -> None:
-    if find_spec("optuna") is None:
-        expects = "basic: the package optuna is not installed"
-        raise ConfigError(
-            [Problem("sweep", "optuna", expects, "`pip install optuna`, or gnntrain[sweep]")]
-        )
+def _listed(plan: SweepPlan, folder: SweepFolder) -> list[Trial]:
+    """The trials of a grid."""
+    trials = []
+    for number, varied in enumerate(plan.grid):
+        overrides = [*plan.fixed, *varied]
+        run_dir = folder.trial_dir(number, plan.num_trials, overrides, varied)
+        trials.append(Trial(number, overrides, str(run_dir), varied=[*varied]))
+    return trials
 
 
-def _conduct(plan: _Plan, folder: SweepFolder | None = None) -> SweepResults:
-    begun = [] if folder is None else folder.trials()
-    if folder is None:
-        folder = SweepFolder.create(plan.config.run, plan.overrides, plan.config_dirs)
-    source = plan.source(folder, begun)
+def _conduct(
+    plan: SweepPlan,
+    slots: Slots,
+    folder: SweepFolder,
+    composer: Composer,
+    trials: Sequence[Trial],
+    launcher: JobLauncher | None,
+) -> SweepResults:
+    if launcher is None and slots.devices[0] is None:
+        start_server()  # it imports what workers need, while this process imports Optuna
+    from gnntrain.sweep.study import Study
+
+    study = Study(trials, folder, composer, plan.search, plan.space, plan.fixed)
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
-        view.on_start(_info(plan, folder, source))
-        conductor = TrialRunner(folder, source, plan.slots, view)
+        jobs = launcher.batch_size(plan) if launcher is not None else len(slots.devices)
+        view.on_start(_info(plan, folder, study, jobs))
         try:
-            conductor.run()
+            if launcher is not None:
+                from gnntrain.sweep.launching import BatchRunner
+
+                BatchRunner(folder, study, launcher, jobs, view).run()
+            else:
+                TrialRunner(folder, study, slots, view).run()
             status = "completed"
         except BaseException as error:
             error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it
             raise
         finally:
-            standings = SweepResults.of(source.trials)
+            results = SweepResults.of(study.trials)
             seconds = time.monotonic() - start
-            _write_results(plan, folder, standings, status, seconds)
-            view.on_finish(standings, status, seconds)
-    _raise_failures(standings, folder, is_search=plan.space is not None)
-    return standings
+            folder.write_summary(results, status, seconds)
+            _write_best(folder, results, slots, composer)
+            view.on_finish(results, status, seconds)
+    _raise_failures(results, folder, is_search=plan.search is not None)
+    return results
 
 
-def _info(plan: _Plan, folder: SweepFolder, source: Source) -> SweepInfo:
-    sweep = plan.config.sweep
-    kind = "all combinations"
-    examples = source.trials
-    if isinstance(sweep, OptunaSweepConfig):
-        kind = f"optuna ({sweep.sampler}, pruner {sweep.pruner}, seed {sweep.seed})"
-    if plan.space is not None:
-        examples = [
-            Trial(0, [], "", varied=[f"{key}={text}" for key, text in values.items()])
-            for values in example_values(plan.space)
-        ]
-        shared = fixed_overrides(plan.overrides, plan.config_dirs)
-    else:
-        shared = [text for text in plan.overrides if text in plan.composed[-1].overrides]
+def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> SweepInfo:
+    kind, space, examples = "all combinations", {}, study.trials
+    if plan.search is not None and plan.space is not None:
+        from gnntrain.sweep.search_space import boundary_values, described
+
+        search = plan.search
+        kind = f"optuna ({search.sampler}, pruner {search.pruner}, seed {search.seed})"
+        space = {key: described(distribution) for key, distribution in plan.space.items()}
+        examples = [Trial(0, [], "", varied=varied) for varied in boundary_values(plan.space)]
     return SweepInfo(
-        num_trials=source.num_trials,
-        num_ended=source.num_ended,
-        best=SweepResults.of(source.trials).ranked[:1],
+        num_trials=study.num_trials,
+        num_ended=study.num_ended,
+        best=SweepResults.of(study.trials).ranked[:1],
         kind=kind,
-        jobs=len(plan.slots.devices),
-        shared=tuple(text for text in shared if not _OWN_KEY.match(text)),
-        space=tuple((one.key, str(one)) for one in plan.space or ()),
+        jobs=jobs,
+        shared=tuple(text for text in plan.fixed if not _OWN_KEY.match(text)),
+        space=tuple(space.items()),
         examples=tuple(examples),
         folder=folder.shown,
     )
 
 
-def _write_results(
-    plan: _Plan, folder: SweepFolder, standings: SweepResults, status: str, seconds: float
+def _write_best(
+    folder: SweepFolder, results: SweepResults, slots: Slots, composer: Composer
 ) -> None:
-    folder.write_summary(standings, status, seconds)
-    best = standings.best
+    best = results.best
     if best is not None:
-        config = plan.slots.ranks(compose_config(best.overrides, plan.config_dirs).config)
-        plain = config.to_dict()
+        plain = slots.ranks(composer.compose(best.overrides).config).to_dict()
         folder.write_best({key: plain[key] for key in plain if key not in ("run", "sweep")}, best)
 
 
-def _raise_failures(standings: SweepResults, folder: SweepFolder, *, is_search: bool) -> None:
+def _raise_failures(results: SweepResults, folder: SweepFolder, *, is_search: bool) -> None:
     again = "" if is_search else f". `gnntrain resume {folder.shown}` tries them again."
-    failed = [trial for trial in standings.trials if trial.status == "failed"]
+    failed = [trial for trial in results.trials if trial.status == "failed"]
     if failed:
         shown = failed[:_MOST_FAILURES]
         lines = [f"  {Path(trial.run_dir).name}: {trial.error}" for trial in shown]
         if len(failed) > len(shown):
             lines.append(f"  and {len(failed) - len(shown)} more")
         raise RunError(
-            "\n".join([f"{len(failed)} of {len(standings.trials)} trials failed", *lines]),
+            "\n".join([f"{len(failed)} of {len(results.trials)} trials failed", *lines]),
             f"All results: {shown_path(folder.path / 'sweep.json')}{again}",
         )

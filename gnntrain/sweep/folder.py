@@ -1,4 +1,4 @@
-"""A sweep's folder: the command, the trials, and what came of them.
+"""The folder of a sweep: the command, the trials, and their results.
 
 Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.db  workers.log`, and a run
 directory a trial.
@@ -9,22 +9,38 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain.config import RunConfig
+from gnntrain.app import Sources
 from gnntrain.errors import UserError
 from gnntrain.reporting.rundir import write_atomically
 from gnntrain.reporting.text import shown_path
-from gnntrain.reporting.trials import Group, Spread, SweepResults, Trial
+from gnntrain.reporting.trials import Group, SweepResults, Trial
 
-SWEEPS = Path("runs") / "multirun"
 _LONGEST_NAME = 100
+
+TrialName = Callable[[int, Sequence[str]], str]
+"""The folder name of a trial by its number and its overrides."""
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """What was typed to begin a sweep.
+
+    Attributes:
+        overrides: The overrides of all trials, Hydra's own not among them.
+        sources: Where the YAML files are.
+        hydra: Overrides of Hydra's own keys that the sweep goes on with: its launcher's.
+    """
+
+    overrides: Sequence[str]
+    sources: Sources = field(default_factory=Sources)
+    hydra: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -33,32 +49,26 @@ class SweepFolder:
 
     Attributes:
         path: Absolute.
+        trial_name: The user's own names of trials; None: number and varied overrides.
     """
 
     path: Path
+    trial_name: TrialName | None = None
 
     @classmethod
     def create(
-        cls, run: RunConfig, overrides: Sequence[str], config_dirs: Sequence[Path]
+        cls, path: Path, command: SweepCommand, trial_name: TrialName | None = None
     ) -> SweepFolder:
-        """The folder of a new sweep: `run.dir`, or a new one named by `run.name` or the time.
+        """The folder of a new sweep.
 
         Raises:
             UserError: It holds a sweep already, or cannot be written.
         """
-        name = run.name if run.name is not None else f"{datetime.now():%Y%m%d-%H%M%S}"
-        path = Path(run.dir) if run.dir is not None else (SWEEPS / name).absolute()
-        folder = cls(path)
+        folder = cls(path.absolute(), trial_name)
         try:
             path.mkdir(parents=True, exist_ok=True)
             (path / "sweep.json").touch(exist_ok=False)
-            folder._write_yaml(
-                "command.yaml",
-                {
-                    "overrides": [*overrides],
-                    "config_dirs": [str(d.absolute()) for d in config_dirs],
-                },
-            )
+            folder.write_command(command)
         except FileExistsError as error:
             raise UserError(
                 f"the folder {path} holds a sweep already, or is a file; nothing was overwritten",
@@ -72,36 +82,50 @@ class SweepFolder:
             ) from error
         return folder
 
-    @classmethod
-    def find(cls, name: str | Path) -> SweepFolder | None:
-        """The sweep that a path, or a name under `runs/multirun/`, means; None: there is none."""
-        for path in (Path(name).expanduser(), SWEEPS / name):
-            if (path / "sweep.json").is_file():
-                return cls(path.absolute())
-        return None
-
     @property
     def shown(self) -> str:
         """The path as a person would type it."""
         return shown_path(self.path)
 
-    def command(self) -> tuple[list[str], list[Path]]:
-        """The overrides and the configuration folders that the sweep was begun with.
+    def trial_dir(
+        self, number: int, num_trials: int, overrides: Sequence[str], varied: Sequence[str]
+    ) -> Path:
+        """The run directory of a trial."""
+        if self.trial_name is not None:
+            return self.path / self.trial_name(number, overrides)
+        return self.path / run_name(number, num_trials, varied)
+
+    def command(self) -> SweepCommand:
+        """The command that the sweep was begun with.
 
         Raises:
-            UserError: They cannot be read.
+            UserError: It cannot be read.
         """
         path = self.path / "command.yaml"
         try:
             raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-            return list(raw["overrides"]), [Path(folder) for folder in raw["config_dirs"]]
-        except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError) as error:
+            path = raw.get("config_path")
+            sources = Sources(
+                [Path(folder) for folder in raw["config_dirs"]],
+                None if path is None else Path(path),
+                raw.get("config_name", "config"),
+            )
+            return SweepCommand(list(raw["overrides"]), sources, raw.get("hydra", []))
+        except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
-    def note_command(self, overrides: Sequence[str], config_dirs: Sequence[Path]) -> None:
-        """Keep other overrides to go on with."""
-        folders = [str(folder) for folder in config_dirs]
-        self._write_yaml("command.yaml", {"overrides": [*overrides], "config_dirs": folders})
+    def write_command(self, command: SweepCommand) -> None:
+        """Write the command to go on with."""
+        sources = command.sources
+        content = {
+            "overrides": [*command.overrides],
+            "config_dirs": [str(folder.absolute()) for folder in sources.config_dirs],
+            "config_path": None if sources.config_path is None else str(sources.config_path),
+            "config_name": sources.config_name,
+            "hydra": [*command.hydra],
+        }
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        self._write("command.yaml", text)
 
     def trials(self) -> list[Trial]:
         """The trials as they were last written.
@@ -118,53 +142,60 @@ class SweepFolder:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
-        """A JSON list with a line a trial; a reader sees the old one or this one."""
+        """Write a JSON list with a line a trial; a reader sees the old one or this one."""
         lines = ",\n".join(json.dumps(asdict(trial)) for trial in trials)
         self._write("sweep.json", f"[\n{lines}\n]\n")
 
-    def write_summary(self, standings: SweepResults, status: str, seconds: float) -> None:
-        """What the sweep came to: `summary.json`."""
-        best = standings.best
+    def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
+        """Write the results: `summary.json`."""
+        best = results.best
         content = {
             "status": status,
-            "metric": standings.metric,
-            "trials": len(standings.trials),
-            **{name: standings.count(name) for name in ("completed", "pruned", "failed")},
+            "metric": results.metric,
+            "trials": len(results.trials),
+            **{name: results.count(name) for name in ("completed", "pruned", "failed")},
             "best": None if best is None else asdict(best),
-            "repeated": list(standings.repeated),
-            "groups": [_plain_group(group) for group in standings.groups],
+            "repeated": list(results.repeated),
+            "groups": [_plain_group(group) for group in results.groups],
             "seconds": seconds,
         }
         self._write("summary.json", json.dumps(content, indent=2) + "\n")
 
-    def write_best(self, config: Mapping[str, Any], trial: Trial) -> Path:
-        """The best trial's configuration, to train it again: `gnntrain best.yaml`."""
+    def write_best(self, config: Mapping[str, Any], trial: Trial) -> None:
+        """Write the best trial's configuration, to train it again: `gnntrain best.yaml`."""
         note = f"# The best trial of the sweep: {Path(trial.run_dir).name}, val {trial.val}.\n"
         self._write("best.yaml", note + yaml.safe_dump(dict(config), sort_keys=False))
-        return self.path / "best.yaml"
-
-    def _write_yaml(self, name: str, content: Mapping[str, Any]) -> None:
-        self._write(name, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
 
     def _write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text)
 
 
 def run_name(number: int, num_trials: int, varied: Sequence[str]) -> str:
-    """A folder name for a trial: its number, and what it does not share with all others."""
+    """A folder name for a trial: its number, and its varied overrides with short numbers."""
     width = len(str(num_trials - 1))
-    plain = re.sub(r"[^\w=.,+-]+", "_", ",".join(varied), flags=re.ASCII)[:_LONGEST_NAME]
+    short = ",".join(f"{key}={_short(text)}" for key, _, text in (v.partition("=") for v in varied))
+    plain = re.sub(r"[^\w=.,+-]+", "_", short, flags=re.ASCII)[:_LONGEST_NAME]
     return f"{number:0{width}}_{plain}".rstrip("_")
+
+
+def _short(text: str) -> str:
+    """A number that was drawn in four digits."""
+    try:
+        return min(text, f"{float(text):.4g}", key=len) if "." in text else text
+    except ValueError:
+        return text
+
+
+def has_checkpoint(run_dir: str | Path) -> bool:
+    """Whether a run can go on."""
+    checkpoints = Path(run_dir) / "checkpoints"
+    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
 
 
 def _plain_group(group: Group) -> dict[str, Any]:
     return {
         "varied": list(group.varied),
         "trials": [trial.number for trial in group.trials],
-        "val": _plain_spread(group.val),
-        "test": _plain_spread(group.test),
+        "val": None if group.val is None else asdict(group.val),
+        "test": None if group.test is None else asdict(group.test),
     }
-
-
-def _plain_spread(spread: Spread | None) -> dict[str, float | None] | None:
-    return None if spread is None else asdict(spread)

@@ -11,7 +11,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -67,7 +69,7 @@ def serve(connection: Connection, devices: str | None, log: Path) -> None:
         while True:
             order = connection.recv()
             if isinstance(order, TrialRequest):  # not the answer to an epoch of a rank that is gone
-                outcome = _carry_out(order, connection)
+                outcome = outcome_of(partial(_train, order, connection), order.run_dir)
                 connection.send(("end", outcome))
 
 
@@ -76,6 +78,11 @@ def _leave_terminal(log: Path) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     unblock_signals()
+    redirect_output(log)
+
+
+def redirect_output(log: Path) -> None:
+    """Put what this process prints from now on at the end of a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -84,16 +91,22 @@ def _leave_terminal(log: Path) -> None:
     os.close(file)
 
 
-def _carry_out(order: TrialRequest, connection: Connection) -> Outcome:
+def outcome_of(train: Callable[[], dict[str, Any]], run_dir: str | Path) -> Outcome:
+    """Train, and return how that ended, whatever happened: the other trials go on.
+
+    Args:
+        train: Trains and returns the summary.
+        run_dir: The run directory.
+    """
     try:
         with install_handlers():
-            summary = _train(order, connection)
+            summary = train()
         return Outcome(str(summary.get("status")), summary, summary.get("error"))
     except KeyboardInterrupt:
-        return Outcome("interrupted", _summary(order.run_dir))
-    except Exception as error:  # whatever it is, the other trials go on
-        keep_traceback(error, order.run_dir)
-        return Outcome("failed", _summary(order.run_dir), sentence(error))
+        return Outcome("interrupted", summary_of(run_dir))
+    except Exception as error:
+        keep_traceback(error, run_dir)
+        return Outcome("failed", summary_of(run_dir), sentence(error))
     finally:
         _release_memory()
 
@@ -107,7 +120,8 @@ def _train(order: TrialRequest, connection: Connection) -> dict[str, Any]:
     return train(from_dict(order.config), order.overrides, listener=connection)
 
 
-def _summary(run_dir: str) -> dict[str, Any]:
+def summary_of(run_dir: str | Path) -> dict[str, Any]:
+    """What `summary.json` of a run holds; nothing where there is none."""
     from gnntrain.reporting.rundir import RunDirectory
 
     return RunDirectory(Path(run_dir)).summary() or {}

@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal, signal
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gnntrain.config import Config
 from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.folder import SweepFolder, has_checkpoint
 from gnntrain.sweep.pool import Worker, WorkerDied, listening
 from gnntrain.sweep.process import Outcome, TrialRequest
 from gnntrain.sweep.slots import Slots
-from gnntrain.sweep.sources import Source
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress
+
+if TYPE_CHECKING:
+    from gnntrain.sweep.study import Study  # imports Optuna
 
 _LOOK_SECONDS = 0.1
 # How long trials may take to save what they reached after Ctrl-C or SIGTERM.
@@ -53,11 +55,11 @@ class View(Protocol):
 
 
 class TrialRunner:
-    """Trains the trials of a source.
+    """Trains the trials of a study.
 
     Args:
         folder: The sweep's.
-        source: Where the trials come from.
+        study: Where the trials come from.
         slots: How many at a time, and where.
         view: Who is told.
         clock: Seconds that only grow.
@@ -66,13 +68,13 @@ class TrialRunner:
     def __init__(
         self,
         folder: SweepFolder,
-        source: Source,
+        study: Study,
         slots: Slots,
         view: View,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._source = source
+        self._study = study
         self._slots = slots
         self._view = view
         self._clock = clock
@@ -101,6 +103,7 @@ class TrialRunner:
             for worker in [*self._idle, *self._busy]:
                 worker.close(kill=worker in self._busy)
             self._write()
+            self._study.save()
         if self._is_over:
             raise Interrupted(self._signal or SIGINT)
 
@@ -127,31 +130,28 @@ class TrialRunner:
 
     def _fill(self) -> bool:
         """Begin as many trials as there is room for; whether any is being trained."""
-        while self._idle and (task := self._source.next()) is not None:
+        while self._idle and (task := self._study.next()) is not None:
             self._begin(self._idle.pop(), *task)
         self._tell_unbegun()
+        self._study.save()  # after the next trials have begun: it takes a while
         return bool(self._busy)
 
-    def _begin(self, worker: Worker, trial: Trial, config: Config) -> None:
-        goes_on = _has_checkpoint(trial.run_dir)
-        if not goes_on:
-            trial.run_dir = _unused(trial.run_dir)
-        trial.status, trial.error = "running", None
+    def _begin(self, worker: Worker, trial: Trial, config: Config | None) -> None:
+        begin(trial)
         self._busy[worker] = trial
         self._began[trial.number] = self._clock()
         self._view.on_trial(trial)
         self._write()
-        run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
-        config = self._slots.share(config.model_copy(update={"run": run}))
-        plain = None if goes_on else config.to_dict()
+        plain = None
+        if config is not None:
+            run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
+            plain = self._slots.share(config.model_copy(update={"run": run})).to_dict()
         worker.start(TrialRequest(trial.run_dir, plain, tuple(trial.overrides)))
 
     def _tell_unbegun(self) -> None:
         """Trials whose values do not go together fail before they begin."""
-        for trial in self._source.trials:
-            if trial.status == "failed" and trial.number not in self._began:
-                self._began[trial.number] = self._clock()
-                self._view.on_trial_end(trial)
+        while self._study.invalid:
+            self._view.on_trial_end(self._study.invalid.pop(0))
 
     def _listen(self) -> None:
         for worker in listening(list(self._busy), _LOOK_SECONDS):
@@ -187,15 +187,15 @@ class TrialRunner:
     def _is_hopeless(self, trial: Trial, record: EpochRecord) -> bool:
         info = self._infos[trial.number]
         value = record.metric("val", info.metric)
-        return self._source.is_hopeless(trial, record.epoch, info.epochs, value)
+        return self._study.should_prune(trial, record.epoch, info.epochs, value)
 
     def _end(self, worker: Worker, trial: Trial, outcome: Outcome) -> None:
         del self._busy[worker]
         self._idle.append(worker)
-        _take_over(trial, outcome)
+        take_over(trial, outcome)
         trial.seconds = self._clock() - self._began[trial.number]
         self._is_over = self._is_over or trial.status == "interrupted"
-        self._source.note_end(trial)
+        self._study.tell(trial)
         self._view.on_trial_end(trial)
         self._write()
 
@@ -212,10 +212,18 @@ class TrialRunner:
                 trial.status = "interrupted"
 
     def _write(self) -> None:
-        self._folder.write_trials(self._source.trials)
+        self._folder.write_trials(self._study.trials)
 
 
-def _take_over(trial: Trial, outcome: Outcome) -> None:
+def begin(trial: Trial) -> None:
+    """Note that a trial is begun, without a checkpoint in a run directory of its own."""
+    if not has_checkpoint(trial.run_dir):
+        trial.run_dir = _unused(trial.run_dir)
+    trial.status, trial.error = "running", None
+
+
+def take_over(trial: Trial, outcome: Outcome) -> None:
+    """Write down how a trial ended."""
     summary = outcome.summary
     trial.status = outcome.status
     trial.metric = summary.get("metric", trial.metric)
@@ -225,11 +233,6 @@ def _take_over(trial: Trial, outcome: Outcome) -> None:
         trial.test = summary.get("test", {}).get(trial.metric)
     if trial.status == "failed":
         trial.error = outcome.error or "the run failed"
-
-
-def _has_checkpoint(run_dir: str) -> bool:
-    checkpoints = Path(run_dir) / "checkpoints"
-    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
 
 
 def _unused(run_dir: str) -> str:

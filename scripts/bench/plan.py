@@ -23,8 +23,11 @@ from statistics import median
 from typing import Any
 
 CASES: dict[str, list[str]] = {
-    # Of several epochs the median: the first also loads kernels and what metrics need.
+    # Of several epochs the median: the first also loads kernels and metrics.
     "synthetic": ["dataset=synthetic", "trainer.epochs=5"],
+    "200,000 nodes": ["dataset=synthetic", "dataset.num_nodes=200000", "trainer.epochs=2"],
+    "gat": ["dataset=synthetic", "model=gat", "trainer.epochs=2"],
+    "full graph": ["dataset=synthetic", "sampler=full", "trainer.epochs=2"],
     "synthetic_reddit": [
         "dataset=synthetic_reddit",
         "model.hidden_channels=256",
@@ -44,7 +47,7 @@ def planned(overrides: Sequence[str], folder: Path) -> dict[str, float]:
     plan = json.loads(path.read_text())
     times = plan["times"]
     return {
-        "memory": plan["host"]["peak_rss"],
+        "memory": plan["memory"]["peak_rss"],
         "training": times["training"],
         "evaluation": times["evaluation"],
         "epoch": times["training"] + times["evaluation"],

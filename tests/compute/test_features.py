@@ -13,9 +13,10 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, addresses_of
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
-from tests.compute.devices import NEEDS_GPU, examples
+from tests.compute.devices import NEEDS_GPU
 from tests.compute.registrations import each_registration
 from tests.compute.test_ops import assert_near
+from tests.examples import examples
 from tests.models.blocks import full_block, rough_graph
 from tests.models.slow_aggregate import slow_aggregate
 

@@ -23,8 +23,8 @@ from gnntrain.errors import UserError
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.attention import edge_softmax
 from gnntrain.sampling.block import Block
-from tests.compute.devices import examples
 from tests.compute.registrations import each_registration
+from tests.examples import examples
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import (
     INDEX_TYPES,

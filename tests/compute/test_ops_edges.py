@@ -17,9 +17,9 @@ from gnntrain.compute.launching import Pieces
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
-from tests.compute.devices import examples
 from tests.compute.registrations import each_registration, on_gpu_kernels, registered
 from tests.compute.test_ops import assert_near, check, weighted_sum
+from tests.examples import examples
 from tests.models.blocks import full_block, graph_of
 from tests.models.padding import padded
 from tests.models.slow_aggregate import blocks

@@ -12,9 +12,12 @@ from typing import Annotated, Any
 import pytest
 
 from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict, types
+from gnntrain.config.mistakes import choices, in_words, key_schema
 from gnntrain.config.models import LayeredConfig, model_names, model_section
-from gnntrain.config.signatures import Argument, read_class
-from gnntrain.config.types import OneOf, Section, choices, expected
+from gnntrain.config.signatures import read_class
+from gnntrain.config.types import OneOf, Section
+from scripts.config_reference import meanings
+from tests import packages
 
 SOURCE = '''"""A network (Somebody, 2030): it is short.
 
@@ -57,10 +60,8 @@ def test_a_class_is_read_from_its_source(file: Path) -> None:
     found = read_class(file)
     assert (found.name, found.passes_on) == ("ShortNet", True)
     assert found.summary == "A network (Somebody, 2030): it is short."
-    assert found.arguments == (
-        Argument("heads", "OneOrMore", 8, "Attention heads; must divide hidden_channels."),
-        Argument("rate", "float", -0.5, "Rate of forgetting."),
-    )
+    assert found.arguments == {"heads": ("OneOrMore", 8), "rate": ("float", -0.5)}
+    assert found.docstring.startswith("h = W x.")
     assert found.constants == {"uses_graph": False, "config_defaults": {"norm": "layer"}}
 
 
@@ -92,9 +93,9 @@ def test_every_model_has_a_section_of_its_own_with_all_said(name: str) -> None:
     assert issubclass(section, LayeredConfig)
     assert section.__doc__
     for key, field in section.model_fields.items():
-        assert field.description, key
+        assert meanings(section)[key], key
         assert not field.is_required(), key
-        assert "a value" not in expected(field), key
+        assert in_words(key_schema(section, key)), key
     assert section().name == name
 
 
@@ -107,6 +108,14 @@ def test_no_model_is_imported_to_judge_a_configuration() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of an installed package."""
+    entry_points = "[gnntrain.models]\ntheirs = their_model:Theirs\n"
+    packages.install(tmp_path, monkeypatch, "their_model", "", entry_points)
+
+
+@pytest.mark.usefixtures("theirs")
 def test_the_name_decides_which_keys_a_model_has() -> None:
     gat = ModelConfig(name="gat", heads=4)
     assert type(gat) is model_section("gat")
@@ -115,11 +124,17 @@ def test_the_name_decides_which_keys_a_model_has() -> None:
     assert ModelConfig(name="theirs", options={"depth": 3}) == PluginConfig(
         name="theirs", options={"depth": 3}
     )
-    for wrong in ({"name": "gcn", "heads": 4}, {"name": "gat", "heads": 0}, {"heads": 4}):
+    for wrong in (
+        {"name": "gcn", "heads": 4},
+        {"name": "gat", "heads": 0},
+        {"heads": 4},
+        {"name": "gta"},
+    ):
         with pytest.raises(ConfigError):
             ModelConfig(**wrong)
 
 
+@pytest.mark.usefixtures("theirs")
 @pytest.mark.parametrize("name", [*model_names(), "theirs"])
 def test_a_models_section_is_copied_and_pickled(name: str) -> None:
     section = ModelConfig(name=name, num_layers=3)
@@ -148,15 +163,15 @@ class Chosen(Section):
 
 
 def test_a_name_of_a_registry_may_be_that_of_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    field = Chosen.model_fields["name"]
     with pytest.raises(ConfigError):
         Chosen(name="third")
     monkeypatch.setattr(
         types, "plugin_names", lambda group: ("third",) if group == "a group" else ()
     )
     assert Chosen(name="third").name == "third"
-    assert choices(field) == ["first", "second", "third"]
-    assert expected(field) == "one of first, second, third"
+    schema = key_schema(Chosen, "name")
+    assert choices(schema) == ["first", "second", "third"]
+    assert in_words(schema) == "one of first, second, third"
 
 
 def test_a_saved_name_may_be_that_of_a_plug_in_that_has_gone() -> None:

@@ -36,9 +36,9 @@ from gnntrain.errors import UserError
         (lambda: ModelConfig(name="gat", heds=1), ["ModelConfig.heds"]),
         (lambda: BuiltinConfig(name="coro"), ["BuiltinConfig.name"]),
         (lambda: FilesConfig(split_ratio=(1, 1, 1)), ["FilesConfig.split_ratio"]),
-        (lambda: Config(trainer={"lr": -1}), ["TrainerConfig.lr"]),  # type: ignore[arg-type]
-        (lambda: Config(trainer=7), ["Config.trainer"]),  # type: ignore[arg-type]
-        (lambda: Config(dataset=3), ["Config.dataset"]),  # type: ignore[arg-type]
+        (lambda: Config(trainer={"lr": -1}), ["trainer.lr"]),  # type: ignore[arg-type]
+        (lambda: Config(trainer=7), ["trainer"]),  # type: ignore[arg-type]
+        (lambda: Config(dataset=3), ["dataset"]),  # type: ignore[arg-type]
     ],
 )
 def test_every_wrong_argument_is_named_in_one_error(
@@ -55,7 +55,7 @@ def test_a_key_of_a_named_model_in_a_mapping_is_known() -> None:
     with pytest.raises(ConfigError) as caught:
         Config(model={"name": "gat", "heads": 0})  # type: ignore[arg-type]
     (problem,) = caught.value.problems
-    assert (problem.key, problem.expected) == ("ModelConfig.heads", "an integer >= 1")
+    assert (problem.key, problem.expected) == ("model.heads", "an integer >= 1")
 
 
 def from_arguments(*names: str) -> TrainerConfig:
@@ -83,10 +83,7 @@ def test_a_changed_copy_keeps_the_other_keys() -> None:
 def test_a_changed_copy_is_judged() -> None:
     with pytest.raises(ConfigError) as caught:
         Config().changed(trainer={"lr": -1, "epoch": 3})
-    assert {problem.key for problem in caught.value.problems} == {
-        "TrainerConfig.lr",
-        "TrainerConfig.epoch",
-    }
+    assert {problem.key for problem in caught.value.problems} == {"trainer.lr", "trainer.epoch"}
     files = Config(dataset=FilesConfig()).changed(task=TaskConfig(type="node_regression"))
     assert isinstance(files.dataset, FilesConfig)
     assert files.dataset.task == "regression"

@@ -95,7 +95,7 @@ def test_weights_may_have_a_decimal_comma(tmp_path: Path) -> None:
     paths = write(tmp_path, edges="source;target;w\n10;20;2,5\n20;10;1.5\n", **texts)
     paths["split"] = None
     options = {**paths, "weight_column": "w", "decimal": ","}
-    assert "line 3: weight '1.5' is not a number" in message_of(**options)
+    assert "line 3: weight '1.5'" in message_of(**options)
     data = build(**options, bad_rows="skip")
     assert data.edge_weight is not None
     assert data.edge_weight.tolist() == [2.5]

@@ -196,7 +196,7 @@ def test_a_number_where_the_split_is_given_is_refused_and_other_keys_are_told(
 ) -> None:
     split = ["train", "val", "test", "train"]
     paths = table_with(tmp_path, split=split)
-    assert "the split is given, by column split of features.csv" in message_of(**paths, split=3)
+    assert "column split of features.csv" in message_of(**paths, split=3)
     data = build(**paths, split_seed=5)
     assert splits_of(data) == [[0, 3], [1], [2]]
     assert "split_seed without effect" in phrase_of(data)

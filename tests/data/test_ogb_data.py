@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import BuiltinConfig
@@ -26,6 +26,7 @@ from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.ogb_data import OGBBuilder
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
+from tests.examples import examples
 
 
 def build(name: str, root: Path) -> GraphData:
@@ -296,7 +297,7 @@ def test_ogb_does_not_look_for_a_newer_version_of_itself() -> None:
     cuts=st.lists(st.integers(0, 40), max_size=6),
     compressed=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_a_members_rows_are_those_of_the_array_in_whatever_order_they_are_asked_for(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,

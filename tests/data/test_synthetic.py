@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import SyntheticConfig
@@ -17,6 +17,7 @@ from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.pair_draws import alias_tables
 from gnntrain.data.synthetic import synthetic_graph
 from gnntrain.errors import UserError
+from tests.examples import examples
 
 DEFAULTS: dict[str, Any] = {
     "num_nodes": 10_000,
@@ -60,7 +61,7 @@ def assert_equal_graphs(one: GraphData, other: GraphData) -> None:
 # Shape
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     num_nodes=st.integers(200, 500),
     avg_degree=st.floats(0, 8),
@@ -152,7 +153,7 @@ def test_another_seed_gives_another_graph() -> None:
     assert (one.splits["train"] != other.splits["train"]).any()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 9999), st.integers(0, 9999))
 def test_features_do_not_depend_on_how_rows_are_asked_for(one: int, other: int) -> None:
     data = graph()
@@ -209,19 +210,19 @@ def test_alias_tables_give_each_place_its_weight_within_its_range() -> None:
 
 
 def test_an_odd_number_of_edges_is_refused() -> None:
-    with pytest.raises(UserError, match=r"num_edges is 101, which is odd"):
+    with pytest.raises(UserError, match=r"num_edges is 101"):
         graph(num_edges=101)
 
 
 def test_more_edges_than_the_classes_have_room_for_are_refused() -> None:
-    with pytest.raises(UserError, match=r"1,200 undirected edges within classes.*\b528 such pairs"):
+    with pytest.raises(UserError, match=r"\b1,200\b.*\b528\b"):
         graph(num_nodes=96, num_edges=3000, homophily=0.8, isolated_fraction=0.0)
     with pytest.raises(UserError, match=r"between classes"):
         graph(num_nodes=50, num_classes=2, num_edges=1000, homophily=0.0)
 
 
 def test_larger_splits_than_the_graph_are_refused() -> None:
-    with pytest.raises(UserError, match=r"together 120, but there are 100 nodes"):
+    with pytest.raises(UserError, match=r"\b120\b.*\b100\b"):
         graph(num_nodes=100, num_train=60, num_val=60, num_test=0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data import text_table
@@ -14,6 +14,7 @@ from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.tables import Columns
 from gnntrain.data.text_table import TextTable
 from gnntrain.errors import UserError
+from tests.examples import examples
 
 Row = tuple[int, str, str]
 """First line, id and number of a row."""
@@ -55,7 +56,7 @@ lines = st.one_of(
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     block_bytes=st.sampled_from([150, 199, 1 << 24]),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_rows_and_their_lines_do_not_depend_on_where_blocks_end(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[tuple[str, ...]],
@@ -82,7 +83,7 @@ def test_rows_and_their_lines_do_not_depend_on_where_blocks_end(
     path.write_bytes(file.getvalue().encode())
     found, told = rows_of(path, block_bytes)
     assert found == expected
-    assert all(f"line {line}: 1 field instead of 2" in told for line in wrong[:5])
+    assert all(f"line {line}: 1 field" in told for line in wrong[:5])
     assert (f"(rows.csv: {len(wrong)})" in told) == bool(wrong)
 
 
@@ -94,7 +95,7 @@ def test_a_quotation_mark_that_never_closes_is_told_with_the_line_where_it_opens
     for block_bytes in (160, 1 << 24):
         found, told = rows_of(path, block_bytes)
         assert found[0] == (2, "a", "1.0")
-        assert "line 3: 1 field instead of 2" in told
+        assert "line 3: 1 field" in told
         assert "quotation mark" in told
 
 
@@ -147,7 +148,7 @@ def test_bytes_that_are_not_utf_8_are_found_in_the_header_and_in_columns_not_rea
         (b"id,number,note\na,1,\nb,2,\x81\n", 3),  # no character of Windows' Latin-1
     ):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=f"line {line} is not UTF-8: byte 0x"):
+        with pytest.raises(UserError, match=f"line {line} is not UTF-8"):
             rows_of(path, 1 << 24)
 
 
@@ -161,7 +162,7 @@ def test_latin_1_is_seen_where_nothing_is_utf_8_and_told(
     assert [row[1] for row in found] == ["a"] * 100 + ["é€"] * 100
     assert told == ""
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "line 1 is not UTF-8: byte 0xf6" in caplog.text
+    assert "line 1 is not UTF-8" in caplog.text
     path.write_bytes(b"id,number\n" + b"a\xe9,1\n" * 100 + "é,2\n".encode())
     with pytest.raises(UserError, match="line 2 is not UTF-8"):
         rows_of(path, block_bytes)

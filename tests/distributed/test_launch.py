@@ -121,7 +121,7 @@ def test_ranks_that_cannot_reach_each_other_are_not_started(
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    with pytest.raises(RunError, match=r"127\.0\.0\.1 cannot be reached: Network is unreach") as it:
+    with pytest.raises(RunError, match=r"127\.0\.0\.1") as it:
         launch(collectives, {}, plan(2), tmp_path)
     assert "ip link set lo up" in str(it.value.hint)
 
@@ -136,6 +136,7 @@ def wait_for_interrupt(context: DistributedContext, payload: str) -> None:
         (directory / f"{context.rank}.saved").touch()
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(

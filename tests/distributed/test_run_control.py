@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed.context import DistributedContext
@@ -15,6 +15,7 @@ from gnntrain.distributed.run_control import CollectiveTimeout, Phase, Progress,
 from gnntrain.errors import Diverged, GnntrainError, Interrupted, RunError, UserError
 from gnntrain.training.stop_signal import StopSignal
 from tests.distributed.stores import KINDS, Clients, GoneStore, LateStore
+from tests.examples import examples
 
 Join = Callable[[int | None], RunControl]
 
@@ -159,7 +160,7 @@ def test_a_rank_that_waited_in_vain_is_told_from_one_that_failed(words: str) -> 
     assert isinstance(control.first_failure(), CollectiveTimeout)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.text(), st.sampled_from(["", "x", "\U0001f4a5", "\ud800", "\x00"]))
 def test_messages_of_any_kind_and_length_are_stored(words: str, more: str) -> None:
     control = RunControl()
@@ -219,7 +220,7 @@ class SimulatedRank:
         self.step += 1
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     world_size=st.integers(1, 4),
     turns=st.lists(st.integers(0, 10**6), min_size=200, max_size=200),

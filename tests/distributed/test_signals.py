@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -276,33 +277,37 @@ class Job:
         return [[int(step) for step in path.read_text().split()] for path in self.noted(note)]
 
 
-def test_all_ranks_save_and_stop_after_the_same_step_whoever_is_told(tmp_path: Path) -> None:
-    for told, number in (("group", signal.SIGHUP), ("rank", signal.SIGTERM)):
-        directory = tmp_path / told
-        directory.mkdir()
-        job = Job("exchange_until_stopped", directory)
-        job.wait_until_ready()
-        os.killpg(job.process.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 60
-        while len(job.noted("SIGUSR1")) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if told == "group":
-            os.killpg(job.process.pid, number)
-        else:
-            job.ranks[1].send_signal(number)
-        code, errors = job.end()
-        assert code == 128 + number
-        # Each process was told on its own: what comes after a save asks for another.
-        saved = job.steps("SIGUSR1")
-        assert len(saved) == 2
-        assert 1 <= len(saved[0]) <= 3
-        assert saved[0] == saved[1]
-        stopped = job.steps(number.name)
-        assert [len(steps) for steps in stopped] == [1, 1]
-        assert stopped[0] == stopped[1]
-        assert "Traceback" not in errors
+@pytest.mark.parametrize(
+    ("told", "number"),
+    [("group", signal.SIGHUP), pytest.param("rank", signal.SIGTERM, marks=pytest.mark.slow)],
+)
+def test_all_ranks_save_and_stop_after_the_same_step_whoever_is_told(
+    told: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    job = Job("exchange_until_stopped", tmp_path)
+    job.wait_until_ready()
+    os.killpg(job.process.pid, signal.SIGUSR1)
+    deadline = time.monotonic() + 60
+    while len(job.noted("SIGUSR1")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if told == "group":
+        os.killpg(job.process.pid, number)
+    else:
+        job.ranks[1].send_signal(number)
+    code, errors = job.end()
+    assert code == 128 + number
+    # Each process was told on its own: what comes after a save asks for another.
+    saved = job.steps("SIGUSR1")
+    assert len(saved) == 2
+    assert 1 <= len(saved[0]) <= 3
+    assert saved[0] == saved[1]
+    stopped = job.steps(number.name)
+    assert [len(steps) for steps in stopped] == [1, 1]
+    assert stopped[0] == stopped[1]
+    assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_ranks_that_do_not_stop(tmp_path: Path) -> None:
     job = Job("never_end", tmp_path)
     job.wait_until_ready()
@@ -335,8 +340,7 @@ def test_the_ranks_that_others_wait_for_in_vain_are_named(tmp_path: Path) -> Non
     assert code == 1
     told = errors.splitlines()
     (message,) = [line for line in told if "has not answered" in line]
-    assert "Rank 1 has not answered since step 12 (the process is stopped)" in message
-    assert "Rank 2 has not answered since step 13: the others waited 10 s" in message
+    assert re.search("Rank 1 .*step 12 .*Rank 2 .*step 13\\b", message)
     assert "Rank 0" not in message
 
 
@@ -347,5 +351,5 @@ def test_a_rank_0_that_does_not_answer_is_named(tmp_path: Path) -> None:
     code, errors = job.end()
     assert code == 1
     (message,) = [line for line in errors.splitlines() if "has not answered" in line]
-    assert "Rank 0 has not answered since step 5 (the process is stopped)" in message
+    assert re.search("Rank 0 .*step 5 ", message)
     assert "Rank 1" not in message

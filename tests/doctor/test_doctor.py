@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gnntrain.doctor.examination import Section
+from gnntrain.reporting.text_report import Check
 
 from gnntrain.cli import main
 from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, TrainerConfig
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.doctor import choices, disks, examination, machine, packages, ranks
-from gnntrain.doctor.examination import Section
 from gnntrain.errors import RunError
-from gnntrain.reporting.text_report import Check
 
 A100 = {"name": "A100", "memory_bytes": 2**36, "driver": "550.1"}
 

@@ -12,11 +12,11 @@ from hypothesis.strategies import SearchStrategy
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.cli import parse
 from gnntrain.commands import COMMANDS
-from gnntrain.config import Config, from_dict
+from gnntrain.config import Config, Problem, from_dict
 from gnntrain.groups import GROUPS, config_groups
 from gnntrain.paths import is_folder
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.search_space import expand_sweep
+from gnntrain.sweep.overrides import SweepOverrides, grid
 from tests.fuzz.surface import Surface
 
 _DATASETS = ({"name": "synthetic"}, {"name": "files"}, {"name": "cora"})
@@ -233,12 +233,17 @@ def _recompose(overrides: list[str]) -> object:
     return recompose_config(_SAVED, overrides)
 
 
+def _grid(overrides: list[str]) -> object:
+    problems: list[Problem] = []
+    return grid(SweepOverrides.parse(overrides, config_groups(), problems), problems)
+
+
 def surfaces() -> list[Surface]:
     """Everything that reads the command line."""
     lists: SearchStrategy[list[str]] = _overrides
     return [
         Surface("command line", _arguments, _parse, 16),
         Surface("configuration", lists, compose_config, 2),
-        Surface("sweep", lists, expand_sweep, 15),
+        Surface("sweep", lists, _grid, 15),
         Surface("changed keys", lists, _recompose, 3),
     ]

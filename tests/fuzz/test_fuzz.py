@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import share
 from tests.fuzz import commands, graphs, records
 from tests.fuzz.surface import HangError, Surface
 
@@ -15,10 +16,11 @@ SURFACES = [*commands.surfaces(), *graphs.surfaces(), *records.surfaces()]
 _MOST, _FEWEST = 60, 8
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
 def test_foreign_input_is_taken_or_refused_with_a_sentence(surface: Surface) -> None:
     @settings(
-        max_examples=max(_FEWEST, min(_MOST, 4 * surface.share)),
+        max_examples=share(max(_FEWEST, min(_MOST, 4 * surface.share))),
         derandomize=True,
         database=None,
         deadline=None,

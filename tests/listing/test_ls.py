@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from gnntrain.listing.datasets import datasets
+from gnntrain.listing.models import models, samplers
+from gnntrain.listing.runs import runs
 
 from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import SyntheticConfig
-from gnntrain.listing.datasets import datasets
-from gnntrain.listing.models import models, samplers
-from gnntrain.listing.runs import runs
 from gnntrain.run import prepare
 from tests.packages import install
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,6 +15,7 @@ from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.sampling.block import BlockNeeds
+from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
 
@@ -33,7 +34,7 @@ def counted(batch: MiniBatch) -> list[int]:
     return [int(node) for node in batch.n_id[: batch.num_counted]]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     num_seeds=st.integers(0, 40),
     batch_size=st.integers(1, 7),

@@ -7,15 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gnntrain.planning.fitting import judge
+from gnntrain.planning.measured import BatchSize, EvaluationCost, RankMeasure
+from gnntrain.planning.memory import GPUMemory, HostMemory, gpu_memory, host_memory, layer_matrices
+from gnntrain.reporting.text_report import Check
 
 from gnntrain.app import compose_config
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.planning import fitting, memory
-from gnntrain.planning.fitting import judge
-from gnntrain.planning.measured import BatchSize, EvaluationCost, RankMeasure
-from gnntrain.planning.memory import GPUMemory, HostMemory, gpu_memory, host_memory, layer_matrices
-from gnntrain.reporting.text_report import Check
 from gnntrain.run_store import prepare_store
 
 MIB, GIB = 2**20, 2**30

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnntrain.planning.evaluation import PartialEvaluator
+from gnntrain.planning.memory import layer_matrices
+from gnntrain.planning.resident import OwnPeak, mapped_from, resident
+from gnntrain.planning.store import expected_bytes, open_small_or_built
 from torch import Tensor
 
 from gnntrain.app import compose_config
@@ -19,11 +23,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.planning import steps
-from gnntrain.planning.evaluation import PartialEvaluator
-from gnntrain.planning.memory import layer_matrices
 from gnntrain.planning.plan import Plan, make_plan
-from gnntrain.planning.resident import OwnPeak, mapped_from, resident
-from gnntrain.planning.store import expected_bytes, open_small_or_built
 from gnntrain.run_store import prepare_store
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.trainer import Trainer

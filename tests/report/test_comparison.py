@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gnntrain.report.comparison import Spread, best_of, differences, groups_of
+from gnntrain.report.comparison import Spread, best_of, differences, groups_of, run_rows
 from gnntrain.report.runs import ReportedRun, read_run
-from gnntrain.report.several import groups_table, run_rows, runs_table
+from gnntrain.report.tables import groups_table, runs_table
 from tests.report.samples import records_of, write_run
 
 
@@ -48,7 +48,7 @@ def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     runs = [make("a", 0.5, seed=0), make("b", 0.1, failed, seed=1)]
     (group,) = groups_of(runs)
     assert group.spread("val") == Spread(0.5, None)
-    assert groups_table([group]).rows[0][1] == "1 of 2"
+    assert groups_table([group]).rows[0][2] == "1 of 2"
 
 
 def test_a_spread_is_over_the_values_that_are_numbers() -> None:

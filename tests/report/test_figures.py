@@ -1,29 +1,25 @@
-"""Where the ticks of epochs are."""
-
 from __future__ import annotations
 
-from pathlib import Path
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import pytest
-from matplotlib.figure import Figure
-
-from gnntrain.report.figures import loss_figure, metric_figure
-from gnntrain.report.picture import _draw_run
-from gnntrain.report.runs import read_run
-from tests.report.samples import records_of, write_run
+from gnntrain.report.figures import degree_bins
 
 
-@pytest.mark.parametrize("num_epochs", [1, 2, 5, 12])
-def test_few_epochs_have_no_ticks_between_them(tmp_path: Path, num_epochs: int) -> None:
-    run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * num_epochs), {}))
-    for figure in (loss_figure(run), metric_figure(run)):
-        assert figure["layout"]["xaxis"]["dtick"] == 1
-    panels = [axes for row in Figure(figsize=(11, 7)).subplots(2, 2) for axes in row]
-    _draw_run(run, panels)
-    for axes in panels:
-        assert all(tick == round(tick) for tick in axes.get_xticks())
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=60))
+@settings(max_examples=50, deadline=None)
+def test_low_degrees_are_counted_one_by_one_and_none_is_lost(degrees: list[int]) -> None:
+    middles, nodes = degree_bins(np.array(degrees))
+    shown = dict(zip(middles.round(6), nodes, strict=True))
+    for degree in (1, 2, 3):
+        assert shown.get(degree, 0) == degrees.count(degree)
+    # a bin holds at least a node, and no more than there are
+    assert all(0 < number <= len(degrees) for number in nodes)
+    assert ((middles >= 1) & (middles <= max(degrees))).all()
 
 
-def test_many_epochs_leave_the_ticks_to_the_page(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * 200), {}))
-    assert "dtick" not in loss_figure(run)["layout"]["xaxis"]
+def test_bins_hold_every_node() -> None:
+    middles, nodes = degree_bins(np.arange(1, 1000))
+    np.testing.assert_allclose(nodes, 1)
+    assert 20 < len(middles) < 60

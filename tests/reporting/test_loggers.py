@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from gnntrain.errors import UserError
-from gnntrain.reporting import loggers, trackers
-from gnntrain.reporting.loggers import LOGGERS, build_loggers, check_loggers
+from gnntrain.reporting import trackers
+from gnntrain.reporting.loggers import LOGGERS, build_loggers
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, Listener, Summary
 from tests.disks import full_disk
@@ -295,38 +294,6 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(
         "mlflow": "new-id",
         "wandb": "new-id",
     }
-
-
-@pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
-def test_a_package_that_is_missing_is_named_with_both_ways_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loggers, "_is_installed", lambda package: package != name)
-    with pytest.raises(UserError, match=f"needs the package {name}") as caught:
-        check_loggers(["jsonl", name, "csv"])
-    hint = caught.value.hint or ""
-    assert f"pip install {name}" in hint
-    assert "logger=[jsonl,csv]" in hint
-
-
-def test_a_package_is_looked_for_without_importing_it() -> None:
-    assert loggers._is_installed("pytest")
-    assert not loggers._is_installed("no_such_package_here")
-
-
-def test_an_unknown_logger_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="no logger 'tensorbord'") as caught:
-        check_loggers(["tensorbord"])
-    assert caught.value.hint == "Did you mean tensorboard?"
-
-
-def test_an_unknown_option_is_answered_with_those_there_are(
-    run: RunDirectory, wandb_runs: list[FakeWandbRun]
-) -> None:
-    with pytest.raises(UserError, match="wandb has no option projekt") as caught:
-        build_loggers({"wandb": {"projekt": "x"}}, run, CONFIG)
-    assert "project" in (caught.value.hint or "")
-    assert not wandb_runs
 
 
 class Failing:

@@ -15,7 +15,7 @@ from gnntrain.reporting import rundir
 from gnntrain.reporting.rundir import RunDirectory
 from tests.reporting.samples import SUMMARY, summary
 
-CONFIG = {"model": {"name": "sage"}, "sampler": {"fan_outs": (25, 10)}, "trainer": {"lr": 1e-5}}
+CONFIG = {"model": {"name": "sage"}, "sampler": {"fan_outs": [25, 10]}, "trainer": {"lr": 1e-5}}
 
 
 @pytest.fixture(autouse=True)

@@ -8,20 +8,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gnntrain.reporting.text import (
-    ASCII,
-    UNICODE,
     counted,
     format_bytes,
     format_loss,
     format_metric,
-    format_metrics,
     format_rate,
     format_seconds,
     shown_metric,
     shown_path,
     sparkline,
-    symbols_for,
 )
+
+BARS = "▁▂▃▄▅▆▇█"
 
 
 @pytest.mark.parametrize(
@@ -112,56 +110,25 @@ def test_a_deviation_has_the_form_of_its_mean() -> None:
     assert format_metric(3.14159, 5000) == "3.1"
 
 
-def test_metrics_are_an_aligned_table_of_splits() -> None:
-    table = format_metrics(
-        {"train": {"accuracy": 0.9921, "f1_macro": 1.0}, "val": {"accuracy": 0.812}, "test": {}}
-    )
-    assert table.splitlines() == [
-        "          accuracy  F1 macro",
-        "train       0.9921    1.0000",
-        "val         0.8120         -",
-        "test             -         -",
-    ]
-
-
-def test_no_metrics_are_said_to_be_none() -> None:
-    assert format_metrics({}) == "no metrics"
-    assert format_metrics({"val": {}}) == "no metrics"
-
-
 def test_metrics_have_names_for_people() -> None:
     assert shown_metric("roc_auc") == "ROC AUC"
     assert shown_metric("some_other") == "some other"
 
 
-@pytest.mark.parametrize(
-    ("encoding", "symbols"),
-    [("utf-8", UNICODE), ("UTF-16", UNICODE), ("ascii", ASCII), ("cp1252", ASCII), (None, ASCII)],
-)
-def test_an_output_without_unicode_is_drawn_in_ascii(encoding: str | None, symbols: object) -> None:
-    assert symbols_for(encoding) is symbols
-
-
-def test_ascii_is_ascii() -> None:
-    drawn = ASCII.bars + ASCII.full + ASCII.empty + ASCII.dot + ASCII.arrow
-    assert drawn.isascii()
-    assert len(ASCII.bars) == len(UNICODE.bars)
-
-
 def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8, UNICODE) == "▁▂▃▄▅▆▇█"
-    assert sparkline([7, 0], 8, UNICODE) == "█▁"
-    assert sparkline([5, 5, 5], 8, UNICODE) == "▁▁▁"
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([7, 0], 8) == "█▁"
+    assert sparkline([5, 5, 5], 8) == "▁▁▁"
 
 
 def test_a_sparkline_averages_what_has_no_room() -> None:
-    assert sparkline([0, 0, 1, 1, 7, 7], 3, UNICODE) == "▁▂█"
+    assert sparkline([0, 0, 1, 1, 7, 7], 3) == "▁▂█"
 
 
 def test_a_sparkline_passes_over_what_is_not_a_number() -> None:
-    assert sparkline([0, math.nan, 7, None, math.inf], 8, UNICODE) == "▁ █  "
-    assert sparkline([math.nan, None], 8, UNICODE) == ""
-    assert sparkline([], 8, UNICODE) == ""
+    assert sparkline([0, math.nan, 7, None, math.inf], 8) == "▁ █  "
+    assert sparkline([math.nan, None], 8) == ""
+    assert sparkline([], 8) == ""
 
 
 @given(
@@ -171,9 +138,9 @@ def test_a_sparkline_passes_over_what_is_not_a_number() -> None:
 @example([0.0, 2.2250738585e-313], 2)  # of a range so narrow that its inverse overflows
 @settings(max_examples=50)
 def test_a_sparkline_never_exceeds_its_width(values: list[float | None], width: int) -> None:
-    line = sparkline(values, width, UNICODE)
+    line = sparkline(values, width)
     assert len(line) <= min(width, len(values))
-    assert set(line) <= set(UNICODE.bars + " ")
+    assert set(line) <= set(BARS + " ")
 
 
 def test_a_path_is_shown_as_one_would_type_it(

@@ -182,7 +182,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "_WRITERS", {ending: fill})
-    with pytest.raises(RunError, match="could not be written: No space left on device"):
+    with pytest.raises(RunError, match="No space left"):
         predict(tmp_path / "run", tmp_path / f"out{ending}")
     assert not list(tmp_path.glob("*out*"))
 
@@ -253,7 +253,7 @@ def test_other_features_are_told(tmp_path: Path, store: StoredGraph) -> None:
     run_of(tmp_path / "run", store, SAGE)
     new = own_graph(tmp_path, "new", labelled=False)
     config = from_dict({"dataset": {"name": "files", **new}})
-    with pytest.raises(UserError, match="takes 5 features a node; the graph files has 3"):
+    with pytest.raises(UserError, match=r"\b5 features .*\b3\b"):
         predict(tmp_path / "run", tmp_path / "out.csv", config=config)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from tests.examples import examples
 from tests.sampling.graphs import CSC, cpu_sampler, graphs, random_csc
 
 KEY = SampleKey(0, 0, 0)
@@ -29,7 +30,7 @@ def distances(graph: CSC, seeds: list[int], num_hops: int) -> list[list[int]]:
     return levels
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(sampled_graphs, st.integers(1, 3), st.booleans())
 def test_with_all_neighbours_the_view_has_the_in_edges_of_all_nodes_but_the_farthest(
     drawn: tuple[CSC, set[int]], num_hops: int, frontier_only: bool
@@ -55,7 +56,7 @@ def test_with_all_neighbours_the_view_has_the_in_edges_of_all_nodes_but_the_fart
     )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(sampled_graphs, st.lists(st.sampled_from([1, 3, -1]), min_size=1, max_size=3))
 def test_hops_and_view_agree_on_the_edges_of_new_nodes(
     drawn: tuple[CSC, set[int]], fan_outs: list[int]

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
 from gnntrain.sampling.cpu import MAX_BATCH_NODES
 from gnntrain.sampling.kernels import CHUNK_EDGES, draw_hop
+from tests.examples import examples
 from tests.sampling import oracle
 from tests.sampling.graphs import CSC, cpu_sampler, csc, global_in_edges, graphs, random_csc
 
@@ -33,7 +34,7 @@ def assert_same(subgraph: SampledSubgraph, expected: oracle.OracleSample) -> Non
         assert hop.edge_ids.tolist() == [edge_id for _, edge_id in drawn]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     graph=graphs(),
     fan_outs=st.lists(st.sampled_from([-1, 1, 2, 5, 30, 1000]), min_size=1, max_size=3),
@@ -168,7 +169,7 @@ def test_read_only_memory_maps_are_used_in_place_by_the_same_compiled_code(tmp_p
 
 def test_seeds_that_are_no_nodes_are_counted_and_shown() -> None:
     sampler = cpu_sampler(random_csc(50, 300), [3])
-    with pytest.raises(UserError, match=r"3 of 4 seeds are not nodes of the graph: -1, 50, 99"):
+    with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
         sampler.sample(torch.tensor([-1, 0, 50, 99]), key=KEY)
     with pytest.raises(UserError, match="float64"):
         sampler.sample(torch.tensor([0.5], dtype=torch.float64), key=KEY)
@@ -182,7 +183,7 @@ def test_a_fan_out_is_positive_or_minus_one(fan_outs: list[int]) -> None:
 
 def test_arrays_that_are_no_csc_are_refused() -> None:
     indptr, indices = random_csc(50, 300)
-    with pytest.raises(UserError, match="from 0 to 300, but there are 299 edges"):
+    with pytest.raises(UserError, match=r"\b300\b.*\b299 edges"):
         cpu_sampler((indptr, indices[:-1]), [3])
     with pytest.raises(UserError, match="float32"):
         cpu_sampler((indptr, indices.astype(np.float32)), [3])  # type: ignore[arg-type]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.sampling import kernels
 from gnntrain.sampling.base import SampleKey
+from tests.examples import examples
 from tests.sampling import oracle
 
 bits = st.integers(0, 2**64 - 1)
@@ -32,7 +33,7 @@ def test_the_draws_of_a_key_never_change() -> None:
     assert drawn == [0xE8384DE448F306D9, 0x845E870A1F3307EF]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(seed=bits, epoch=bits, step=bits, hop=st.integers(0, 9), node=bits, index=bits)
 def test_keys_and_draws_agree_with_plain_integers(
     seed: int, epoch: int, step: int, hop: int, node: int, index: int
@@ -45,7 +46,7 @@ def test_keys_and_draws_agree_with_plain_integers(
     assert int(value) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(value=bits, num_values=st.integers(1, 2**32 - 1))
 def test_a_bounded_draw_is_the_scaled_draw_rounded_down(value: int, num_values: int) -> None:
     bounded = kernels.bounded(np.uint64(value), np.uint64(num_values))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.config import RunConfig
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.folder import SweepCommand, SweepFolder
 
 KILLED = """
 import os, signal, sys
@@ -27,7 +26,7 @@ SweepFolder(Path(sys.argv[1])).write_trials([Trial(0, ["b=2"], "run"), Trial(1, 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
-    return SweepFolder.create(RunConfig(dir=str(tmp_path / "sweep")), ["trainer.lr=1,2"], [])
+    return SweepFolder.create(tmp_path / "sweep", SweepCommand(["trainer.lr=1,2"]))
 
 
 def test_the_trials_are_read_as_they_were_written(folder: SweepFolder) -> None:

@@ -74,6 +74,7 @@ def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Training:
     fake = Training()
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
+    monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.sweep.slots.available_cores", lambda: 4)
     monkeypatch.chdir(tmp_path)
     return fake
@@ -134,15 +135,6 @@ def test_a_search_is_checked_at_its_ends_before_it_begins(
         assert part in err
     assert training.configs == []
     assert not Path("runs").exists()
-
-
-def test_without_optuna_a_search_is_refused_with_a_hint(
-    training: Training, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gnntrain.sweep.find_spec", lambda _name: None)
-    assert main(["-m", "sweep=optuna", "trainer.lr=interval(0.1,1)"]) == 2
-    assert "`pip install optuna`" in capsys.readouterr().err
-    assert training.configs == []
 
 
 @pytest.mark.usefixtures("training")

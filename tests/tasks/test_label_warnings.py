@@ -27,10 +27,8 @@ def test_classes_without_a_training_node_are_counted_with_the_nodes_that_have_th
     tmp_path: Path,
 ) -> None:
     (warning,) = warnings_of(tmp_path, [0, 1, 0, 1, 0, 1, *(2, 2, 0), *(2, 3, 1)])
-    assert warning == (
-        "No training node has 2 of 4 classes, which cannot be learnt: "
-        "class 2 (2 val and 1 test nodes), class 3 (0 val and 1 test nodes)."
-    )
+    assert "2 of 4 classes" in warning
+    assert "class 2 (2 val and 1 test nodes), class 3 (0 val and 1 test nodes)" in warning
 
 
 def test_classes_are_called_as_the_user_calls_them(tmp_path: Path) -> None:

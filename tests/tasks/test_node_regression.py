@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.tasks import NodeRegression
+from tests.examples import examples
 from tests.graphs import random_graph, stored
 
 SPLITS = {"train": np.arange(6), "val": np.arange(6, 9), "test": np.arange(9, 12)}
@@ -52,7 +53,7 @@ def obvious_loss(
 
 
 @pytest.mark.parametrize("loss", ["mse", "huber"])
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     seed=st.integers(0, 2**16),
     num_targets=st.integers(1, 4),

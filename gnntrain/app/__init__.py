@@ -1,0 +1,21 @@
+"""The Hydra application: the command line's overrides become a configuration, or one message.
+
+The only room that knows Hydra and OmegaConf, beside the sweeper plug-in. Training runs by Hydra's
+own main (`hydra_main`). Where that refuses, and for the verbs that do not train, `compose_config`
+puts the same files together, sets value by value and tells every mistake at once.
+"""
+
+from gnntrain.app.composing import Composed, Composer, compose_config
+from gnntrain.app.overrides import parse_overrides, sides_of
+from gnntrain.app.recomposing import recompose_config
+from gnntrain.app.sources import Sources
+
+__all__ = [
+    "Composed",
+    "Composer",
+    "Sources",
+    "compose_config",
+    "parse_overrides",
+    "recompose_config",
+    "sides_of",
+]

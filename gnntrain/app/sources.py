@@ -1,0 +1,102 @@
+"""Where the YAML files are, and what Hydra makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from gnntrain.config.problems import Problem, did_you_mean
+from gnntrain.config.yaml_files import read_yaml
+from gnntrain.groups import GROUPS, conf_dir
+from gnntrain.paths import is_file, is_folder
+
+COMPOSE_ERRORS = (
+    HydraException,
+    OmegaConfBaseException,
+    yaml.YAMLError,
+    ValueError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the YAML files are.
+
+    Attributes:
+        config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
+        config_path: A folder in place of `conf/`.
+        config_name: The file to begin with.
+    """
+
+    config_dirs: Sequence[Path] = ()
+    config_path: Path | None = None
+    config_name: str = "config"
+
+    @property
+    def primary(self) -> Path:
+        """The folder of the file to begin with."""
+        return conf_dir() if self.config_path is None else self.config_path
+
+
+def compose_files(
+    overrides: list[str], sources: Sources, *, with_hydra: bool = False
+) -> DictConfig:
+    """What Hydra makes of overrides, also while its main runs; with its own node or without.
+
+    Raises:
+        Exception: One of `COMPOSE_ERRORS`.
+    """
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(sources.primary)):
+            return compose(sources.config_name, overrides, return_hydra_config=with_hydra)
+    finally:
+        GlobalHydra.instance().hydra = running
+
+
+def search_path(folders: Sequence[Path]) -> str:
+    """The override by which Hydra looks for YAML files in these folders too."""
+    paths = [f"file://{folder.absolute()}" for folder in folders]
+    return f"hydra.searchpath={json.dumps(paths, ensure_ascii=False)}"
+
+
+def source_problems(sources: Sources) -> Iterator[Problem]:
+    """What is wrong with the places of the user's own YAML files."""
+    if not is_folder(sources.primary):
+        yield Problem("--config-path", str(sources.primary), "a folder that exists")
+    for folder in sources.config_dirs:
+        yield from _folder_problems(folder)
+    folders = [sources.primary, *sources.config_dirs]
+    name = f"{sources.config_name.removesuffix('.yaml')}.yaml"
+    if not any(is_file(folder / name) for folder in folders):
+        names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+        expects = f"a YAML file in {' or '.join(map(str, folders))}"
+        hint = did_you_mean(sources.config_name, names)
+        yield Problem("--config-name", sources.config_name, expects, hint)
+
+
+def _folder_problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with a folder of the user's own YAML files."""
+    if not is_folder(folder):
+        yield Problem("--config-dir", str(folder), "a folder that exists")
+        return
+    for group in GROUPS:
+        for file in sorted((folder / group).glob("*.yaml")):
+            try:
+                read_yaml(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                yield Problem("--config-dir", str(file), f"a YAML file: {error}")
+            if (conf_dir() / group / file.name).is_file():
+                expects = f"files with names of their own: {group}={file.stem} is shipped already"
+                yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")

@@ -1,0 +1,134 @@
+"""The function that Hydra calls for each job: it trains one run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from gnntrain.app.composing import checked
+from gnntrain.app.node import remove_strings, resolved
+from gnntrain.app.sources import Sources
+from gnntrain.config import Config, RunConfig
+from gnntrain.errors import Interrupted, RunError
+from gnntrain.groups import GROUPS
+from gnntrain.reporting.run_lookup import RunPlace
+
+RUN_DIR_RESOLVER = "gnntrain.run_dir"
+_HYDRAS_LINE = "Error executing job with overrides:"
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """What Hydra calls for each job; launchers send it to other processes.
+
+    Attributes:
+        typed: The command line's overrides, before their translation.
+        sources: Where the YAML files are.
+        command: The command line.
+    """
+
+    typed: tuple[str, ...]
+    sources: Sources
+    command: tuple[str, ...]
+
+    def __call__(self, cfg: DictConfig) -> float | None:
+        """Train as `cfg` says.
+
+        Returns:
+            The validation metric at the best epoch; None where there is none.
+
+        Raises:
+            ConfigError: With every mistake in `cfg`.
+            Exception: Whatever the run raises. All have an attribute `run_dir`.
+        """
+        sys.argv = list(self.command)  # Hydra's main has read its own
+        own = HydraConfig.get()
+        is_single = own.mode == RunMode.RUN
+        if own.verbose:
+            logging.basicConfig(format="[%(asctime)s][%(name)s][%(levelname)s] - %(message)s")
+        try:
+            config = _config(cfg)
+            overrides = self.typed if is_single else own.overrides.task
+            if not is_single:  # `run` names the folder of the sweep
+                run = RunConfig(dir=own.runtime.output_dir)
+                config = config.model_copy(update={"run": run})
+            return _train(config, [str(text) for text in overrides], _place(config))
+        except BaseException as error:
+            run_dir = Path(own.runtime.output_dir)
+            if not hasattr(error, "run_dir"):
+                error.run_dir = run_dir  # type: ignore[attr-defined]  # where the command says it is
+            _remove_empty(run_dir)
+            if is_single:
+                sys.stderr = _Stderr(sys.stderr)
+            raise
+
+
+def _config(cfg: DictConfig) -> Config:
+    """The configuration. Its relative paths start where the command was typed.
+
+    Raises:
+        ConfigError: With every mistake.
+    """
+    with contextlib.chdir(HydraConfig.get().runtime.cwd):  # hydra.job.chdir=true has left it
+        OmegaConf.set_struct(cfg, False)
+        problems = [*remove_strings(cfg, GROUPS)]
+        return checked(resolved(cfg, problems), problems)
+
+
+def _place(config: Config) -> RunPlace:
+    own = HydraConfig.get()
+    typed: Any = OmegaConf.to_container(own.run, resolve=False)
+    is_named = config.run != RunConfig() or RUN_DIR_RESOLVER not in typed["dir"]
+    besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
+    return RunPlace(Path(own.runtime.output_dir), not is_named, tuple(besides))
+
+
+def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float | None:
+    if config.distributed.num_processes > 1:
+        from gnntrain.distributed.processes import start_server
+
+        start_server()  # it imports on a core of its own, while this process does
+    from gnntrain.run import train
+
+    summary = train(config, overrides, place=place)
+    if summary["status"] == "interrupted":
+        raise Interrupted()
+    if summary["status"] == "failed":
+        raise RunError(summary.get("error", "the run failed"))
+    metric = summary.get("val", {}).get(summary.get("metric"))
+    return None if metric is None else float(metric)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the run directory that Hydra made, if nothing was written; below the current directory
+    those around it too."""
+    here = Path(HydraConfig.get().runtime.cwd)
+    for path in (folder, *folder.parents):
+        if path != folder and here not in path.parents:
+            return
+        try:
+            path.rmdir()
+        except OSError:
+            return
+
+
+class _Stderr:
+    """Standard error without Hydra's line about a job that failed: the command line says more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return 0 if text.startswith(_HYDRAS_LINE) else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

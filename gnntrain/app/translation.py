@@ -1,0 +1,94 @@
+"""From what gnntrain accepts on its command line to what Hydra accepts.
+
+Most overrides go to Hydra as they were typed, so that its records hold what the user wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hydra.core.override_parser.types import Override
+
+from gnntrain.app.node import name_problem
+from gnntrain.app.overrides import (
+    LIST_KEYS,
+    has_no_file,
+    is_choice,
+    is_hydras,
+    is_packaged,
+    option_text,
+    parse_override,
+    written,
+)
+from gnntrain.app.refusals import HydraRefused
+from gnntrain.app.sources import Sources, search_path, source_problems
+from gnntrain.config.whole import ConfigFile, is_config_file, read_config_file
+from gnntrain.groups import GROUPS, config_groups
+
+
+def translate(typed: Sequence[str], sources: Sources, *, forced: bool = False) -> list[str]:
+    """The overrides for Hydra.
+
+    Args:
+        typed: As for `compose_config`; a key may have several values.
+        sources: Where the YAML files are.
+        forced: Whether to set keys that stand in no YAML file, as those of a plug-in model.
+            Otherwise Hydra refuses them.
+
+    Raises:
+        HydraRefused: There are mistakes; `compose_config` tells them.
+    """
+    problems = [*source_problems(sources)]
+    groups = config_groups(sources.config_dirs, sources.config_path)
+    files = [text for text in typed if is_config_file(text)]
+    parsed = [parse_override(text) for text in typed if text not in files]
+    read = [one for one in parsed if one is not None]
+    chosen = {override.key_or_group for override, _ in read if is_choice(override, groups)}
+    file = read_config_file(files, chosen, groups, problems)
+    found = (name_problem(override, groups) for override, _ in read)
+    problems.extend(problem for problem in found if problem is not None)
+    if problems or None in parsed:
+        raise HydraRefused("the configuration has mistakes")
+    lines = list(_of_file(file))
+    for override, form in read:
+        lines += _of_override(override, form, groups, forced=forced)
+    if len(sources.config_dirs) > 1:  # Hydra's option --config-dir takes one
+        lines.append(search_path(sources.config_dirs[1:]))
+    return list(dict.fromkeys(lines))
+
+
+def _of_file(file: ConfigFile) -> Iterator[str]:
+    """The choices and keys of the user's file."""
+    for group, option in file.choices.items():
+        if is_packaged(group, option):
+            yield from _packaged(str(option))
+        else:
+            yield f"{group}={option_text(option)}"
+    for section, keys in file.keys.items():
+        if file.is_whole:  # in place of the default option's keys
+            yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
+        yield f"++{section}={written(keys)}"
+
+
+def _packaged(name: str) -> list[str]:
+    """The data set of an installed package, which has no YAML file."""
+    return ["dataset=_published", f"++dataset.name={written(name)}"]
+
+
+def _of_override(
+    override: Override, form: str, groups: Mapping[str, Sequence[str]], *, forced: bool
+) -> list[str]:
+    if is_hydras(override):
+        return [form]
+    if is_choice(override, groups):
+        if has_no_file(override, groups) and is_packaged("dataset", override.value()):
+            return _packaged(str(override.value()))
+        if forced and override.is_delete() and override.key_or_group in LIST_KEYS:
+            return []  # Hydra removes no list of options
+        is_shipped = override.key_or_group in GROUPS
+        return [form.lstrip("+")] if forced and is_shipped else [form]
+    if not forced:
+        return [form]
+    if override.is_delete():  # of a key that is null, Hydra says that it does not exist
+        return [f"++{override.key_or_group}=0", form]
+    return [f"++{form.lstrip('+')}"]

@@ -1,0 +1,217 @@
+"""The keys of `dataset=NAME`: of a random graph, a published data set, or a user's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+
+from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, DATASET_NAMES, SYNTHETIC_NAMES
+from gnntrain.config.types import (
+    NUMBER,
+    Names,
+    NonNegative,
+    OneOf,
+    OneOrMore,
+    PathText,
+    Ratio,
+    Ratios,
+    Section,
+    Seed,
+    Share,
+    Text,
+    Variants,
+    ZeroOrMore,
+    described,
+    name_in,
+)
+from gnntrain.metrics import BUILT_IN_METRICS
+from gnntrain.plugins import DATASETS, METRICS, plugin_names
+
+
+class DatasetConfig(Section):
+    """The keys every data set has."""
+
+    name: Text = "synthetic"
+    """Name of the data set."""
+    root: PathText | None = None
+    """Folder of the raw files, read or downloaded to; null: the user's cache folder."""
+    store_dir: PathText | None = None
+    """Folder of the prepared graph stores; null: the user's cache folder."""
+    to_undirected: bool = False
+    """Store every edge in both directions."""
+    add_self_loops: bool = False
+    """Store an edge from every node to itself."""
+    normalize_features: bool = False
+    """Scale every node's features to a sum of 1."""
+    feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Type of the stored features."""
+
+    @property
+    def option(self) -> str:
+        """The option of the group `dataset` whose keys these are: `dataset=OPTION`."""
+        return self.name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_defaults(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        name = raw.get("name", cls.model_fields["name"].default)
+        return {**DATASET_DEFAULTS.get(str(name), {}), **raw}
+
+
+class SyntheticConfig(DatasetConfig):
+    """A random graph of communities: a degree-corrected stochastic block model."""
+
+    name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
+    """Name of the data set; each has its own default sizes."""
+    num_nodes: OneOrMore = 10_000
+    """Nodes of the graph."""
+    avg_degree: NonNegative = 15.0
+    """Mean number of in-neighbours of a node."""
+    num_edges: ZeroOrMore | None = None
+    """Exact number of stored edges, each direction counted; null: from avg_degree."""
+    num_features: OneOrMore = 64
+    """Features of a node."""
+    num_classes: Annotated[int, Field(ge=2)] = 8
+    """Classes, one to a community."""
+    homophily: Ratio = 0.55
+    """Share of edges that join two nodes of one class."""
+    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
+    """Exponent of the power law of degrees; smaller: larger hubs."""
+    isolated_fraction: Share = 0.01
+    """Share of nodes without any edge."""
+    feature_signal: NonNegative = 2.0
+    """Distance between two classes' mean features, in standard deviations of the noise."""
+    num_train: ZeroOrMore | None = None
+    """Nodes to train on; null: a fifth of all."""
+    num_val: ZeroOrMore | None = None
+    """Nodes to validate on; null: a fifth of all."""
+    num_test: ZeroOrMore | None = None
+    """Nodes to test on; null: all that are left."""
+    seed: Seed = 0
+    """Seed of the graph; the same seed gives the same graph."""
+
+
+class BuiltinConfig(DatasetConfig):
+    """A published data set, through the classes of PyG and OGB, or an installed package's."""
+
+    name: Annotated[str, OneOf(lambda: BUILTIN_NAMES, DATASETS)] = "cora"
+    """Name of the data set."""
+    split: ZeroOrMore = 0
+    """Which of the data set's train/val/test splits, where it has several."""
+
+
+def _own_name(name: str) -> str:
+    """A user's own data set may not be taken for another one, nor break a line."""
+    if name in (*SYNTHETIC_NAMES, *BUILTIN_NAMES) or not name.isprintable():
+        raise ValueError(name)
+    return name
+
+
+class FilesConfig(DatasetConfig):
+    """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
+
+    name: Annotated[
+        Text,
+        AfterValidator(_own_name),
+        described("a name in one line that no data set of gnntrain has"),
+    ] = "files"
+    """Name of the data set, as consoles, folders and reports show it."""
+    data: PathText | None = None
+    """One file of a whole graph, such as a saved PyG Data; in place of edges and features."""
+    edges: PathText | None = None
+    """File of edges, one a row: source, target and perhaps a weight."""
+    features: PathText | None = None
+    """File of node features, one node a row; it defines the nodes."""
+    labels: PathText | None = None
+    """File of node labels; null: a column of the features file."""
+    split: ZeroOrMore | PathText | None = None
+    """File that says train, val or test; or the number of a drawn split (or of a mask's column);
+    null: a column of the other files, else drawn."""
+    split_ratio: Ratios = (0.6, 0.2, 0.2)
+    """Shares of train, val and test where the split is drawn."""
+    split_seed: Seed = 0
+    """Seed of the drawn splits; dataset.split=K is the K-th of them."""
+    stratify: bool = False
+    """Draw the split within each class, or each tenth of a quantity, so that all three have the
+    same share of it."""
+    header: Literal["auto"] | bool = "auto"
+    """Whether CSV files start with a line of column names."""
+    source_column: Text | None = None
+    """Column of an edge's source node, by name or number from 0; null: found by its name, or the
+    first of two columns."""
+    target_column: Text | None = None
+    """Column of an edge's target node; null: found by its name, or the second of two columns."""
+    weight_column: Text | None = None
+    """Column of an edge's weight; null: edges have no weight."""
+    id_column: Text | None = None
+    """Column of the node id; null: found by itself; none: the rows are the nodes 0, 1, 2, ..."""
+    label_column: Names | None = None
+    """Column of the label, or a list of columns; null: found by itself."""
+    split_column: Text | None = None
+    """Column that says train, val or test; null: found by itself."""
+    feature_columns: Names | None = None
+    """Columns of features, by name or pattern; null: all columns that have no other use."""
+    ignore: Names = ()
+    """Columns that are not read, by name or pattern."""
+    categorical: Names = ()
+    """Columns of which each value becomes a feature of 0 and 1, by name or pattern."""
+    missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
+    """What a missing feature becomes: a bad row, the training nodes' mean, 0, or the mean beside a
+    feature that says so."""
+    standardize: bool = False
+    """Scale every feature to mean 0 and standard deviation 1 over the training nodes."""
+    decimal: Literal[".", ","] = "."
+    """Decimal mark of the numbers in text files."""
+    encoding: Text = "auto"
+    """Encoding of text files; auto: UTF-8, UTF-16 or Latin-1, seen from the bytes."""
+    task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = "auto"
+    """What the labels are; auto: seen from the labels, and regression by task.type."""
+    metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
+    """What the best epoch is chosen by; auto: what suits the task."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """What to do with a row that cannot be read: stop and list them, or leave them out."""
+
+    @property
+    def option(self) -> str:
+        """`files`, whatever the data set is called."""
+        return "files"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _below_root(cls, raw: Any) -> Any:
+        """The files lie below `root`, where that is given and their paths are not absolute."""
+        if not isinstance(raw, Mapping) or not isinstance(root := raw.get("root"), str):
+            return raw
+        files = {
+            key: str(Path(root) / given)
+            for key in ("data", "edges", "features", "labels", "split")
+            if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
+        }
+        return {**raw, **files}
+
+
+# A data set with one of these keys is a user's own, which may have any name that is not taken.
+_FILES_KEYS = frozenset({"data", "edges", "features"})
+
+
+def _choose_dataset(keys: object) -> type[DatasetConfig]:
+    name = name_in(keys, "synthetic")
+    if name in SYNTHETIC_NAMES:
+        return SyntheticConfig
+    is_own = name == "files" or (isinstance(keys, Mapping) and _FILES_KEYS & keys.keys())
+    return FilesConfig if is_own and name not in BUILTIN_NAMES else BuiltinConfig
+
+
+DATASET_VARIANTS = Variants(lambda: (*DATASET_NAMES, *plugin_names(DATASETS)), _choose_dataset)
+
+AnyDatasetConfig = Annotated[
+    Annotated[SyntheticConfig, Tag("SyntheticConfig")]
+    | Annotated[BuiltinConfig, Tag("BuiltinConfig")]
+    | Annotated[FilesConfig, Tag("FilesConfig")],
+    Discriminator(DATASET_VARIANTS.tag),
+]

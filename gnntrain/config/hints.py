@@ -1,0 +1,103 @@
+"""What was meant by a wrong key or name of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gnntrain.config.datasets import DatasetConfig
+from gnntrain.config.mistakes import UNKNOWN, Place, wrong_value
+from gnntrain.config.models import PluginConfig
+from gnntrain.config.problems import Problem, nearest, shown
+from gnntrain.config.schema import Config, LoggerConfig
+from gnntrain.config.synonyms import synonym
+from gnntrain.groups import GROUPS
+from gnntrain.plugins import MODELS, plugin_names
+
+
+def problems_of(place: Place, config: Config) -> Iterator[Problem]:
+    """The problem of a wrong key; of an unknown section, those of each of its keys.
+
+    Args:
+        place: Of `Config`.
+        config: The rest of the configuration.
+    """
+    if place.is_known:
+        problem = wrong_value(place, Config)
+        yield replace(problem, **_of_name(place, problem))
+        return
+    values = dict(_leaves(config.to_dict()))
+    for key, value in _leaves({place.key: place.value}):
+        yield Problem(key, shown(value), UNKNOWN, _meant(key, config, values))
+
+
+def _of_name(place: Place, problem: Problem) -> dict[str, str]:
+    """What to say else of a data set's or model's name."""
+    if problem.key == "model.name" and place.value == PluginConfig().name:
+        names = ", ".join(plugin_names(MODELS)) or f"no package offers one (entry points {MODELS})"
+        expects = f"the name of an installed plug-in model: {names}"
+        return {"expected": expects, "hint": "model=plugin model.name=NAME"}
+    if problem.key == "dataset.name" and problem.hint is None:
+        return {"hint": f"did you mean dataset=files dataset.name={problem.value}?"}
+    return {}
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Every dotted key with its value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _meant(path: str, config: Config, values: Mapping[str, object]) -> str | None:
+    """A hint at the key that was meant: its place, its spelling, or whose key it is."""
+    typed, _, key = path.rpartition(".")
+    is_known = typed in Config.model_fields or "." in typed
+    section = typed if is_known else nearest(typed, Config.model_fields) or ""
+    siblings = [known for known in values if known.rpartition(".")[0] == section]
+    siblings += [f"logger.{name}" for name in LoggerConfig.model_fields if section == "logger"]
+    owners = _owners(section, key)
+    if owners and f"{section}.{key}" not in siblings:
+        chosen = getattr(config, section)
+        option = chosen.option if isinstance(chosen, DatasetConfig) else chosen.name
+        few = owners if len(owners) <= 3 else [*owners[:3], "..."]
+        return f"a key of {section}={'|'.join(few)}, not of {section}={option}"
+    known_as = synonym(key)
+    if known_as is not None and known_as in values:
+        return _did_you_mean(values, known_as)
+    found = [known for known in values if known.endswith(f".{key}")]
+    near = nearest(key, (known.rpartition(".")[2] for known in siblings))
+    if section and near and (f"{section}.{key}" in siblings or not found):
+        found = [f"{section}.{near}"]
+    elif not section and not found:
+        found = _alike(key, values)
+    if not found and section not in ("", typed):
+        found = [section]
+    return _did_you_mean(values, *found)
+
+
+def _owners(section: str, key: str) -> list[str]:
+    """The names of a section that have the key, where its keys depend on its name."""
+    if section not in Config.variants:
+        return []
+    variants = Config.variants[section]
+    classes = {name: variants.choose({"name": name}) for name in variants.names()}
+    return [name for name, kind in classes.items() if key in kind.model_fields]
+
+
+def _alike(key: str, values: Mapping[str, object]) -> list[str]:
+    """The group, or the keys, whose name without a section is most like `key`."""
+    group = nearest(key, GROUPS)
+    if group is not None:
+        return [group]
+    name = nearest(key, (known.rpartition(".")[2] for known in values), cutoff=0.7)
+    return [known for known in values if known.endswith(f".{name}")]
+
+
+def _did_you_mean(values: Mapping[str, object], *keys: str) -> str | None:
+    """A question with each key's present value, if it has one."""
+    now = [f"{key} (now {shown(values[key])})" if key in values else key for key in keys[:3]]
+    return f"did you mean {' or '.join(now)}?" if now else None

@@ -1,0 +1,251 @@
+"""The checks of `gnntrain doctor`, section by section."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from gnntrain.config import Config
+from gnntrain.cores import available_cores
+from gnntrain.inventory import machine
+from gnntrain.reporting.environment import cpu_model, package_version, visible_gpus
+from gnntrain.reporting.run_lookup import RUNS
+from gnntrain.reporting.tables import Check
+from gnntrain.reporting.text import counted, format_bytes, shown_path
+
+_SHOWN = ("torch", "torch-geometric", "numba", "numpy", "hydra-core", "ogb")
+# A broken installation of these shows when they are imported.
+_IMPORTED = {
+    "torch": "torch",
+    "torch_geometric": "torch-geometric",
+    "numba": "numba",
+    "hydra": "hydra-core",
+}
+_OPTIONAL = {
+    "triton": "sampler.backend=triton; comes with torch's CUDA builds",
+    "pyg-lib": "sampler.backend=pyg; from https://data.pyg.org/whl",
+    "torch-sparse": "sampler.backend=pyg without pyg-lib",
+    "wandb": "logger=wandb",
+    "mlflow": "logger=mlflow",
+    "optuna": "sweeps that search",
+}
+_LITTLE_MEMORY = 2 * 2**30
+_LITTLE_DISK = 5 * 2**30
+_GRAPH = (
+    "edges and features in GPU memory where half of it has room, else cached, pinned, or in the "
+    "store: `gnntrain plan dataset=NAME` says where and why"
+)
+
+Checks = tuple[str, list[Check]]
+"""A section's title, and its checks."""
+
+
+def check_machine(config: Config) -> Iterator[Checks]:
+    """Look at all that a run by `config` depends on.
+
+    Where a required package is missing or broken, nothing but packages can be looked at.
+    """
+    required = [*required_packages()]
+    yield "packages", required
+    yield "optional", [*optional_packages()]
+    if any(check.judgement == "problem" for check in required):
+        return
+    from gnntrain.doctor.ranks import check_two_ranks  # imports torch
+
+    yield "processor", [*processor()]
+    yield "memory", [*memory()]
+    yield "GPUs", [*gpus(config)]
+    yield "disk", [*disk(config)]
+    yield "ranks", [check_two_ranks()]
+    yield "auto", [*chosen_by_auto(config)]
+
+
+def required_packages() -> Iterator[Check]:
+    """Python and the packages gnntrain requires: their versions, and whether they load."""
+    yield Check("ok", "Python", platform.python_version())
+    yield Check("ok", "gnntrain", package_version("gnntrain") or "-")
+    faults = {check.name: check for check in (*_unmet(), *_broken())}
+    for name in _SHOWN:
+        if name not in faults:
+            yield Check("ok", name, package_version(name) or "-")
+    yield from faults.values()
+
+
+def _unmet() -> Iterator[Check]:
+    for requirement in machine.requirements():
+        version = package_version(requirement.name)
+        hint = f"Type `pip install '{requirement.name}{requirement.specifier}'`."
+        if version is None:
+            yield Check("problem", requirement.name, "not installed", hint)
+        elif not requirement.specifier.contains(version, prereleases=True):
+            text = f"{version}, where {requirement.specifier} is needed"
+            yield Check("problem", requirement.name, text, hint)
+
+
+def _broken() -> Iterator[Check]:
+    for module, name in _IMPORTED.items():
+        if (error := machine.import_error(module)) is not None:
+            hint = f"Type `pip install --force-reinstall {name}`."
+            yield Check("problem", name, f"cannot be imported: {error}", hint)
+
+
+def optional_packages() -> Iterator[Check]:
+    """Packages that some options need, and the compiler."""
+    for name, purpose in _OPTIONAL.items():
+        version = package_version(name)
+        absent = Check("note", name, f"not installed: {purpose}")
+        yield absent if version is None else Check("ok", name, version)
+    compiler = machine.compiler()
+    text = "not installed: Triton needs one on a GPU, and trainer.compile a C++ compiler"
+    yield Check("ok", "C compiler", compiler) if compiler else Check("note", "C compiler", text)
+
+
+def processor() -> Iterator[Check]:
+    """The processor, its instructions, and the cores that may be used."""
+    cores, all_cores = available_cores(), os.cpu_count() or 1
+    yield Check("ok", "model", cpu_model())
+    yield _instructions(machine.cpu_flags())
+    yield Check("ok", "cores", f"{cores}{'' if cores == all_cores else f' of {all_cores}'}")
+    quota = machine.cpu_quota()
+    if quota is not None and quota < cores:
+        hint = f"Set distributed.threads={max(1, int(quota))}: more threads only wait."
+        yield Check("note", "quota", f"a container allows {quota:g} cores' time", hint)
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is not None:
+        text = f"OMP_NUM_THREADS={threads} is set; ranks set their own threads"
+        yield Check("ok", "variables", text)
+
+
+def _instructions(flags: set[str]) -> Check:
+    if not flags:
+        return Check("note", "vectors", "this system does not list the processor's flags")
+    widest = next((name for name in ("avx512f", "avx2", "asimd") if name in flags), None)
+    bf16 = next((name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in flags), None)
+    if widest is None:
+        hint = "Training on this processor will be slow."
+        return Check("note", "vectors", "neither AVX2 nor AVX-512", hint)
+    if bf16 is None:
+        return Check("ok", "vectors", f"{widest}, no bf16: keep trainer.precision=fp32")
+    return Check("ok", "vectors", f"{widest}, {bf16}: bf16 in hardware")
+
+
+def memory() -> Iterator[Check]:
+    """Memory of the machine, and of the container."""
+    available, total = machine.available_memory(), psutil.virtual_memory().total
+    text = f"{format_bytes(available)} available of {format_bytes(total)}"
+    if available < _LITTLE_MEMORY:
+        hint = "End other programs; `gnntrain plan` says what a run needs."
+        yield Check("note", "RAM", text, hint)
+    else:
+        yield Check("ok", "RAM", text)
+    limit = machine.memory_limit()
+    if limit is not None and limit < total:
+        hint = "A run beyond it is killed; `gnntrain plan` says what a run needs."
+        yield Check("note", "limit", f"a container allows {format_bytes(limit)}", hint)
+
+
+def gpus(config: Config) -> Iterator[Check]:
+    """The GPUs, each tried, with driver, CUDA and NCCL."""
+    import torch
+
+    listed = visible_gpus()
+    num_usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    yield from (_gpu(number) for number in range(num_usable))
+    names = ", ".join(gpu["name"] for gpu in listed)
+    if num_usable:
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        driver = listed[0]["driver"] if listed else "unknown"
+        text = f"driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}"
+        yield Check("ok", "versions", text)
+    elif not listed:
+        yield Check("note", "no GPU", "no NVIDIA GPU is visible: runs go to the CPU")
+    elif config.trainer.gpus == 0:
+        yield Check("ok", "unused", f"{names}: trainer.gpus=0 leaves them alone")
+    elif torch.version.cuda is None:
+        text = f"{names}: but torch {torch.__version__} is a build for the CPU"
+        hint = "Install a CUDA build: https://pytorch.org/get-started/locally"
+        yield Check("problem", "unusable", text, hint)
+    else:
+        text = f"{names}: but torch for CUDA {torch.version.cuda} cannot use them"
+        hint = f"The driver {listed[0]['driver']} may be too old, or CUDA_VISIBLE_DEVICES hides it."
+        yield Check("problem", "unusable", text, hint)
+
+
+def _gpu(number: int) -> Check:
+    """One GPU, after a small product on it."""
+    import torch
+
+    name = f"GPU {number}"
+    try:
+        properties = torch.cuda.get_device_properties(number)
+        free, total = torch.cuda.mem_get_info(number)
+        ones = torch.ones(64, 64, device=f"cuda:{number}")
+        assert float((ones @ ones).sum()) == 64**3
+    except Exception as error:  # CUDA raises many; each means that the GPU cannot be used
+        hint = "See `nvidia-smi`; leave it out with CUDA_VISIBLE_DEVICES, or set trainer.gpus=0."
+        return Check("problem", name, f"does not compute: {machine.one_line(error)}", hint)
+    memory = f"{format_bytes(free)} free of {format_bytes(total)}"
+    text = f"{properties.name}, {memory}, sm_{properties.major}{properties.minor}"
+    return Check("ok", name, text)
+
+
+def disk(config: Config) -> Iterator[Check]:
+    """The folders of stores, runs and compiled kernels."""
+    from gnntrain.compute import kernels
+    from gnntrain.run_store import stores_folder
+
+    run_dir = config.run.dir
+    yield _folder("stores", stores_folder(config.dataset), "dataset.store_dir")
+    yield _folder("runs", RUNS if run_dir is None else Path(run_dir).parent, "run.dir")
+    cache = getattr(getattr(kernels.reduce_rows, "stats", None), "cache_path", None)
+    if cache and machine.may_write(Path(cache)):
+        yield Check("ok", "kernels", f"compiled kernels are kept: {shown_path(cache)}")
+    else:
+        hint = "Set NUMBA_CACHE_DIR to a folder you may write to."
+        text = "compiled kernels cannot be kept: every process compiles them again"
+        yield Check("note", "kernels", text, hint)
+
+
+def _folder(name: str, folder: Path, key: str) -> Check:
+    hint = f"Choose another disk with {key}=DIR."
+    if not machine.may_write(folder):
+        return Check("problem", name, f"{shown_path(folder)} cannot be written", hint)
+    free = machine.free_bytes(folder)
+    text = f"{format_bytes(free)} free: {shown_path(folder)}"
+    return Check("note", name, text, hint) if free < _LITTLE_DISK else Check("ok", name, text)
+
+
+def chosen_by_auto(config: Config) -> Iterator[Check]:
+    """What the configuration leaves to this machine: ranks, threads, sampler, evaluation."""
+    from gnntrain.distributed.launch import LaunchPlan
+    from gnntrain.loading.build import num_loader_threads
+
+    plan = LaunchPlan.of(config)
+    kind = "GPU" if plan.use_gpus else "CPU"
+    threads = num_loader_threads(config.sampler, plan.threads, on_gpu=plan.use_gpus)
+    yield Check("ok", "ranks", counted(plan.world_size, f"{kind} rank"))
+    yield Check("ok", "threads", f"{counted(plan.threads, 'compute thread')} a rank")
+    yield Check("ok", "sampler", _sampler(config, on_gpu=plan.use_gpus))
+    yield Check("ok", "loader", f"{counted(threads, 'background thread')} a rank")
+    if plan.use_gpus and config.sampler.name != "full":
+        yield Check("ok", "graph", _GRAPH)
+    if config.evaluation.name == "layerwise":
+        given = config.evaluation.memory_limit
+        limit = psutil.virtual_memory().total // 4 if given is None else given * 2**30
+        text = f"exact; a layer's activations stay in memory up to {format_bytes(limit)}"
+        yield Check("ok", "evaluation", text)
+
+
+def _sampler(config: Config, *, on_gpu: bool) -> str:
+    sampler = config.sampler
+    if sampler.name == "full":
+        return "full graph"
+    backend: str = sampler.backend
+    if backend == "auto":
+        triton = on_gpu and machine.has_package("triton")
+        backend = "triton, or numba where the edges have no room" if triton else "numba"
+    return f"neighbor {list(sampler.fan_outs)} ({backend})"

@@ -1,0 +1,1 @@
+"""What this machine has: packages, hardware, disks, data sets, stores, models, runs."""

@@ -1,0 +1,115 @@
+"""Facts about this machine, each looked up in one place; nothing is judged."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def has_package(*modules: str) -> bool:
+    """Whether one of the modules is installed; none is imported."""
+    return any(find_spec(module) is not None for module in modules)
+
+
+def requirements() -> Iterator[Requirement]:
+    """The packages that gnntrain requires here; none in a checkout that is not installed."""
+    try:
+        texts = metadata.requires("gnntrain") or []
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, texts):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement
+
+
+def import_error(module: str) -> str | None:
+    """Why a module cannot be imported; None where it can."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a broken installation raises any exception
+        return one_line(f"{type(error).__name__}: {error}")
+    return None
+
+
+def one_line(text: object) -> str:
+    """A text without line breaks."""
+    return " ".join(str(text).split())
+
+
+def compiler() -> str | None:
+    """The C compiler, as Triton looks for it."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+
+
+def cpu_flags() -> set[str]:
+    """The processor's flags; empty where the system does not list them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    lines = (line.partition(":") for line in text.splitlines())
+    return next((set(v.split()) for k, _, v in lines if k.strip() in ("flags", "Features")), set())
+
+
+def cpu_quota() -> float | None:
+    """Cores' worth of time that a container may use; None: no limit."""
+    try:
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+
+
+def memory_limit() -> int | None:
+    """Bytes of memory that a container may use; None: no limit."""
+    return _cgroup_bytes("memory.max")
+
+
+def available_memory() -> int:
+    """Bytes of memory that a new process may take, in a container too."""
+    available = int(psutil.virtual_memory().available)
+    limit, used = memory_limit(), _cgroup_bytes("memory.current")
+    return available if limit is None or used is None else min(available, max(0, limit - used))
+
+
+def _cgroup_bytes(name: str) -> int | None:
+    try:
+        return int((_CGROUP / name).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def nearest_folder(path: Path) -> Path:
+    """The folder itself, or its nearest parent that exists."""
+    folder = path.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that are free where a folder is, or would be made."""
+    return shutil.disk_usage(nearest_folder(path)).free
+
+
+def may_write(path: Path) -> bool:
+    """Whether a file can be made where a folder is, or would be made: tried."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest_folder(path)) as file:
+            file.write(b"gnntrain")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True

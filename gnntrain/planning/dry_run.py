@@ -1,0 +1,253 @@
+"""A dry run: some steps and a part of the evaluation, by the parts that a run is built of.
+
+Each rank is a process of its own, so that its peak of memory is the dry run's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
+from gnntrain.config import Config
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.run_control import Phase
+from gnntrain.distributed.signals import on_forced_exit
+from gnntrain.errors import UserError
+from gnntrain.inventory.machine import nearest_folder
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.loader import Loader
+from gnntrain.models import GNN, PlainModel
+from gnntrain.planning.partial import evaluate_in_part, mapped_bytes, synchronize
+from gnntrain.training.callbacks import Callback
+from gnntrain.training.evaluation import SplitMetrics
+from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
+from gnntrain.training.memory import evaluation_hint, memory_explained
+from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.trainer import Trainer
+
+_NUM_BATCHES = 8
+_NUM_WARM = 3  # kernels are loaded, the optimiser's state is made, batches are drawn ahead
+_FEWEST, _MOST = 4, 40
+_SECONDS = 5.0
+_ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), and
+    the feature rows that are read for it."""
+
+    num_seeds: int
+    num_nodes: int
+    num_edges: Sequence[int]
+    rows_read: int
+
+    @classmethod
+    def of(cls, batch: MiniBatch) -> BatchSize:
+        """Lazy rows are read by the first layer: one for each edge and each destination."""
+        blocks, num_nodes = batch.blocks, batch.n_id.numel()
+        is_lazy = batch.rows is not None and bool(blocks)
+        rows_read = blocks[0].num_edges + blocks[0].num_dst if is_lazy else num_nodes
+        num_edges = [block.num_edges for block in reversed(blocks)]
+        return cls(batch.batch_size, num_nodes, num_edges, rows_read)
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What one rank measured.
+
+    Attributes:
+        num_parameters: Trainable parameters.
+        batches: Sizes of the first mini-batches.
+        steps: Seconds of each step that was timed.
+        loops, rest: Seconds of one evaluation, see `EvaluationCost`.
+        training_bytes: Peak of this process's own memory until training ended.
+        peak_bytes: The same until evaluation ended.
+        library_bytes: Resident pages of libraries.
+        shared_bytes, disk_bytes: Layers of the evaluation that ranks share; layers in files.
+        gpu_bytes: The most memory that torch held on the GPU; 0 without one.
+        checkpoint_bytes: Size of a checkpoint; 0 but on rank 0.
+        placement: Where a GPU reads the graph, and why; empty on a CPU.
+    """
+
+    num_parameters: int
+    batches: Sequence[BatchSize]
+    steps: Sequence[float]
+    loops: Sequence[Sequence[float]]
+    rest: float
+    training_bytes: int
+    peak_bytes: int
+    library_bytes: int
+    shared_bytes: int
+    disk_bytes: int
+    gpu_bytes: int
+    checkpoint_bytes: int
+    placement: Sequence[str]
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> RankReport:
+        """The inverse of `asdict`."""
+        return cls(**plain | {"batches": [BatchSize(**batch) for batch in plain["batches"]]})
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a rank is given; picklable."""
+
+    config: Config
+    store: Path
+    folder: Path
+
+
+def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
+    """Do a few steps as `config` says, on all its ranks; returns their reports, in rank order.
+
+    Args:
+        config: What it asks for is on this machine.
+        graph: The graph.
+        runs: Where run directories go: there, layers that have no room in memory are tried.
+
+    Raises:
+        GnntrainError: A rank failed, also for lack of memory.
+    """
+    with _temporary_folder(nearest_folder(runs)) as folder:
+        job, plan = _Job(config, graph.path, folder), LaunchPlan.of(config)
+        launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
+        return [RankReport.from_dict(plain) for plain in json.loads(_answer(folder).read_text())]
+
+
+def run_rank(context: DistributedContext, job: _Job) -> None:
+    """The dry run of one rank; rank 0 writes the reports of all."""
+    library_bytes = mapped_bytes()
+    config, graph = job.config, StoredGraph.open(job.store, check=False)
+    task = build_task(config, graph)
+    model = build_model(config, task, graph, context)
+    loaders = build_loaders(config, task, model, graph, context)
+    loader = loaders.training_loader()
+    batches = _first_batches(loader)
+    timer = StepTimer(context, len(loader))
+    trainer = Trainer(
+        model,
+        loader,
+        _NoEvaluation(),
+        task=task,
+        config=config.trainer.model_copy(update=_ENDLESS),
+        context=context,
+        callbacks=[timer],
+        checkpoints=job.folder if context.is_main else None,
+        checkpoint_config=config.checkpoint,
+    )
+    with suppress(_Enough):
+        trainer.fit()
+    training_bytes = peak_resident_bytes() - mapped_bytes()
+    context.control.enter(Phase.EVALUATING, trainer.step)
+    evaluator = build_evaluator(config, task, model, loaders, graph, context, job.folder)
+    with memory_explained(lambda: "in evaluation", evaluation_hint(evaluator, context.device)):
+        cost = evaluate_in_part(evaluator, model, context, job.folder)
+    report = RankReport(
+        num_parameters=trainer.num_parameters,
+        batches=batches,
+        steps=timer.seconds,
+        loops=cost.loops,
+        rest=cost.rest,
+        training_bytes=training_bytes,
+        peak_bytes=max(training_bytes, peak_resident_bytes() - cost.mapped_bytes),
+        library_bytes=library_bytes,
+        shared_bytes=cost.shared_bytes,
+        disk_bytes=cost.disk_bytes,
+        gpu_bytes=peak_gpu_bytes(context.device),
+        checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
+        placement=loaders.why_placed,
+    )
+    reports = context.gather_to_main(asdict(report))
+    if context.is_main:
+        _answer(job.folder).write_text(json.dumps(reports))
+
+
+class _NoEvaluation:
+    """In the place of an evaluator while steps are timed."""
+
+    def evaluate(self, _: GNN | PlainModel) -> SplitMetrics:
+        return {}
+
+
+class _Enough(Exception):
+    """Ends training, after the same step on all ranks."""
+
+
+class StepTimer(Callback):
+    """Times training steps, saves a checkpoint, then ends training by an exception.
+
+    Epochs of few steps are timed whole, since their last batch may be small. A GPU is waited for
+    after each step, so that a step on a GPU takes a little longer than in a run.
+
+    Args:
+        context: This rank.
+        steps_per_epoch: Steps of an epoch.
+    """
+
+    def __init__(self, context: DistributedContext, steps_per_epoch: int) -> None:
+        self._context = context
+        self._group = steps_per_epoch if steps_per_epoch <= _MOST else 1
+        self._num_warm = -(-_NUM_WARM // self._group) * self._group
+        self._seconds: list[float] = []
+        self._began = 0.0
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of each step, but of the first ones."""
+        return self._seconds[self._num_warm :]
+
+    def before_epoch(self, trainer: Trainer) -> None:  # noqa: ARG002
+        """What is done between two epochs belongs to no step."""
+        self._began = time.perf_counter()
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+        """Note the step's time; end training if that was enough. Collective."""
+        synchronize(self._context.device)
+        self._seconds.append(time.perf_counter() - self._began)
+        num_timed = len(self.seconds)
+        is_long = sum(self.seconds) > _SECONDS or num_timed >= _MOST
+        is_enough = is_long and num_timed >= _FEWEST and num_timed % self._group == 0
+        if self._context.broadcast(is_enough):
+            trainer.save_checkpoint()
+            raise _Enough
+        self._began = time.perf_counter()
+
+
+def _first_batches(loader: Loader) -> list[BatchSize]:
+    """Sizes of the first batches that training draws."""
+    loader.set_epoch(1)
+    batches = iter(loader)
+    sizes = [BatchSize.of(batch) for batch in islice(batches, _NUM_BATCHES)]
+    close: Callable[[], None] = getattr(batches, "close", lambda: None)
+    close()  # ends the loader's threads
+    return sizes
+
+
+def _answer(folder: Path) -> Path:
+    return folder / "reports.json"
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards, also after a second Ctrl-C."""
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix=".gnntrain-plan-", dir=parent)
+    except OSError as error:
+        reason = f"{parent} cannot be written: {error.strerror or error}"
+        raise UserError(reason, "Choose another folder with run.dir=DIR.") from error
+    remove = lambda _: shutil.rmtree(temporary.name, ignore_errors=True)  # noqa: E731
+    with temporary as name, on_forced_exit(remove):
+        yield Path(name)

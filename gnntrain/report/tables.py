@@ -1,0 +1,230 @@
+"""The tables of a report: rows of texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnntrain.data.graph import SPLITS, Graph
+from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
+from gnntrain.report.comparison import Group, Spread, differences, shown_value
+from gnntrain.report.drawing import class_color
+from gnntrain.report.regression import METRICS, Points, TargetFindings
+from gnntrain.report.runs import ReportedRun
+from gnntrain.report.timing import PHASES, typical_phases
+from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
+
+_TOP_MISTAKES = 20
+_WORST_NODES = 10
+_OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows.
+
+    Attributes:
+        heads: Of the columns.
+        rows: The cells.
+        texts: The first columns, which hold no numbers.
+        best: The row that stands out.
+        colors: A colour a row, where rows are series of a figure.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+    best: int | None = None
+    colors: Sequence[str] | None = None
+
+
+Setting = tuple[str, str, bool]
+"""A key, its value, and whether the command line had it."""
+
+
+def metrics_table(run: ReportedRun) -> Table:
+    """All metrics of the best epoch by split."""
+    names = list(dict.fromkeys(name for metrics in run.best.values() for name in metrics))
+    rows = [
+        [split, *(format_metric(metrics.get(name)) for name in names)]
+        for split, metrics in run.best.items()
+    ]
+    return Table(["split", *map(shown_metric, names)], rows)
+
+
+def phases_table(run: ReportedRun) -> Table:
+    """Median seconds and share of each phase of an epoch."""
+    phases = typical_phases(run.records)
+    whole = sum(phases.values())
+    rows = [
+        [PHASES[name][0], format_seconds(seconds), f"{seconds / whole:.1%}"]
+        for name, seconds in phases.items()
+    ]
+    colors = [PHASES[name][1] for name in phases]
+    return Table(["phase", "an epoch", "share"], rows, colors=colors)
+
+
+def graph_table(graph: Graph) -> Table:
+    """Sizes and in-degrees."""
+    degrees = np.diff(graph.indptr)
+    rows = {
+        "nodes": f"{graph.num_nodes:,}",
+        "edges": f"{graph.num_edges:,}",
+        "features": f"{graph.num_features:,}",
+        _OUTPUTS.get(graph.task, "classes"): f"{graph.num_classes:,}",
+        **{f"{name} nodes": f"{len(graph.split(name)):,}" for name in SPLITS},
+        "median degree": f"{np.median(degrees):g}",
+        "mean degree": f"{degrees.mean():.1f}",
+        "largest degree": f"{degrees.max():,}",
+        "nodes without an in-edge": f"{(degrees == 0).sum():,}",
+    }
+    return Table(["quantity", "value"], list(rows.items()))
+
+
+def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
+    """The most frequent pairs of a true and a wrongly predicted class."""
+    assert scored.confusion is not None
+    rows = [
+        [names[true], names[predicted], f"{number:,}", f"{number / scored.support[true]:.1%}"]
+        for true, predicted, number in top_mistakes(scored.confusion, _TOP_MISTAKES)
+    ]
+    return Table(["true", "predicted", "nodes", "of the class"], rows, texts=2)
+
+
+def classes_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Table:
+    """Precision, recall and F1 of each class."""
+    heads = ["precision", "recall", "F1", "support"]
+    rows = []
+    for i, name in enumerate(names):
+        row = [name]
+        for scored in scores.values():
+            numbers = (scored.precision[i], scored.recall[i], scored.f1[i])
+            row += [*(format_metric(float(number)) for number in numbers)]
+            row.append(f"{scored.support[i]:,}")
+        rows.append(row)
+    return Table(["class", *(f"{split} {head}" for split in scores for head in heads)], rows)
+
+
+def targets_table(targets: Sequence[TargetFindings]) -> Table:
+    """The metrics of each target."""
+    heads = [*map(shown_metric, METRICS), "nodes"]
+    rows = []
+    for target in targets:
+        row = [target.name]
+        for split in SCORED_SPLITS:
+            points = target.points.get(split)
+            scores = [math.nan] * len(METRICS) if points is None else points.scores()
+            number = 0 if points is None else len(points.nodes)
+            row += [*map(format_metric, scores), f"{number:,}"]
+        rows.append(row)
+    columns = [f"{split} {head}" for split in SCORED_SPLITS for head in heads]
+    return Table(["target", *columns], rows)
+
+
+def worst_table(points: Points) -> Table:
+    """The nodes with the largest errors, the largest first."""
+    order = np.argsort(-np.abs(points.errors), kind="stable")
+    found = points.take(order[:_WORST_NODES])
+    rows = [
+        [node, f"{true:.6g}", f"{predicted:.6g}", f"{predicted - true:+.6g}"]
+        for node, true, predicted in found.rows()
+    ]
+    return Table(["node", "true", "predicted", "error"], rows)
+
+
+def groups_table(groups: Sequence[Group]) -> Table:
+    """Mean and standard deviation of the deciding metric by setting."""
+    rows = [
+        [
+            group.label,
+            shown_metric(group.runs[0].metric or "-"),
+            _number_of(group),
+            *(spread_text(group.spread(split)) for split in ("val", "test")),
+            format_seconds(_seconds_per_epoch(group).mean),
+        ]
+        for group in groups
+    ]
+    costs = [group.cost for group in groups]
+    is_one_metric = len({group.runs[0].metric for group in groups}) == 1
+    best = costs.index(min(costs)) if is_one_metric and min(costs) < math.inf else None
+    heads = ["setting", "metric", "runs", "val", "test", "an epoch"]
+    colors = [class_color(number) for number in range(len(groups))]
+    return Table(heads, rows, texts=2, best=best, colors=colors)
+
+
+def _number_of(group: Group) -> str:
+    counted, runs = len(group.counted), len(group.runs)
+    return str(runs) if counted == runs else f"{counted} of {runs}"
+
+
+def _seconds_per_epoch(group: Group) -> Spread:
+    known = [run.summary.get("seconds_per_epoch") for run in group.counted]
+    return Spread.of([float(seconds) for seconds in known if seconds is not None])
+
+
+def spread_text(spread: Spread) -> str:
+    """Mean ± standard deviation."""
+    if spread.std is None:
+        return format_metric(spread.mean)
+    return f"{format_metric(spread.mean)} ± {format_metric(spread.std, spread.mean)}"
+
+
+def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
+    """The keys in which runs differ, their metrics, time and memory."""
+    keys = differences(runs)
+    heads = ["run", *keys, "status", "best epoch", "val", "test", "an epoch", "total", "memory"]
+    rows = [
+        [
+            run.name,
+            *(shown_value(run.config[key]) if key in run.config else "-" for key in keys),
+            run.status,
+            str(run.result.best_epoch or "-"),
+            format_metric(run.score("val")),
+            format_metric(run.score("test")),
+            format_seconds(run.summary.get("seconds_per_epoch")),
+            format_seconds(run.summary.get("seconds_total")),
+            format_bytes(run.summary.get("peak_rss_bytes")),
+        ]
+        for run in runs
+    ]
+    return Table(heads, rows, texts=len(keys) + 2, best=[*runs].index(best))
+
+
+def configuration(run: ReportedRun) -> dict[str, list[Setting]]:
+    """The configuration by section."""
+    groups: dict[str, list[Setting]] = {}
+    for key, value in run.config.items():
+        section, _, name = key.partition(".")
+        is_typed = any(_names_key(override, key) for override in run.overrides)
+        groups.setdefault(section, []).append((name or key, shown_value(value), is_typed))
+    return groups
+
+
+def _names_key(override: str, key: str) -> bool:
+    typed = override.lstrip("+~").partition("=")[0]
+    return typed == key or f"{typed}.name" == key
+
+
+def environment(found: Mapping[str, Any]) -> dict[str, list[Setting]]:
+    """Machine and software, from `env.json`."""
+    gpus = found.get("gpus") or []
+    machine = {
+        "time": found.get("time"),
+        "platform": found.get("platform"),
+        "cpu": found.get("cpu"),
+        "cores": found.get("cores_available"),
+        "memory": format_bytes(found.get("memory_bytes")),
+        "gpus": ", ".join(str(gpu.get("name")) for gpu in gpus) or "none",
+        "cuda": found.get("cuda") or "none",
+    }
+    packages = found.get("packages") or {}
+    software = {"python": found.get("python"), **packages, "git commit": found.get("git_commit")}
+    return {"machine": [*_settings(machine)], "software": [*_settings(software)]}
+
+
+def _settings(values: Mapping[str, Any]) -> Iterator[Setting]:
+    yield from ((key, str(value), False) for key, value in values.items() if value is not None)

@@ -1,0 +1,115 @@
+"""Sections of tables, printed by rich: what `plan`, `doctor`, `ls` and `clean` show."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal, TextIO, cast
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gnntrain.reporting.stream import TolerantStream
+
+Judgement = Literal["ok", "note", "problem"]
+
+_STYLES: dict[Judgement, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
+UNBROKEN = 10_000
+"""The width of an output that has none, where lines stay whole."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of looking at one thing.
+
+    Attributes:
+        judgement: `ok`, `note` (it works, but) or `problem` (something needed fails).
+        name: The thing, in a word or two.
+        text: Its state.
+        hint: What to do about it; empty where nothing need be done.
+    """
+
+    judgement: Judgement
+    name: str
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, with tables and sentences below it."""
+
+    title: str
+    body: Sequence[RenderableType]
+
+
+def print_sections(sections: Iterable[Section], stream: TextIO | None = None) -> None:
+    """Print sections as they come, with a blank line between two.
+
+    Lines are broken at the width of a terminal, else not at all. `NO_COLOR` is honoured.
+    """
+    output = TolerantStream(stream if stream is not None else sys.stdout)
+    console = plain_console(output, width=None if output.isatty() else UNBROKEN)
+    for number, section in enumerate(sections):
+        with console.capture() as captured:
+            console.print(Text(section.title, style="bold"))
+            for part in section.body:
+                console.print(Padding.indent(part, 2))
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        output.write("\n".join(["", *lines] if number else lines) + "\n")
+        output.flush()
+
+
+def plain_console(output: TolerantStream, **options: Any) -> Console:
+    """A console of rich that prints text as it is: brackets are no markup."""
+    file = cast(IO[str], output)
+    return Console(file=file, markup=False, emoji=False, highlight=False, **options)
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> Table:
+    """Labels and their values."""
+    table = plain_table("", "", show_header=False)
+    table.columns[0].style = "dim"
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def checks(rows: Iterable[Check]) -> Table:
+    """Results, each with its hint below it."""
+    table = plain_table("", "", "", show_header=False)
+    table.columns[0].min_width = len("problem")
+    for row in rows:
+        table.add_row(Text(row.judgement, _STYLES[row.judgement]), row.name, row.text)
+        if row.hint:
+            table.add_row("", "", f"→ {row.hint}")
+    return table
+
+
+def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """Rows of cells; the first `left` columns stand to the left, the others to the right."""
+    table = plain_table(*header)
+    for number, column in enumerate(table.columns):
+        column.justify = "left" if number < left else "right"
+        column.no_wrap = number >= left
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def plain_table(*header: str, show_header: bool = True) -> Table:
+    """An empty table without lines, under dim titles."""
+    table = Table(
+        *header,
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        show_header=show_header,
+        header_style="dim",
+    )
+    for column in table.columns:
+        column.overflow = "fold"
+    return table

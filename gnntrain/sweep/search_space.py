@@ -1,0 +1,131 @@
+"""The search space of a sweep: Optuna's distributions from Hydra's syntax, and values as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from gnntrain.app import sides_of
+from gnntrain.config import Config, Problem, takes_integers
+from gnntrain.reporting.trials import Trial
+from gnntrain.sweep.overrides import SweepOverrides, swept_values
+
+Space = Mapping[str, BaseDistribution]
+"""Distributions by key."""
+
+
+def search_space(sweep: SweepOverrides, config: Config, problems: list[Problem]) -> Space:
+    """The distributions that a search draws from.
+
+    Args:
+        sweep: Values as for `grid`; also `key=interval(1e-4,1e-1)` and
+            `key=tag(log,interval(1e-4,1e-1))`.
+        config: The configuration of the first trial; its schema says which keys take integers.
+        problems: Every override that says nothing to draw from is added.
+    """
+    if not sweep.swept and not problems:
+        expects = "at least one key with values to search"
+        hint = "as in 'trainer.lr=tag(log,interval(1e-4,1e-1))' or model.hidden_channels=64,128"
+        problems.append(Problem("sweep", "optuna", expects, hint))
+    space = {
+        key: _distribution(override, config, sweep, problems)
+        for key, override in sweep.swept.items()
+    }
+    return {key: distribution for key, distribution in space.items() if distribution is not None}
+
+
+def grid_space(trials: Iterable[Trial]) -> Space:
+    """The values that the trials of a grid have."""
+    values: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        for key, text in trial.values.items():
+            values.setdefault(key, {})[text] = None
+    return {key: CategoricalDistribution([*texts]) for key, texts in values.items()}
+
+
+def value_text(distribution: BaseDistribution, value: object) -> str:
+    """A value as it is typed."""
+    if isinstance(distribution, FloatDistribution) and distribution.step is not None:
+        return f"{value:.12g}"
+    return str(value)
+
+
+def parsed_value(distribution: BaseDistribution, text: str) -> object:
+    """The value that Optuna knows by the text."""
+    if isinstance(distribution, CategoricalDistribution):
+        return text
+    return distribution.to_external_repr(float(text))
+
+
+def described(distribution: BaseDistribution) -> str:
+    """The distribution in a few words: `0.0001 to 0.1, log`."""
+    if isinstance(distribution, CategoricalDistribution):
+        return ", ".join(map(str, distribution.choices))
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    by = f", step {distribution.step:g}" if distribution.step not in (None, 1) else ""
+    log = ", log" if distribution.log else ""
+    return f"{distribution.low:g} to {distribution.high:g}{by}{log}"
+
+
+def boundary_values(space: Space) -> list[list[str]]:
+    """Varied overrides that must all be valid before a search begins: each choice, and both ends
+    of each interval, once."""
+    texts = {key: _boundaries(distribution) for key, distribution in space.items()}
+    first = {key: values[0] for key, values in texts.items()}
+    others = [{**first, key: text} for key, values in texts.items() for text in values[1:]]
+    return [[f"{key}={text}" for key, text in values.items()] for values in (first, *others)]
+
+
+def _boundaries(distribution: BaseDistribution) -> list[str]:
+    if isinstance(distribution, CategoricalDistribution):
+        return [str(choice) for choice in distribution.choices]
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    return [value_text(distribution, end) for end in (distribution.low, distribution.high)]
+
+
+def _distribution(
+    override: Override, config: Config, sweep: SweepOverrides, problems: list[Problem]
+) -> BaseDistribution | None:
+    value = override.value()
+    if isinstance(value, IntervalSweep):
+        return _interval(override, value, config, problems)
+    if "log" in getattr(value, "tags", ()):
+        expects = "log with an interval, as in tag(log,interval(1e-4,1e-1))"
+        problems.append(Problem(*sides_of(override), expects))
+        return None
+    texts = swept_values(override, sweep.groups, problems)
+    if isinstance(value, RangeSweep) and not value.shuffle and len(texts) > 1:
+        low, high, step = float(texts[0]), float(texts[-1]), float(value.step)
+        if low < high and all(isinstance(end, int) for end in (value.start, value.step)):
+            return IntDistribution(int(low), int(high), step=int(step))
+        if low < high:
+            return FloatDistribution(low, high, step=step)
+    return CategoricalDistribution(list(dict.fromkeys(texts))) if texts else None
+
+
+def _interval(
+    override: Override, sweep: IntervalSweep, config: Config, problems: list[Problem]
+) -> BaseDistribution | None:
+    key, text = sides_of(override)
+    low, high, log = float(sweep.start or 0), float(sweep.end or 0), "log" in sweep.tags
+    is_integer = isinstance(sweep.start, int) or takes_integers(config, key)
+    expects = None
+    if not low < high:
+        expects = "an interval from a lower to a higher number"
+    elif log and low <= 0:
+        expects = "an interval above 0: it is drawn over the logarithm"
+    elif is_integer and not (low.is_integer() and high.is_integer()):
+        expects = "an interval between whole numbers"
+    if expects is not None:
+        problems.append(Problem(key, text, expects))
+        return None
+    if is_integer:
+        return IntDistribution(int(low), int(high), log=log)
+    return FloatDistribution(low, high, log=log)

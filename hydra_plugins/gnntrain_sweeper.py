@@ -1,0 +1,118 @@
+"""The default sweeper of `gnntrain -m`. Hydra accepts plug-ins from the package hydra_plugins only.
+
+Hydra imports this file at each start, to look for plug-ins: what a sweep needs is imported later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+if TYPE_CHECKING:
+    from gnntrain.app.hydra_main import TrainTask
+    from gnntrain.reporting.trials import Trial
+    from gnntrain.sweep.launching import JobLauncher
+
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+_HYDRAS_NAME = "${hydra.job.num}"
+_HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
+_LAUNCHER = ("hydra/launcher", "hydra.launcher")
+
+
+class GnntrainSweeper(Sweeper):
+    """A grid, or a search with pruning, in processes that stay warm; resumable.
+
+    With a launcher other than Hydra's basic one, the trials are jobs of that launcher.
+
+    Args:
+        resume: Whether to go on with the sweep in `hydra.sweep.dir`.
+    """
+
+    task_function: TrainTask
+    hydra_context: HydraContext
+    config: DictConfig
+
+    def __init__(self, resume: bool) -> None:
+        self._resume = resume
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Keep what Hydra gives to every sweeper."""
+        self.hydra_context = hydra_context
+        self.task_function = task_function  # type: ignore[assignment]
+        self.config = config
+
+    def sweep(self, arguments: list[str]) -> list[list[JobReturn]]:  # noqa: ARG002
+        """Train every trial.
+
+        Args:
+            arguments: The task's overrides, translated; `TrainTask.typed` has them as typed.
+
+        Returns:
+            One batch with the validation metric of each trial.
+        """
+        from gnntrain.sweep import HydraOptions, SweepFolder, resume_sweep, run_sweep
+
+        task, path = self.task_function, Path(self.config.hydra.sweep.dir)
+        typed = [text for text in task.typed if not _HYDRAS_KEY.match(text)]
+        if self._resume:
+            folder = SweepFolder(path.absolute())
+            keys = [text for text in typed if text.lstrip("+").startswith("sweep.")]
+            results = resume_sweep(folder, keys, self._job_launcher())
+        else:
+            hydras = self.config.hydra.overrides.hydra
+            kept = [text for text in hydras if text.lstrip("+").startswith(_LAUNCHER)]
+            name = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
+            options = HydraOptions(
+                path,
+                None if name == _HYDRAS_NAME else self._trial_name,
+                self._job_launcher(),
+                kept,
+            )
+            results = run_sweep(typed, task.sources, options)
+        return [[_job_return(trial) for trial in results.trials]]
+
+    def _trial_name(self, number: int, overrides: Sequence[str]) -> str:
+        """The folder of a trial by `hydra.sweep.subdir`."""
+        config = self.hydra_context.config_loader.load_sweep_config(
+            self.config, self._hydra_overrides(overrides)
+        )
+        with open_dict(config):
+            config.hydra.job.num = config.hydra.job.id = number
+        return str(config.hydra.sweep.subdir)
+
+    def _job_launcher(self) -> JobLauncher | None:
+        if self.config.hydra.launcher._target_ == _BASIC_LAUNCHER:
+            return None
+        from hydra.core.plugins import Plugins
+
+        from gnntrain.sweep.launching import JobLauncher, TrialJob
+
+        num_jobs = OmegaConf.select(self.config, "hydra.launcher.n_jobs")
+        log = Path(self.config.hydra.sweep.dir).absolute() / "workers.log"
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=self.hydra_context,
+            # Processes of joblib share the terminal; submitit has log files of its own.
+            task_function=TrialJob(self.task_function, None if num_jobs is None else log),
+            config=self.config,
+        )
+        return JobLauncher(launcher, num_jobs, self._hydra_overrides)
+
+    def _hydra_overrides(self, overrides: Sequence[str]) -> list[str]:
+        from gnntrain.app.translation import translate
+
+        return translate(overrides, self.task_function.sources, forced=True)
+
+
+def _job_return(trial: Trial) -> JobReturn:
+    job = JobReturn(trial.overrides, working_dir=trial.run_dir, status=JobStatus.COMPLETED)
+    job.return_value = trial.val
+    return job

@@ -1,0 +1,355 @@
+"""Overrides become one configuration or one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from gnntrain.app import compose_config, composing, overrides
+from gnntrain.config import Config, ConfigError, ModelConfig, Problem, from_dict
+from gnntrain.groups import config_groups
+
+
+def problems_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(overrides, config_dirs)
+    return caught.value.problems
+
+
+def only_problem(*overrides: str) -> Problem:
+    (problem,) = problems_of(*overrides)
+    return problem
+
+
+def test_groups_and_values_are_taken_over() -> None:
+    config = compose_config(["model=gat", "model.heads=4", "trainer.lr=1e-3"]).config
+    assert (config.model.name, config.trainer.lr) == ("gat", 1e-3)
+    assert config.to_dict()["model"]["heads"] == 4
+
+
+def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
+    composed = compose_config(["experiment=cora_gat", "run.name=x"])
+    assert from_dict(yaml.safe_load(composed.yaml)) == composed.config
+    assert composed.overrides == ["experiment=cora_gat", "run.name=x"]
+
+
+def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
+    config = compose_config(
+        ["trainer.epochs=70", "experiment=cora_gat", "sampler=neighbor", "model.heads=4"]
+    ).config
+    assert (config.dataset.name, config.model.name) == ("cora", "gat")
+    assert (config.sampler.name, config.trainer.epochs) == ("neighbor", 70)
+    assert config.to_dict()["model"]["heads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("logger=[jsonl,csv]", ["jsonl", "csv"]),
+        ("logger=csv", ["csv"]),
+        ("logger=[]", []),
+        ("~logger", ["jsonl"]),
+        ("~logger ~logger", ["jsonl"]),
+    ],
+)
+def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
+    assert list(compose_config(override.split()).config.logger.chosen()) == names
+
+
+@pytest.mark.parametrize("form", ["trainer.lr=2", "+trainer.lr=2", "++trainer.lr=2"])
+def test_all_of_hydras_ways_to_set_a_key_work(form: str) -> None:
+    assert compose_config([form]).config.trainer.lr == 2
+
+
+def test_a_removed_key_has_its_default() -> None:
+    config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
+    assert config.trainer.lr == 0.01
+    assert only_problem("~trainer.lrr").value == "~trainer.lrr"
+    assert compose_config(["trainer.lr=${nowhere}", "~trainer.lr"]).config.trainer.lr == 0.01
+
+
+@pytest.mark.parametrize("change", ["~run.name.x", "run.name.x=1", "dataset.name=cora"])
+def test_a_change_of_what_refers_to_nothing_is_a_mistake(change: str) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        compose_config(["run.name=${nowhere}", "dataset.name=${nowhere}", change])
+
+
+def test_a_mapping_sets_several_keys_of_a_section() -> None:
+    trainer = compose_config(["trainer={lr:0.5,epochs:3}"]).config.trainer
+    assert (trainer.lr, trainer.epochs, trainer.batch_size) == (0.5, 3, 1024)
+
+
+@pytest.mark.parametrize("path", ["~/data", "/a b/c", "/x=1/y", "/data(1)"])
+def test_a_path_needs_no_quotes(path: str) -> None:
+    root = compose_config([f"dataset.root={path}"]).config.dataset.root
+    assert root == str(Path(path).expanduser())
+
+
+def test_interpolations_are_resolved() -> None:
+    config = compose_config(["trainer.scheduler_step=${trainer.epochs}"]).config
+    assert config.trainer.scheduler_step == config.trainer.epochs
+
+
+def test_mistakes_of_every_kind_come_together() -> None:
+    found = problems_of(
+        "dataset=coraa",
+        "model=gat",
+        "model.heads=3",
+        "trainer.epoch=3",
+        "trainer.lr=0.1,0.2",
+        "trainer.batch_size=${nowhere}",
+        "trainer.gpus=99",
+        "cora",
+        "trainer.seed=[1",
+        "datset.root=x",
+    )
+    assert sorted(problem.assignment for problem in found) == sorted(
+        [
+            "dataset=coraa",
+            "model.heads=3",
+            "trainer.epoch=3",
+            "trainer.lr=0.1,0.2",
+            "trainer.batch_size=${nowhere}",
+            "trainer.gpus=99",
+            "cora",
+            "trainer.seed=[1",
+            "datset.root=x",
+        ]
+    )
+
+
+def test_a_wrong_choice_names_the_choices_and_the_nearest() -> None:
+    problem = only_problem("dataset=tolokrs", "dataset.split=3")
+    assert problem.hint == "did you mean tolokers?"
+    assert "ogbn-arxiv" in problem.expected
+
+
+def test_a_plug_in_model_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "plugin_names", lambda _: ("mine",))
+    assert only_problem("model=mine").hint == "write model=plugin model.name=mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("trainer=fast", "to set a key write trainer.KEY=VALUE"),
+        ("model.name=gat", "write model=gat"),
+        ("cora", "did you mean dataset=cora?"),
+        ("trainer.lr=1,2", "for a sweep add -m"),
+        ("sampler.fan_outs=25,10", "write sampler.fan_outs=[25,10]; for a sweep add -m"),
+        ("trainer.seed=[1", "a bracket has no partner"),
+        ("trainer.lr", "without spaces around the ="),
+        ("=", "without spaces around the ="),
+        ("model=gat, dataset=cora", "give each key=value as an argument of its own"),
+    ],
+)
+def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
+    assert only_problem(override).hint == hint
+
+
+@pytest.mark.parametrize("override", ["dataset=null", "dataset=[cora]", "logger=null", "=3", "x"])
+def test_other_mistakes_in_form_are_refused(override: str) -> None:
+    only_problem(override)
+
+
+@pytest.mark.parametrize("key", ["trainer..lr", "trainer.lr[0]", ".", "trainer."])
+def test_what_cannot_be_a_key_is_refused(key: str) -> None:
+    assert only_problem(f"{key}=1").expected == "a key such as trainer.lr"
+
+
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ("{a:", "}")])
+def test_a_deeply_nested_value_is_refused(left: str, right: str) -> None:
+    problem = only_problem(f"model.options={left * 5000}1{right * 5000}")
+    assert problem.expected == "a value nested at most 20 deep"
+    assert len(problem.assignment) < 100
+
+
+@pytest.mark.parametrize("override", ["model._target_=os.system", "model={_target_:os.system}"])
+def test_a_configuration_names_no_callable(override: str) -> None:
+    assert only_problem(override).expected == "a key that exists"
+
+
+def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composing, "_count_gpus", lambda: pytest.fail("torch was asked"))
+    compose_config(["trainer.gpus=0"])
+    compose_config([])
+    monkeypatch.setattr(composing, "_count_gpus", lambda: 2)
+    compose_config(["trainer.gpus=2", "trainer.precision=fp16"])
+    assert only_problem("trainer.gpus=3").expected == "at most 2: torch sees 2 GPUs on this machine"
+
+
+@pytest.fixture
+def own_conf(tmp_path: Path) -> Path:
+    folder = tmp_path / "my conf, mine"
+    (folder / "experiment").mkdir(parents=True)
+    text = "# @package _global_\ndefaults:\n  - override /model: mlp\ntrainer:\n  lr: 0.5\n"
+    (folder / "experiment" / "mine.yaml").write_text(text)
+    return folder
+
+
+def test_the_users_own_files_are_options_too(own_conf: Path) -> None:
+    config = compose_config(["experiment=mine"], [own_conf]).config
+    assert (config.model.name, config.trainer.lr) == ("mlp", 0.5)
+    assert "mine" in config_groups([own_conf])["experiment"]
+
+
+def test_a_mistake_in_the_users_own_file_is_told(own_conf: Path) -> None:
+    file = own_conf / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\ntrainer:\n  lrr: 0.5\n")
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert problem.hint == "did you mean trainer.lr (now 0.01)?"
+    file.write_text("# @package _global_\ndefaults:\n  - override /modl: mlp\n")
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert "modl" in problem.expected
+    file.write_text("a: [")
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert "a YAML file" in problem.expected
+    assert str(file) == problem.value
+
+
+def test_a_folder_of_files_must_be_there_and_take_no_shipped_name(own_conf: Path) -> None:
+    (problem,) = problems_of(config_dirs=(own_conf / "none",))
+    assert problem.key == "--config-dir"
+    (own_conf / "model").mkdir()
+    (own_conf / "model" / "gat.yaml").touch()
+    (problem,) = problems_of(config_dirs=(own_conf,))
+    assert problem.hint == "rename model/gat.yaml"
+
+
+def test_a_value_that_must_be_given_is_missed(own_conf: Path) -> None:
+    (own_conf / "model").mkdir()
+    (own_conf / "model" / "mine.yaml").write_text("name: sage\nhidden_channels: ???\n")
+    (problem,) = problems_of("model=mine", config_dirs=(own_conf,))
+    assert problem.assignment == "model.hidden_channels=???"
+    compose_config(["model=mine", "model.hidden_channels=8"], [own_conf])
+
+
+def test_a_run_can_begin_with_the_file_of_a_whole_configuration(tmp_path: Path) -> None:
+    begun = compose_config(["model=gat", "model.heads=4", "dataset.num_nodes=50", "logger=[csv]"])
+    run = begun.config.run.model_copy(update={"dir": "/runs/mine"})
+    file = tmp_path / "best.yaml"
+    file.write_text(yaml.safe_dump(begun.config.model_copy(update={"run": run}).to_dict()))
+    again = compose_config([str(file), "trainer.seed=3"]).config
+    trainer = begun.config.trainer.model_copy(update={"seed": 3})
+    assert again == begun.config.model_copy(update={"trainer": trainer})  # and a directory anew
+    other = compose_config([str(file), "model=sage"]).config
+    assert other.model == ModelConfig(name="sage")
+    assert other.dataset == begun.config.dataset
+
+
+COMPOSITIONS = [
+    "dataset: cora\nmodel: {hidden_channels: 8}\n",
+    "defaults: [{dataset: cora}]\nmodel: {hidden_channels: 8}\n",
+    "defaults: [{override /dataset: cora}, _self_]\nmodel: {hidden_channels: 8}\n",
+]
+
+
+@pytest.mark.parametrize("text", COMPOSITIONS)
+def test_a_file_may_choose_options_as_hydras_users_do(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    expected = compose_config(["dataset=cora", "model.hidden_channels=8"]).config
+    assert compose_config([str(file)]).config == expected
+    other = compose_config([str(file), "dataset=pubmed", "model.hidden_channels=4"]).config
+    assert other == compose_config(["dataset=pubmed", "model.hidden_channels=4"]).config
+
+
+def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "defaults: [{experiment: cora_gcn}, {logger: [csv]}]\ndataset: {root: raw}\n"
+        "trainer: {epochs: 3}\n"
+    )
+    typed = ["experiment=cora_gcn", "logger=[csv]", "dataset.root=raw", "trainer.epochs=3"]
+    assert compose_config([str(file)]).config == compose_config(typed).config
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("dataset: corra\ntrainer: {lr: 0.1}\n", "dataset", "did you mean cora?"),
+        ("defaults: [{dataset: corra}]\n", "dataset", "did you mean cora?"),
+        ("defaults: [base]\n", "defaults", None),
+        ("dataset: cora\ntrainer: {learning_rate: 1}\n", "trainer.learning_rate", "trainer.lr"),
+    ],
+)
+def test_mistakes_in_a_composition_are_told(
+    text: str, key: str, hint: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    (problem,) = problems_of(str(file))
+    assert problem.key == key
+    assert (hint or "") in (problem.hint or "")
+
+
+@pytest.mark.parametrize("text", ["dataset: cora\n", "defaults: [{dataset: cora}]\n"])
+def test_an_experiment_that_chooses_as_hydra_does_not_is_told_how(
+    text: str, own_conf: Path
+) -> None:
+    package = "# @package _global_\n" if text.startswith("dataset") else ""
+    (own_conf / "experiment" / "mine.yaml").write_text(package + text)
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert problem.hint is not None
+    assert "- override /dataset: cora" in problem.hint
+
+
+def test_a_comma_needs_no_quotes_of_hydras() -> None:
+    found = problems_of("dataset=files", "dataset.decimal=,")
+    assert {problem.key for problem in found} == {"dataset.edges", "dataset.features"}
+
+
+def test_hydras_own_keys_are_left_to_hydra() -> None:
+    typed = ["hydra.run.dir=x", "hydra/launcher=joblib", "hydra.nothing=1"]
+    assert compose_config(typed).config == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "expects"),
+    [
+        ("dataset: {nam: cora}", "did you mean dataset.name"),
+        ("[1, 2]", "there are no keys in it"),
+        ("a: [", "a configuration that can be read"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(
+    text: str | None, expects: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "best.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=expects):
+        compose_config([str(file)])
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    (problem,) = problems_of("trainer.seed=" + "9" * 5000)
+    assert problem.key == "trainer.seed"
+
+
+def test_interpolations_that_double_each_other_are_refused_before_they_are_resolved() -> None:
+    chain = [f"model.options.a{n}=[${{.a{n - 1}}},${{.a{n - 1}}}]" for n in range(1, 40)]
+    problem = problems_of("model=plugin", "model.options.a0=[x]", *chain)[0]
+    assert problem.expected == "at most 32 interpolations in all"
+
+
+def test_a_few_lines_of_yaml_that_stand_for_more_than_memory_holds_are_refused(
+    own_conf: Path,
+) -> None:
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))]
+    (own_conf / "experiment" / "mine.yaml").write_text("\n".join(lines))
+    (problem,) = problems_of("experiment=mine", config_dirs=(own_conf,))
+    assert "more than 100,000 values" in problem.expected
+
+
+def test_one_file_is_enough_and_no_recipe_goes_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text("{}")
+    found = problems_of(str(file), str(tmp_path / "other.yaml"), "experiment=cora_gcn")
+    assert {problem.expected.split(":")[0] for problem in found} >= {
+        "one file of a whole configuration",
+        "no experiment beside a whole configuration",
+    }

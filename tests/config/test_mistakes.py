@@ -1,0 +1,95 @@
+"""Whatever is given, each wrong key is told, in one `ConfigError` and by nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnntrain.config import Config, ConfigError, Problem, from_dict, read
+from gnntrain.config.mistakes import choices, in_words, key_schema
+
+SECTIONS = {name: type(getattr(Config(), name)) for name in Config.model_fields}
+FIXED = [name for name in SECTIONS if name not in (*Config.variants, "logger")]
+"""The sections of one class: each of their keys can be judged by itself."""
+KEYS = [(name, key) for name in FIXED for key in SECTIONS[name].model_fields]
+
+words = st.sampled_from(
+    sorted({word for name, key in KEYS for word in choices(key_schema(SECTIONS[name], key))})
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | words
+keys = st.sampled_from(sorted({key for _, key in KEYS})) | st.text(max_size=5)
+values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(keys, scalars, max_size=2)
+names = st.sampled_from(["cora", "files", "synthetic", "gat", "mlp", "optuna", "plugin", "full"])
+sections = st.dictionaries(
+    keys | st.sampled_from(["name", "edges", "heads", "csv", "wandb", "trials"]) | st.integers(),
+    values | names,
+    max_size=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(raw=st.dictionaries(st.sampled_from([*SECTIONS]) | keys, sections | values, max_size=5))
+def test_reading_raises_nothing_but_a_configuration_error(raw: dict[str, Any]) -> None:
+    for saved in (False, True):
+        reading = read(raw, saved=saved)
+        for problem in reading.problems:
+            assert problem.expected
+        told: list[Problem] = []
+        try:
+            assert from_dict(raw, saved=saved) == reading.config
+        except ConfigError as error:
+            told = error.problems
+        assert told == list(dict.fromkeys(reading.problems))
+    try:
+        Config(**raw)
+    except ConfigError as error:
+        assert error.problems  # noqa: PT017 - most of these are no configuration
+
+
+@settings(max_examples=200, deadline=None)
+@given(given=st.dictionaries(st.sampled_from(KEYS), values, max_size=8))
+def test_each_wrong_key_is_told_whatever_the_others_are(
+    given: dict[tuple[str, str], object],
+) -> None:
+    raw: dict[str, dict[str, object]] = {}
+    for (section, key), value in given.items():
+        raw.setdefault(section, {})[key] = value
+    wrong = {f"{s}.{k}" for (s, k), value in given.items() if not is_accepted(s, k, value)}
+    told = [problem.key for problem in read(raw).problems]
+    assert wrong <= set(told)
+    sound = read({s: {k: raw[s][k] for k in raw[s] if f"{s}.{k}" not in wrong} for s in raw})
+    assert {*told} - wrong <= {problem.key for problem in sound.problems}
+
+
+def is_accepted(section: str, key: str, value: object) -> bool:
+    """Whether the key's own class takes the value."""
+    try:
+        SECTIONS[section](**{key: value})
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 2}, "an integer >= 2"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "a number > 0 and <= 1"),
+        ({"anyOf": [{"const": "auto"}, {"type": "boolean"}]}, "auto or true or false"),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, "one of a, b or null"),
+        ({"type": "string", "description": "a path"}, "a path"),
+    ],
+)
+def test_a_json_schema_in_words(schema: dict[str, Any], words: str) -> None:
+    assert in_words(schema) == words
+
+
+def test_an_unknown_key_of_a_tag_s_name_is_told_as_any_other() -> None:
+    problems = read({"dataset": {"SyntheticConfig": 3, "num_nodes": 0}}).problems
+    assert {problem.key for problem in problems} == {
+        "dataset.SyntheticConfig",
+        "dataset.num_nodes",
+    }

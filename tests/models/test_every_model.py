@@ -1,0 +1,386 @@
+"""Every model × option against stock PyG message passing with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+
+from gnntrain.errors import UserError
+from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
+from gnntrain.sampling.block import Block
+from tests.models.blocks import Graph, full_block, layerwise, rough_graph, seed_blocks
+
+IN, OUT = 6, 3
+
+Kind = Callable[..., GNN]
+Case = tuple[Kind, dict[str, Any]]
+
+OWN_OPTIONS: list[Case] = [
+    (SAGE, {}),
+    (SAGE, {"aggregator": "max"}),
+    (SAGE, {"aggregator": "sum"}),
+    (SAGE, {"root_weight": False}),
+    (SAGE, {"aggregator": "max", "root_weight": False, "normalize": True}),
+    (SAGE, {"normalize": True}),
+    (GCN, {}),
+    (GAT, {"heads": 1}),
+    (GAT, {"heads": 4, "output_heads": 3, "negative_slope": 0.1}),
+    (GATv2, {"heads": 1}),
+    (GATv2, {"heads": 4, "output_heads": 3, "negative_slope": 0.1}),
+    (GIN, {}),
+    (GIN, {"train_eps": True, "mlp_layers": 1}),
+    (GIN, {"mlp_layers": 3, "train_eps": True}),
+    (MLP, {}),
+]
+
+SCAFFOLDS: list[dict[str, Any]] = [
+    {"num_layers": 1},
+    {"num_layers": 2},
+    {"num_layers": 2, "hidden_channels": 16},  # narrows so much that SAGE and GCN multiply first
+    {"num_layers": 3, "norm": "batch", "activation": "elu"},
+    {"num_layers": 3, "norm": "layer", "residual": True, "activation": "gelu"},
+    {"num_layers": 2, "jk": "cat", "residual": True, "activation": "leaky_relu"},
+    {"num_layers": 3, "jk": "max", "norm": "layer", "activation": "none"},
+    {"num_layers": 1, "jk": "cat", "norm": "batch"},
+]
+
+
+def name_of(case: object) -> str:
+    if isinstance(case, type):
+        return case.__name__
+    if isinstance(case, dict):
+        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
+    return str(case)
+
+
+every_model = pytest.mark.parametrize(("kind", "options"), OWN_OPTIONS, ids=name_of)
+each_kind = pytest.mark.parametrize("kind", [SAGE, GCN, GAT, GATv2, GIN, MLP], ids=name_of)
+
+
+def build(kind: Kind, **options: Any) -> GNN:
+    torch.manual_seed(1)
+    model = kind(IN, OUT, **{"hidden_channels": 8, "num_layers": 2, **options})
+    for parameter in model.parameters():  # biases and ε start at 0, where an error would not show
+        nn.init.normal_(parameter, std=0.4)
+    for buffer_name, buffer in model.named_buffers():
+        if "running" in buffer_name:
+            nn.init.uniform_(buffer, 0.5, 1.5)
+    return model.eval()
+
+
+def pyg_forward(model: GNN, x: Tensor, graph: Graph, options: dict[str, Any]) -> Tensor:
+    """The model as PyG would run it: stock convolutions on all nodes and edges, no blocks."""
+    activations: dict[str, Callable[[Tensor], Tensor]] = {
+        "relu": F.relu,
+        "elu": F.elu,
+        "gelu": F.gelu,
+        "leaky_relu": F.leaky_relu,
+        "none": lambda rows: rows,
+    }
+    activation = activations[options.get("activation", "relu")]
+    jk, norm = options.get("jk", "none"), options.get("norm", "none")
+    h, layers = x, []
+    for i, conv in enumerate(model.convs):
+        if isinstance(conv, nn.Linear):
+            out = conv(h)
+        elif isinstance(conv, pyg.GCNConv):
+            out = conv(h, graph.edge_index, graph.weight)
+        else:
+            out = conv(h, graph.edge_index)
+        if i < model.num_layers - 1 or jk != "none":
+            if norm == "batch":
+                bn: Any = model.norms[i]
+                bn = bn.module
+                out = (out - bn.running_mean) / (bn.running_var + bn.eps).sqrt()
+                out = out * bn.weight + bn.bias
+            elif norm == "layer":
+                ln: Any = model.norms[i]
+                out = F.layer_norm(out, out.shape[1:], ln.weight, ln.bias)
+            out = activation(out)
+        if options.get("residual"):
+            residual: Any = model.residuals[i]
+            out = out + (h if isinstance(residual, nn.Identity) else residual(h))
+        h = out
+        layers.append(h)
+    if jk == "none":
+        return h
+    gathered = torch.cat(layers, dim=1) if jk == "cat" else torch.stack(layers).amax(0)
+    lin: Any = model.lin
+    return F.linear(gathered, lin.weight, lin.bias)
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    # Sums differ in their order, hence relative to the largest number.
+    scale = expected.abs().max().clamp(min=1) if expected.numel() else 1
+    torch.testing.assert_close(actual / scale, expected / scale, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("scaffold", SCAFFOLDS, ids=name_of)
+@every_model
+def test_a_mini_batch_with_all_neighbours_and_layerwise_inference_equal_pyg(
+    kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
+) -> None:
+    graph = rough_graph()
+    # PyG keeps the weights of existing loops, and of several the last; here a loop weighs 1.
+    model = build(kind, **options, **scaffold)
+    x = torch.randn(graph.num_nodes, IN)
+    seeds = [3, 38, 0, 11, 39, 20, 7]
+    with torch.no_grad():
+        expected = pyg_forward(model, x, graph, scaffold)
+        nodes, blocks = seed_blocks(graph, seeds, model.num_layers)
+        close(model(x[nodes], blocks), expected[seeds])
+        close(layerwise(model, x, graph), expected)
+
+
+def test_gcn_uses_edge_weights_as_pyg_does() -> None:
+    rough = rough_graph(weighted=True)
+    no_loop = rough.edge_index[0] != rough.edge_index[1]
+    assert rough.weight is not None
+    graph = Graph(rough.num_nodes, rough.edge_index[:, no_loop], rough.weight[no_loop])
+    model, x = build(GCN), torch.randn(graph.num_nodes, IN)
+    nodes, blocks = seed_blocks(graph, [3, 38, 0], 2)
+    with torch.no_grad():
+        expected = pyg_forward(model, x, graph, {})
+        close(model(x[nodes], blocks), expected[[3, 38, 0]])
+        close(layerwise(model, x, graph), expected)
+
+
+@pytest.mark.parametrize("kind", [SAGE, GCN])
+def test_rows_are_multiplied_first_where_that_narrows_them_much(kind: Kind) -> None:
+    model = build(kind, hidden_channels=16)
+    assert [model.conv(i).has_transform for i in range(2)] == [False, True]
+    assert model.conv(1).transform(torch.zeros(5, 16)).shape == (5, OUT)
+
+
+def test_gcn_gives_loops_in_the_data_the_weight_one() -> None:
+    graph, model = rough_graph(weighted=True), build(GCN)
+    no_loop = graph.edge_index[0] != graph.edge_index[1]
+    assert graph.weight is not None
+    loopless = Graph(graph.num_nodes, graph.edge_index[:, no_loop], graph.weight[no_loop])
+    x = torch.randn(graph.num_nodes, IN)
+    with torch.no_grad():
+        close(layerwise(model, x, graph), layerwise(model, x, loopless))
+
+
+def test_gcn_without_norms_says_so() -> None:
+    block = Block(torch.tensor([0, 1]), torch.tensor([0]), num_src=1)
+    with pytest.raises(ValueError, match="norm"):
+        build(GCN, num_layers=1)(torch.zeros(1, IN), [block])
+
+
+@every_model
+def test_gradients_equal_those_of_pyg(kind: Kind, options: dict[str, Any]) -> None:
+    graph = rough_graph()
+    model = build(kind, **options, num_layers=2, norm="layer").double()
+    x = torch.randn(graph.num_nodes, IN, dtype=torch.float64, requires_grad=True)
+    seeds = [3, 38, 0, 11, 39]
+    nodes, blocks = seed_blocks(graph, seeds, 2)
+    blocks = [_double(block) for block in blocks]
+    pull = torch.randn(len(seeds), OUT, dtype=torch.float64)
+    inputs = [x, *model.parameters()]
+    got = torch.autograd.grad(model(x[nodes], blocks), inputs, pull)
+    reference = pyg_forward(model, x, graph, {"norm": "layer"})[seeds]
+    expected = torch.autograd.grad(reference, inputs, pull)
+    for mine, theirs in zip(got, expected, strict=True):
+        # Norms come in float32.
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+def _double(block: Block) -> Block:
+    assert block.norm is not None
+    return Block(block.indptr, block.indices, block.num_src, norm=block.norm.double())
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("jk", ["none", "cat", "max"])
+@each_kind
+def test_a_batch_without_seeds_gives_every_parameter_a_gradient_of_zero(
+    kind: Kind, jk: str, residual: bool, norm: str
+) -> None:
+    model = build(kind, jk=jk, residual=residual, norm=norm).train()
+    empty = Block(
+        torch.zeros(1, dtype=torch.int64),
+        torch.zeros(0, dtype=torch.int64),
+        num_src=0,
+        norm=torch.zeros(0),
+        degree=torch.zeros(0),
+    )
+    outputs = model(torch.zeros(0, IN), [empty, empty])
+    assert outputs.shape == (0, OUT)
+    outputs.sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+    for name, buffer in model.named_buffers():
+        assert buffer.isfinite().all(), name
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+@each_kind
+def test_one_seed_without_neighbours_trains(kind: Kind, norm: str) -> None:
+    model = build(kind, norm=norm).train()
+    block = Block(
+        torch.zeros(2, dtype=torch.int32),
+        torch.zeros(0, dtype=torch.int32),
+        num_src=1,
+        norm=torch.ones(1),
+        degree=torch.zeros(1),
+    )
+    outputs = model(torch.randn(1, IN), [block, block])
+    outputs.sum().backward()
+    assert outputs.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(GCN, {}), (GIN, {"mlp_layers": 1}), (SAGE, {"aggregator": "sum"})],
+    ids=name_of,
+)
+def test_sums_over_sampled_neighbours_are_unbiased(kind: Kind, options: dict[str, Any]) -> None:
+    graph = rough_graph(weighted=True)
+    model = build(kind, **options, num_layers=1)  # linear in what is aggregated
+    x, seeds = torch.randn(graph.num_nodes, IN), list(range(graph.num_nodes))
+    draw = torch.Generator().manual_seed(5)
+    total, num_draws = torch.zeros(len(seeds), OUT), 400
+    squares = torch.zeros_like(total)
+    with torch.no_grad():
+        for _ in range(num_draws):
+            nodes, blocks = seed_blocks(graph, seeds, 1, fan_out=3, draw=draw)
+            outputs = model(x[nodes], blocks)
+            total += outputs
+            squares += outputs.square()
+        mean = total / num_draws
+        deviation = (squares / num_draws - mean.square()).clamp(min=0).sqrt()
+        error = (mean - layerwise(model, x, graph)).abs()
+    standard_error = deviation / num_draws**0.5
+    assert (error <= 5 * standard_error + 1e-4).all()
+    assert deviation[3].min() > 0  # the hub's neighbours really were sampled
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [(SAGE, {}), (SAGE, {"aggregator": "max"}), (GAT, {}), (GATv2, {})]
+)
+def test_means_maxima_and_attention_are_over_the_sampled_neighbours(
+    kind: Kind, options: dict[str, Any]
+) -> None:
+    graph, model = rough_graph(), build(kind, **options, num_layers=1)
+    draw = torch.Generator().manual_seed(2)
+    nodes, (block,) = seed_blocks(graph, [3, 0, 9], 1, fan_out=2, draw=draw)
+    x = torch.randn(graph.num_nodes, IN)
+    whole = Block(block.indptr, block.indices, block.num_src)
+    with torch.no_grad():
+        close(model(x[nodes], [block]), model(x[nodes], [whole]), 0)
+    assert not model.needs.degree
+
+
+@every_model
+def test_bfloat16_autocast_stays_close_and_trains(kind: Kind, options: dict[str, Any]) -> None:
+    graph = rough_graph()
+    torch.manual_seed(4)
+    model = kind(IN, OUT, hidden_channels=8, norm="layer", jk="cat", residual=True, **options)
+    x = torch.randn(graph.num_nodes, IN)
+    seeds = list(range(graph.num_nodes))
+    nodes, blocks = seed_blocks(graph, seeds, 2)
+    expected = model(x[nodes], blocks)
+    for given in (x, x.bfloat16(), x.half()):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(given[nodes], blocks)
+        close(outputs.float() / expected.abs().max(), expected / expected.abs().max(), 2e-2)
+        model.zero_grad()
+        outputs.float().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@each_kind
+def test_half_precision_rows_are_taken_in_the_weights_type(kind: Kind) -> None:
+    graph, model = rough_graph(), build(kind)
+    x = torch.randn(graph.num_nodes, IN).half()
+    with torch.no_grad():
+        close(layerwise(model, x, graph), layerwise(model, x.float(), graph))
+
+
+@each_kind
+def test_int32_blocks_give_the_same(kind: Kind) -> None:
+    graph, model = rough_graph(), build(kind, num_layers=1)
+    x = torch.randn(graph.num_nodes, IN)
+    with torch.no_grad():
+        wide, narrow = full_block(graph), full_block(graph, index=torch.int32)
+        close(model(x, [narrow]), model(x, [wide]), 0)
+
+
+def test_the_mlp_looks_at_the_seeds_rows_alone() -> None:
+    model, x = build(MLP), torch.randn(9, IN)
+    block = Block(torch.tensor([0, 1, 1, 1]), torch.tensor([8]), num_src=9)
+    assert not model.uses_graph
+    with torch.no_grad():
+        close(model(x, [block]), model(x[:3]), 0)
+        assert model(x, ()).shape == (9, OUT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "peer", "peer_options"),
+    [
+        (SAGE, {}, pyg.GraphSAGE, {}),
+        (SAGE, {"aggregator": "max", "jk": "cat"}, pyg.GraphSAGE, {"aggr": "max", "jk": "cat"}),
+        (GCN, {"norm": "batch"}, pyg.GCN, {"norm": "batch_norm"}),
+        (GCN, {"jk": "max"}, pyg.GCN, {"jk": "max"}),
+        (GAT, {"heads": 4, "output_heads": 4}, pyg.GAT, {"heads": 4}),
+        (GATv2, {"heads": 2, "jk": "cat"}, pyg.GAT, {"heads": 2, "v2": True, "jk": "cat"}),
+        (GIN, {"norm": "batch"}, pyg.GIN, {"norm": "batch_norm"}),
+        (GIN, {"train_eps": True}, pyg.GIN, {"train_eps": True}),
+    ],
+    ids=name_of,
+)
+def test_weights_load_into_pygs_own_models(
+    kind: Kind, options: dict[str, Any], peer: type[nn.Module], peer_options: dict[str, Any]
+) -> None:
+    graph, model = rough_graph(), build(kind, **options, num_layers=3)
+    if "heads" in peer_options and "jk" not in peer_options:
+        # PyG's GAT has as many heads in its last layer as elsewhere, ours are averaged alike.
+        assert options["output_heads"] == peer_options["heads"]
+    plain = peer(IN, 8, 3, OUT, **peer_options).eval()
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(graph.num_nodes, IN)
+    with torch.no_grad():
+        close(layerwise(model, x, graph), plain(x, graph.edge_index))
+
+
+@every_model
+def test_the_same_seed_draws_the_same_weights(kind: Kind, options: dict[str, Any]) -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        model = kind(IN, OUT, hidden_channels=8, **options)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(3), weights(3))
+    assert not torch.equal(weights(3), weights(4))
+
+
+@pytest.mark.parametrize("option", ["dropout", "input_dropout", "attention_dropout"])
+def test_dropout_acts_in_training_alone(option: str) -> None:
+    graph, x = rough_graph(), torch.randn(40, IN)
+    model, plain = build(GAT, **{option: 0.5}), build(GAT)
+    blocks = [full_block(graph)] * 2
+    with torch.no_grad():
+        close(model(x, blocks), plain(x, blocks), 0)
+        model.train()
+        assert not torch.allclose(model(x, blocks), model(x, blocks))
+
+
+@pytest.mark.parametrize("kind", [GAT, GATv2])
+def test_heads_that_do_not_divide_the_width_are_the_users_mistake(kind: Kind) -> None:
+    with pytest.raises(UserError, match=r"heads=3 .*model\.hidden_channels=8"):
+        build(kind, heads=3)
+
+
+def test_as_many_blocks_as_layers_are_needed() -> None:
+    with pytest.raises(ValueError, match="1 blocks for 2 layers"):
+        build(SAGE)(torch.zeros(40, IN), [full_block(rough_graph())])

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import (
+    confusion_matrix,
+    precision_recall_fscore_support,
+    roc_auc_score,
+)
+
+from gnntrain.metrics import LabelKind
+from gnntrain.report.classification import score_split, top_mistakes
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
+def test_scores_are_scikit_learns(task: LabelKind) -> None:
+    rng = np.random.default_rng(0)
+    num_classes = 2 if task == "binary" else 4
+    logits = rng.normal(size=(200, 1 if task == "binary" else num_classes))
+    if task == "multilabel":
+        labels = rng.integers(0, 2, (200, num_classes))
+        predicted = (logits > 0).astype(int)
+    else:
+        labels = rng.integers(-1, num_classes, 200)
+        predicted = (logits[:, 0] > 0).astype(int) if task == "binary" else logits.argmax(1)
+    scores = score_split(logits, labels, task, num_classes)
+    assert scores is not None
+    known = np.ones(200, bool) if task == "multilabel" else labels >= 0
+    expected = precision_recall_fscore_support(
+        labels[known], predicted[known], labels=range(num_classes), zero_division=np.nan
+    )
+    for own, other in zip(
+        (scores.precision, scores.recall, scores.f1, scores.support), expected, strict=True
+    ):
+        np.testing.assert_allclose(own, other)
+    assert scores.num_nodes == known.sum()
+    if task != "multilabel":
+        np.testing.assert_array_equal(
+            scores.confusion, confusion_matrix(labels[known], predicted[known])
+        )
+    if task == "binary":
+        assert scores.roc is not None
+        area = np.trapezoid(scores.roc[1], scores.roc[0])
+        assert area == pytest.approx(roc_auc_score(labels[known], logits[known, 0]), abs=0.01)
+
+
+def test_a_split_without_a_label_has_no_scores() -> None:
+    assert score_split(np.zeros((2, 3)), np.array([-1, -1]), "multiclass", 3) is None
+    assert score_split(np.zeros((0, 3)), np.zeros(0, np.int64), "multiclass", 3) is None
+
+
+def test_a_class_that_is_never_there_has_no_numbers() -> None:
+    scores = score_split(np.array([[1.0, 0, 0]]), np.array([0]), "multiclass", 3)
+    assert scores is not None
+    assert (scores.precision[0], scores.recall[0], scores.f1[0]) == (1, 1, 1)
+    assert np.isnan(scores.precision[1:]).all()
+
+
+def test_one_class_alone_has_no_curve() -> None:
+    scores = score_split(np.array([[1.0], [2.0]]), np.array([1, 1]), "binary", 2)
+    assert scores is not None
+    assert scores.roc is None
+
+
+def test_the_most_frequent_mistakes_come_first() -> None:
+    confusion = np.array([[8, 2, 0], [5, 5, 0], [0, 1, 9]])
+    mistakes = top_mistakes(confusion, 2)
+    assert mistakes == [(1, 0, 5), (0, 1, 2)]
+    assert top_mistakes(np.diag([3, 4]), 5) == []

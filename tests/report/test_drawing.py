@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure as Canvas
+
+from gnntrain.report import figures
+from gnntrain.report.drawing import Figure, Panel, class_color, to_svg
+from gnntrain.report.runs import read_run
+from tests.report.samples import records_of, write_run
+
+
+def line(*values: float, color: str = "#5d6880", **style: str) -> Figure:
+    def draw(panel: Panel) -> None:
+        panel.begin_series("a $b$ <c>", color)
+        texts = [f"value {value}" for value in values]
+        panel.curve(list(range(len(values))), values, texts, color, **style)
+        panel.axes.set_xlabel("x $1 <&>")
+
+    return draw
+
+
+def test_a_point_answers_where_it_is_drawn() -> None:
+    drawing = to_svg(line(1.0, 3.0, 2.0), "f")
+    svg = ElementTree.fromstring(drawing.svg)
+    drawn = [
+        (float(use.get("x", "nan")), float(use.get("y", "nan")))
+        for use in svg.iter("{http://www.w3.org/2000/svg}use")
+        if "x" in use.attrib
+    ]
+    for x, y, _, series in drawing.hover["points"]:
+        assert series == 1
+        assert any(math.dist((x, y), place) < 0.2 for place in drawn)
+    assert [point[2] for point in drawing.hover["points"]] == [
+        "value 1.0",
+        "value 3.0",
+        "value 2.0",
+    ]
+    assert drawing.colors == {"a $b$ <c>": "#5d6880"}
+
+
+def test_ids_have_the_prefix_and_ground_colors_are_the_pages() -> None:
+    svg = to_svg(line(1.0, 2.0), "f7").svg
+    elements = [*ElementTree.fromstring(svg).iter()]
+    ids = [element.get("id", "f7-") for element in elements]
+    assert all(name.startswith("f7-") for name in ids)
+    assert "f7-series-1-0" in ids
+    assert "var(--quiet)" in svg
+    assert "#5d6880" not in svg
+    assert "x $1 <&>" in [element.text for element in elements]
+
+
+@given(st.lists(st.floats(width=64), min_size=1, max_size=4))
+@settings(max_examples=15, deadline=None)
+def test_any_numbers_can_be_drawn(values: list[float]) -> None:
+    drawing = to_svg(line(*values), "f")
+    ElementTree.fromstring(drawing.svg)
+    points = drawing.hover["points"]
+    assert len(points) == sum(map(math.isfinite, values))
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2, 5, 12])
+def test_few_epochs_have_no_ticks_between_them(tmp_path: Path, num_epochs: int) -> None:
+    run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * num_epochs), {}))
+    for draw in (figures.loss, figures.metric, figures.memory):
+        panel = Panel(Canvas().subplots())
+        draw(panel, run)
+        assert all(tick == round(tick) for tick in panel.axes.get_xticks())
+
+
+def test_a_figure_of_many_epochs_stays_small(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * 3000), {}))
+    drawings = [to_svg(partial(draw, run=run), "f") for draw in (figures.loss, figures.metric)]
+    assert all(len(drawing.svg) < 100_000 for drawing in drawings)
+    assert all(len(drawing.hover["points"]) <= 2000 for drawing in drawings)
+
+
+def test_colors_of_classes_differ() -> None:
+    assert len({class_color(number) for number in range(100)}) == 100

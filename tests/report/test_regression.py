@@ -1,0 +1,116 @@
+"""The report of a regression, and the numbers behind it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+
+from gnntrain.cli import main
+from gnntrain.data.graph import AnyArray
+from gnntrain.report.best_model import outcome_of
+from gnntrain.report.regression import ValueFindings, histograms
+from gnntrain.report.runs import read_run
+from gnntrain.report.tables import worst_table
+from gnntrain.report.writing import write_report
+from gnntrain.run import evaluate
+from gnntrain.tasks import NodeRegression
+from tests.graphs import random_graph, stored
+from tests.hills import install_hills
+from tests.report.test_writing import text_of
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    install_hills(tmp_path / "site", monkeypatch, "hills_to_report")
+    keys = ["dataset=hills", "task.type=node_regression", "trainer.gpus=0", "trainer.epochs=3"]
+    assert main([*keys, "model.hidden_channels=8", "run.dir=run"]) == 0
+    return tmp_path / "run"
+
+
+def test_a_page_has_predictions_and_errors_and_no_classes(trained: Path) -> None:
+    page = write_report([trained])
+    text = text_of(page)
+    for words in ("Predicted and true height", "Errors of slope", "Largest errors of height"):
+        assert words in text
+    assert re.search(r"targets\s+2", text)
+    for word in ("Confusion", "ROC curve", "Scores by class"):
+        assert word not in text
+
+
+def test_markdown_and_png_have_them(trained: Path) -> None:
+    text = write_report([trained], trained / "report.md").read_text()
+    for words in ("Scores by target", "Largest errors of height on test", "RMSE"):
+        assert words in text
+    picture = Image.open(write_report([trained], trained / "report.png"))
+    assert picture.height > 0.9 * picture.width
+
+
+def test_the_scores_are_those_of_evaluate(trained: Path) -> None:
+    findings = outcome_of(read_run(trained)).findings
+    assert isinstance(findings, ValueFindings)
+    metrics = evaluate(trained)["metrics"]
+    for split in ("val", "test"):
+        for i, name in enumerate(("r2", "rmse", "mae")):
+            mean = np.mean([target.points[split].scores()[i] for target in findings.targets])
+            assert mean == pytest.approx(metrics[split][name], rel=1e-4)
+
+
+def findings_of(path: Path, labels: AnyArray, **changes: Any) -> ValueFindings:
+    """Of a model that predicts the mean of the training nodes everywhere."""
+    data = random_graph(task="continuous", num_classes=labels.shape[1], labels=labels, **changes)
+    graph = stored(path, data)
+    outputs = torch.zeros(labels.shape)
+    return ValueFindings.of(graph, NodeRegression(graph), outputs, None)
+
+
+def test_the_worst_nodes_come_first_in_the_users_words(tmp_path: Path) -> None:
+    labels = np.random.default_rng(0).normal(size=(60, 1)).astype(np.float32)
+    ids = np.array([f"n{i}".encode() for i in range(60)])
+    splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
+    labels[50] = 99
+    (target,) = findings_of(tmp_path / "s", labels, node_ids=ids, splits=splits).targets
+    rows = worst_table(target.points["test"]).rows
+    assert rows[0][0] == "n50"
+    errors = [abs(float(row[3])) for row in rows]
+    assert errors == sorted(errors, reverse=True)
+    assert len(rows) == 10
+
+
+def test_missing_targets_are_left_out_and_a_target_that_no_node_has_too(tmp_path: Path) -> None:
+    labels = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    labels[:, 1] = np.nan
+    labels[5:10, 1] = 1
+    splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
+    findings = findings_of(tmp_path / "s", labels, splits=splits)
+    assert [target.name for target in findings.targets] == ["value_0"]
+    numbers = {split: len(points.nodes) for split, points in findings.targets[0].points.items()}
+    assert numbers == {"val": 15, "test": 15}
+    assert findings.scored_splits == {"val", "test"}
+
+
+def test_a_split_without_a_node_is_told(tmp_path: Path) -> None:
+    labels = np.random.default_rng(0).normal(size=(60, 1)).astype(np.float32)
+    splits = {"train": np.arange(30), "val": np.arange(30, 60), "test": np.arange(0)}
+    findings = findings_of(tmp_path / "s", labels, splits=splits)
+    assert findings.scored_splits == {"val"}
+
+
+@given(
+    arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e6, 1e6)),
+    arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e6, 1e6)),
+)
+def test_a_histogram_has_every_node_once(val: AnyArray, test: AnyArray) -> None:
+    for edges, shares in histograms({"val": val, "test": test}).values():
+        assert len(edges) == len(shares) + 1
+        assert shares.sum() == pytest.approx(1)

@@ -1,0 +1,19 @@
+"""Which runs a folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnntrain.reporting.run_lookup import run_directories
+from tests.report.samples import write_run
+
+
+def test_the_runs_of_a_folder_are_those_up_to_four_levels_below(tmp_path: Path) -> None:
+    folder = tmp_path / "multirun"
+    names = ["10", "9", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3", "e/1/2/3/4", ".hydra"]
+    for name in names:
+        write_run(folder / name)
+    write_run(folder / "9" / "checkpoints" / "inner")  # inside of a run
+    (folder / "latest").symlink_to(folder / "9")
+    found = [str(path.relative_to(folder)) for path in run_directories(folder)]
+    assert found == ["9", "10", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3"]

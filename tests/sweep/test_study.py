@@ -1,0 +1,222 @@
+"""The study that trials come from, without training anything."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+from gnntrain.app import Composed, Composer
+from gnntrain.config import Config, OptunaSweepConfig
+from gnntrain.reporting.trials import Trial
+from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.search_space import Space
+from gnntrain.sweep.study import Study
+
+LR = FloatDistribution(1e-4, 1e-1, log=True)
+SPACE: Space = {
+    "trainer.lr": LR,
+    "model.hidden_channels": CategoricalDistribution(["16", "32"]),
+}
+BEST_LR = 3e-3
+
+
+@pytest.fixture
+def _composed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
+
+
+def search(
+    folder: Path, begun: Sequence[Trial] = (), space: Space = SPACE, **keys: object
+) -> Study:
+    config = OptunaSweepConfig.model_validate({"name": "optuna", **keys})
+    return Study(begun, SweepFolder(folder), Composer(), config, space, ["trainer.epochs=20"])
+
+
+def grid(folder: Path, *values: str) -> Study:
+    trials = [
+        Trial(number, [f"trainer.lr={text}"], str(folder / text), varied=[f"trainer.lr={text}"])
+        for number, text in enumerate(values)
+    ]
+    return Study(trials, SweepFolder(folder), Composer())
+
+
+def value_of(trial: Trial) -> float:
+    """The better, the nearer its learning rate is to the best one."""
+    return 1 - abs(math.log10(float(trial.values["trainer.lr"]) / BEST_LR)) / 4
+
+
+def train_one(source: Study, epochs: int = 20) -> Trial | None:
+    """The next trial, whose metric grows towards its value; None: there is none."""
+    task = source.next()
+    if task is None:
+        return None
+    trial, _ = task
+    trial.status, trial.metric = "running", "accuracy"
+    for epoch in range(1, epochs + 1):
+        value = value_of(trial) * (1 - 0.5**epoch)
+        if source.should_prune(trial, epoch, 20, value):
+            trial.status = "pruned"
+            break
+    trial.status = "completed" if trial.status == "running" else trial.status
+    trial.val = value_of(trial)
+    source.tell(trial)
+    source.save()
+    return trial
+
+
+def train_all(source: Study) -> list[Trial]:
+    while train_one(source) is not None:
+        pass
+    return source.trials
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_search_has_as_many_trials_as_asked_with_values_of_its_space(tmp_path: Path) -> None:
+    trials = train_all(search(tmp_path, seed=1))
+    assert len(trials) == 20
+    for trial in trials:
+        assert trial.overrides == ["trainer.epochs=20", *trial.varied]
+        assert 1e-4 <= float(trial.values["trainer.lr"]) <= 1e-1
+        assert trial.values["model.hidden_channels"] in ("16", "32")
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_tpe_comes_nearer_to_the_best_than_it_began(tmp_path: Path) -> None:
+    trials = train_all(search(tmp_path, pruner="none"))
+    assert max(map(value_of, trials[10:])) > 0.95
+    mean = [sum(map(value_of, part)) / 10 for part in (trials[:10], trials[10:])]
+    assert mean[1] > mean[0]
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
+    sampler: str, tmp_path: Path
+) -> None:
+    for name in ("whole", "half"):
+        (tmp_path / name).mkdir()
+    whole = train_all(search(tmp_path / "whole", sampler=sampler))
+    source = search(tmp_path / "half", sampler=sampler)
+    for _ in range(11):
+        train_one(source)
+    task = source.next()  # and here the sweep is interrupted
+    assert task is not None
+    task[0].status = "interrupted"
+    source.tell(task[0])
+    again = search(tmp_path / "half", source.trials, sampler=sampler)
+    assert [t.varied for t in train_all(again)] == [t.varied for t in whole]
+    assert [t.status for t in again.trials] == [t.status for t in whole]
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_search_can_be_made_longer(tmp_path: Path) -> None:
+    trials = train_all(search(tmp_path, space={"trainer.lr": LR}, trials=2))
+    assert len(train_all(search(tmp_path, trials, {"trainer.lr": LR}, trials=5))) == 5
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_path: Path) -> None:
+    source = search(tmp_path, space={"trainer.lr": FloatDistribution(1e-3, 1e-2)})
+    for _ in range(6):
+        train_one(source)
+    task = source.next()
+    assert task is not None
+    task[0].metric = "accuracy"
+    told = [source.should_prune(task[0], epoch, 20, 0.0) for epoch in range(1, 21)]
+    assert told == [False, False, *[True] * 17, False]
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
+    source = search(tmp_path)
+    for _ in range(6):
+        train_one(source)
+    task = source.next()
+    assert task is not None
+    task[0].metric = "accuracy"
+    assert not source.should_prune(task[0], 10, 20, None)
+    assert not source.should_prune(task[0], 10, 20, math.nan)
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_optunas_own_tools_find_what_has_ended(tmp_path: Path) -> None:
+    source = search(tmp_path, trials=3)
+    train_one(source)
+    task = source.next()
+    assert task is not None
+    task[0].status, task[0].error = "failed", "out of memory"
+    source.tell(task[0])
+    source.save()
+    source.next()  # is being trained
+    study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
+    assert study.best_trial.params["trainer.lr"] == float(source.trials[0].values["trainer.lr"])
+    assert study.best_trial.user_attrs["run_dir"] == source.trials[0].run_dir
+    assert len(study.best_trial.intermediate_values) == 20
+
+
+def test_values_that_do_not_go_together_fail_and_the_search_goes_on(tmp_path: Path) -> None:
+    # Five heads do not divide 16 channels.
+    space = {"model.heads": CategoricalDistribution(["4", "5"])}
+    config = OptunaSweepConfig(trials=6)
+    fixed = ["model=gat", "model.hidden_channels=16"]
+    source = Study([], SweepFolder(tmp_path), Composer(), config, space, fixed)
+    asked = []
+    while (task := source.next()) is not None:
+        asked.append(task[0].values["model.heads"])
+        task[0].status, task[0].val = "completed", 0.5
+        source.tell(task[0])
+    failed = [trial for trial in source.trials if trial.status == "failed"]
+    assert set(asked) == {"4"}
+    assert len(failed) + len(asked) == 6
+    assert failed
+    assert all("a divisor of model.hidden_channels=16" in str(trial.error) for trial in failed)
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_grid_is_trained_in_order_and_none_is_pruned(tmp_path: Path) -> None:
+    values = ["1e-4", "0.1", "0.003", "1e-4"]
+    trials = train_all(grid(tmp_path, *values))
+    assert [trial.values["trainer.lr"] for trial in trials] == values
+    assert [trial.status for trial in trials] == ["completed"] * 4
+    study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
+    assert [trial.params["trainer.lr"] for trial in study.trials] == values
+    assert study.best_trial.number == 2
+    assert study.direction.name == "MAXIMIZE"
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) -> None:
+    trials = grid(tmp_path, "0.01", "0.02", "0.03").trials
+    for trial, status in zip(trials, ("completed", "failed", "interrupted"), strict=True):
+        trial.status = status
+    study = Study(trials, SweepFolder(tmp_path), Composer())
+    assert study.num_ended == 1
+    assert [task[0].number for task in iter(study.next, None)] == [1, 2]
+    again = search(tmp_path, trials, {"trainer.lr": LR}, trials=3)
+    assert again.num_ended == 2
+    assert [task[0].number for task in iter(again.next, None)] == [2]
+
+
+@pytest.mark.usefixtures("_composed_at_once")
+def test_a_large_grid_is_asked_for_quickly(tmp_path: Path) -> None:
+    study = grid(tmp_path, *map(str, range(5000)))
+    start = time.process_time()
+    for _ in range(100):
+        assert study.next() is not None
+    assert time.process_time() - start < 2
+
+
+def test_folder_names_are_short(tmp_path: Path) -> None:
+    source = search(tmp_path, space={"trainer.lr": LR})
+    task = source.next()
+    assert task is not None
+    name = Path(task[0].run_dir).name
+    assert name.startswith("00_trainer.lr=0.")
+    assert len(name) <= len("00_trainer.lr=0.0001234")

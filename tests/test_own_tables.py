@@ -1,0 +1,207 @@
+"""From a user's raw table to predictions: for another table, and by the exported model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gnntrain.cli import main
+from gnntrain.config import FilesConfig, from_dict
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.run_store import model_signature, open_run_store, prepare_store
+from tests.results.runs import run_of
+
+NUM_NODES = 60
+KEYS = {
+    "missing": "indicator",
+    "standardize": "true",
+    "categorical": "[kind,month]",
+    "ignore": "[note]",
+}
+
+
+def table(seed: int = 0) -> pd.DataFrame:
+    """A raw table: numbers of unlike scales, some missing, categories, notes and labels."""
+    rng = np.random.default_rng(seed)
+    kinds = np.array(["farm", "town", "city"], object)[rng.integers(0, 3, NUM_NODES)]
+    found = pd.DataFrame(
+        {
+            "fips": [f"c{seed}_{i}" for i in range(NUM_NODES)],
+            "income": rng.normal(50_000, 9_000, NUM_NODES),
+            "rate": rng.normal(0.1, 0.01, NUM_NODES),
+            "kind": kinds,
+            "month": rng.integers(1, 13, NUM_NODES),
+            "note": "a note",
+            "label": (kinds == "town").astype(int),
+        }
+    )
+    found.loc[rng.random(NUM_NODES) < 0.2, "income"] = np.nan
+    found.loc[[4, 9], "kind"] = None
+    return found
+
+
+def edges(folder: Path, ids: pd.Series) -> str:
+    ends = np.random.default_rng(1).choice(ids.to_numpy(str), (2, 200))
+    path = folder / f"edges_{ids[0]}.csv"
+    pd.DataFrame({"source": ends[0], "target": ends[1]}).to_csv(path, index=False)
+    return str(path)
+
+
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: str) -> pd.DataFrame:
+    """Train a run in `folder`/run by the command; its table."""
+    monkeypatch.chdir(folder)
+    nodes = table()
+    nodes.to_csv("nodes.csv", index=False)
+    given = {"features": "nodes.csv", "edges": edges(folder, nodes["fips"]), "store_dir": "stores"}
+    words = [f"dataset.{key}={value}" for key, value in {**given, **KEYS, **keys}.items()]
+    small = ["trainer.epochs=2", "model.hidden_channels=8", "trainer.gpus=0", "run.dir=run"]
+    assert main(["dataset=files", *words, *small]) == 0
+    return nodes
+
+
+def logits(*words: str) -> pd.DataFrame:
+    """What `predict` writes."""
+    assert main(["predict", "run", "--out", "out.csv", "--what", "logits", *words]) == 0
+    found = pd.read_csv("out.csv").set_index("node")
+    Path("out.csv").unlink()
+    return found
+
+
+def test_another_table_is_read_by_the_names_of_its_columns(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nodes = trained(tmp_path, monkeypatch)
+    expected = logits()
+    shuffled = nodes.assign(more=1.0)[["rate", "month", "more", "kind", "fips", "income"]]
+    shuffled.to_csv("new.csv", index=False)
+    with caplog.at_level(logging.WARNING, "gnntrain"):
+        pd.testing.assert_frame_equal(logits("dataset.features=new.csv"), expected)
+    assert "another order" in caplog.text
+    assert "they are left out: more" in caplog.text
+    nodes.drop(columns="rate").to_csv("less.csv", index=False)
+    words = ["predict", "run", "--out", "out.csv", "dataset.features=less.csv"]
+    assert main(words) == 2
+    assert "trained on: rate" in capfd.readouterr().err
+    assert not Path("out.csv").exists()
+
+
+def test_the_run_keeps_what_it_did_to_the_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = trained(tmp_path, monkeypatch)
+    expected = logits()
+    for path in (*Path("stores").rglob("meta.json"), Path("nodes.csv")):
+        path.unlink()
+    nodes.assign(label=0).to_csv("new.csv", index=False)
+    pd.testing.assert_frame_equal(logits("dataset.features=new.csv"), expected)
+    half = nodes.iloc[:30].drop(columns=["label", "note"])
+    half.to_csv("half.csv", index=False)
+    given = f"dataset.edges={edges(tmp_path, half['fips'])}"
+    alone = logits("dataset.features=half.csv", given)
+    assert len(alone) == 30
+
+
+WITHOUT_US = """
+import csv, json, sys
+sys.modules["gnntrain"] = None  # an import of it fails
+import numpy as np, torch
+sys.path.insert(0, sys.argv[1])
+import model
+from model import load, prepare
+with open("nodes.csv", newline="") as file:
+    rows = list(csv.DictReader(file))
+columns = {name: [row[name] for row in rows] for name in rows[0]}
+places = {row["fips"]: place for place, row in enumerate(rows)}
+with open(sys.argv[2], newline="") as file:
+    ends = [(places[row["source"]], places[row["target"]]) for row in csv.DictReader(file)]
+x = prepare(columns)
+arrays = {name: np.array([float(v or "nan") for v in columns[name]]) for name in ("income", "rate")}
+assert torch.equal(x, prepare(columns | arrays))
+given = [None if value == "" else float(value) for value in columns["income"]]
+assert torch.equal(x, prepare(columns | {"income": given}))
+assert torch.equal(x, prepare(columns | {"month": [float(v) for v in columns["month"]]}))
+try:
+    prepare({"rate": columns["rate"]})
+except KeyError as error:
+    assert "income" in str(error)
+with torch.no_grad():
+    logits = load()(x, torch.tensor(ends).T)
+np.savez("theirs.npz", x=x.numpy(), logits=logits.numpy())
+"""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        pytest.param({"missing": "mean", "standardize": "false"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"missing": "zero", "normalize_features": "true", "feature_dtype": "bfloat16"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
+) -> None:
+    nodes = trained(tmp_path, monkeypatch, **keys)
+    assert main(["export", "run", "--out", "exported"]) == 0
+    command = [sys.executable, "-c", WITHOUT_US, "exported", edges(tmp_path, nodes["fips"])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = np.load("theirs.npz")
+    run = RunDirectory.open("run")
+    store = open_run_store(run, from_dict(run.config(), saved=True).dataset).store
+    stored = np.asarray(store.features)
+    if stored.dtype == np.uint16:
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(theirs["x"], stored)
+    np.testing.assert_allclose(theirs["logits"], logits().to_numpy(), rtol=1e-4, atol=1e-4)
+    card = Path("exported/README.md").read_text()
+    assert "x = prepare(columns)" in card
+    assert "kind, month" in card
+    about = json.loads(Path("exported/model.json").read_text())
+    assert [column["name"] for column in about["preprocessing"]["columns"]] == [
+        *("income", "rate", "kind", "month")
+    ]
+
+
+def test_plain_columns_need_no_preparation_but_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"missing": "refuse", "standardize": "false", "categorical": "[]"}
+    trained(tmp_path, monkeypatch, **keys, ignore="[note,kind,income]")
+    assert main(["export", "run", "--out", "exported"]) == 0
+    assert "def prepare" not in Path("exported/model.py").read_text()
+    assert "(rate, month)" in Path("exported/README.md").read_text()
+
+
+def test_an_array_is_prepared_by_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(5, 3, (NUM_NODES, 4))
+    x[3, 1] = np.nan
+    np.save("x.npy", x)
+    np.save("y.npy", np.arange(NUM_NODES) % 3)
+    np.save("edges.npy", np.random.default_rng(0).integers(0, NUM_NODES, (2, 99)))
+    given: dict[str, Any] = {"features": "x.npy", "labels": "y.npy", "edges": "edges.npy"}
+    given |= {"missing": "mean", "standardize": True, "store_dir": "stores", "name": "files"}
+    config = FilesConfig(**given)
+    store = prepare_store(config).store
+    run_of(Path("run"), store, {"name": "sage"}, dataset=config.model_dump(mode="json"))
+    signature = model_signature(RunDirectory.open("run"), config)
+    assert signature.preprocessing == store.meta.preprocessing
+    assert main(["export", "run", "--out", "exported"]) == 0
+    prepare = runpy.run_path("exported/model.py")["prepare"]
+    np.testing.assert_array_equal(prepare(x).numpy(), store.features)

@@ -1,0 +1,275 @@
+"""Going on from a checkpoint gives what would have been without the interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnntrain.config import CheckpointConfig, TrainerConfig
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.errors import UserError
+from gnntrain.models import SAGE
+from gnntrain.tasks import NodeClassification
+from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.callbacks import Callback
+from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
+from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.records import EpochRecord, StepProgress
+from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.trainer import Trainer
+from tests.graphs import stored
+from tests.training.test_trainer import Recorder, make_loader
+
+EPOCHS, STEPS = 4, 4  # 30 training nodes, 8 a step
+
+
+class Interrupting(Recorder):
+    """Breaks training off when it hears of a step, or of an epoch."""
+
+    def __init__(self, *, step: int | None = None, epoch: int | None = None) -> None:
+        super().__init__()
+        self.step, self.epoch = step, epoch
+
+    def on_step(self, progress: StepProgress) -> None:
+        super().on_step(progress)
+        if len(self.steps) == self.step:
+            raise KeyboardInterrupt
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        super().on_epoch(record)
+        if record.epoch == self.epoch:
+            raise KeyboardInterrupt
+
+
+def make(
+    store: StoredGraph,
+    directory: Path,
+    *,
+    context: DistributedContext | None = None,
+    listener: Recorder | None = None,
+    kind: str = "neighbor",
+    dropout: float = 0.5,
+    every_steps: int | None = 1,
+    hidden_channels: int = 8,
+    **keys: Any,
+) -> Trainer:
+    context = context or DistributedContext()
+    directory.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    model = SAGE(
+        store.num_features,
+        store.num_outputs,
+        hidden_channels=hidden_channels,
+        dropout=dropout,
+        norm="batch" if dropout else "none",
+    )
+    torch.manual_seed(1 + context.rank)
+    scratch = SharedBuffers(context, directory, 1 << 30)
+    return Trainer(
+        model,
+        make_loader(store, context, 8 // context.world_size, kind),
+        LayerwiseEvaluator(store, context, scratch),
+        task=NodeClassification(store),
+        config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),
+        context=context,
+        listeners=() if listener is None else (listener,),
+        checkpoints=directory if context.is_main else None,
+        checkpoint_config=CheckpointConfig(every_steps=every_steps),
+    )
+
+
+def outcome(trainer: Trainer) -> tuple[list[Any], int | None, dict[str, torch.Tensor]]:
+    """All that must not depend on interruptions."""
+    records = [(r.epoch, r.step, r.train_loss, r.metrics, r.lr) for r in trainer.result.records]
+    return records, trainer.result.best_epoch, trainer.model.state_dict()
+
+
+def assert_same(found: Trainer, wanted: Trainer) -> None:
+    found_records, found_best, found_weights = outcome(found)
+    records, best, weights = outcome(wanted)
+    assert found_records == records
+    assert found_best == best
+    assert found_weights.keys() == weights.keys()
+    assert all(torch.equal(found_weights[name], weights[name]) for name in weights)
+
+
+def resumed(
+    store: StoredGraph, directory: Path, listener: Recorder | None = None, **keys: Any
+) -> Trainer:
+    trainer = make(store, directory, listener=listener, **keys)
+    state, path, _ = load_last(directory)
+    trainer.load_state(state, path)
+    return trainer
+
+
+def interrupted(trainer: Trainer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"scheduler": "cosine", "warmup_epochs": 1},
+        {"optimizer": "sgd", "scheduler": "plateau", "scheduler_step": 1, "clip_norm": 0.5},
+        {"optimizer": "adamw", "weight_decay": 0.1, "eval_every": 2, "on_nonfinite": "skip"},
+        {"kind": "full", "scheduler": "step", "scheduler_step": 1},
+        {"max_steps": 6},
+    ],
+    ids=lambda keys: ",".join(map(str, keys.values())),
+)
+def test_a_run_broken_off_anywhere_ends_bit_for_bit_as_one_that_was_not(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    store = stored(tmp_path / "store")
+    whole = make(store, tmp_path / "whole", **keys)
+    whole.fit()
+    last_step = whole.result.records[-1].step
+    for step in range(2, last_step + 1):
+        directory = tmp_path / str(step)
+        interrupted(make(store, directory, listener=Interrupting(step=step), **keys))
+        again = resumed(store, directory, **keys)
+        again.fit()
+        assert_same(again, whole)
+
+
+def test_a_run_broken_off_many_times_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    whole = make(store, tmp_path / "whole")
+    whole.fit()
+    directory = tmp_path / "often"
+    interrupted(make(store, directory, listener=Interrupting(step=2)))
+    for _ in range(4):
+        interrupted(resumed(store, directory, Interrupting(step=2)))
+    interrupted(resumed(store, directory, Interrupting(epoch=3)))
+    again = resumed(store, directory)
+    again.fit()
+    assert_same(again, whole)
+
+
+def test_a_run_that_was_stopped_between_epochs_tells_only_the_epochs_to_come(
+    tmp_path: Path,
+) -> None:
+    store = stored(tmp_path / "store")
+    interrupted(make(store, tmp_path / "run", listener=Interrupting(epoch=2), every_steps=None))
+    listener = Recorder()
+    again = resumed(store, tmp_path / "run", listener)
+    again.fit()
+    assert [record.epoch for record in listener.epochs] == [3, 4]
+    assert [record.epoch for record in again.result.records] == [1, 2, 3, 4]
+    assert len(listener.steps) == 2 * STEPS
+
+
+def test_inside_an_epoch_only_the_steps_that_are_missing_are_trained(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    interrupted(make(store, tmp_path / "run", listener=Interrupting(step=STEPS + 3)))
+    listener = Recorder()
+    again = resumed(store, tmp_path / "run", listener)
+    again.fit()
+    # The step that was told last was saved before.
+    assert [(p.epoch, p.step) for p in listener.steps[:3]] == [(2, 4), (3, 1), (3, 2)]
+
+
+def test_a_run_that_was_done_goes_on_with_more_epochs(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    whole = make(store, tmp_path / "whole", epochs=5)
+    whole.fit()
+    make(store, tmp_path / "run", epochs=2).fit()
+    done = resumed(store, tmp_path / "run", epochs=2)
+    assert len(done.fit().records) == 2
+    again = resumed(store, tmp_path / "run", epochs=5)
+    again.fit()
+    assert_same(again, whole)
+
+
+def test_patience_counts_the_evaluations_before_the_interruption(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    keys: dict[str, Any] = {"patience": 2, "epochs": 40, "lr": 0.5}
+    whole = make(store, tmp_path / "whole", **keys)
+    num_epochs = len(whole.fit().records)
+    assert 2 < num_epochs < 40
+    interrupted(make(store, tmp_path / "run", listener=Interrupting(epoch=num_epochs - 1), **keys))
+    again = resumed(store, tmp_path / "run", **keys)
+    again.fit()
+    assert_same(again, whole)
+
+
+def test_the_seconds_of_a_run_are_added_up(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    make(store, tmp_path / "run", epochs=1).fit()
+    state = load_checkpoint(tmp_path / "run" / "last.pt")
+    assert state["seconds"] > 0
+    again = resumed(store, tmp_path / "run", epochs=2)
+    assert again.result.seconds_before == state["seconds"]
+    again.fit()
+    assert load_checkpoint(tmp_path / "run" / "last.pt")["seconds"] > state["seconds"]
+
+
+def test_weights_of_other_shapes_are_refused_with_the_first_that_differ(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    make(store, tmp_path / "run", epochs=1).fit()
+    with pytest.raises(CheckpointError, match=r"\[8, 5\].*\[16, 5\]"):
+        resumed(store, tmp_path / "run", hidden_channels=16)
+
+
+def test_a_state_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    trainer = make(store, tmp_path / "run", epochs=1)
+    trainer.fit()
+    state = load_checkpoint(tmp_path / "run" / "last.pt")
+    del state["ranks"]
+    with pytest.raises(UserError, match="does not hold what going on needs"):
+        make(store, tmp_path / "run").load_state(state)
+
+
+class Stop(Exception):
+    """Ends training on all ranks in the same step."""
+
+
+def broken_off(trainer: Trainer, step: int) -> None:
+    """Train until `step` is done and saved."""
+
+    class StopAfter(Callback):
+        def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+            if trainer.step == step:
+                raise Stop
+
+    trainer.callbacks.append(StopAfter())
+    with pytest.raises(Stop):
+        trainer.fit()
+
+
+def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    store = StoredGraph.open(payload["store"])
+    whole = make(store, payload["whole"], context=context)
+    whole.fit()
+    broken_off(make(store, payload["broken"], context=context), STEPS + 3)
+    context.barrier()
+    again = make(store, payload["broken"], context=context)
+    again.load_state(load_last(payload["broken"])[0])
+    again.fit()
+    assert_same(again, whole)
+    other = make(store, payload["other"], context=context, dropout=0)
+    other.load_state(load_last(payload["other"])[0])
+    other.fit()
+    if context.is_main:
+        torch.save(outcome(other), payload["other"] / "outcome")
+
+
+def test_two_ranks_go_on_bit_for_bit_and_where_one_stopped_within_1e_4(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    alone = make(store, tmp_path / "alone", dropout=0)
+    alone.fit()
+    broken_off(make(store, tmp_path / "other", dropout=0), STEPS + 3)
+    payload = {name: tmp_path / name for name in ("store", "whole", "broken", "other")}
+    launch(fit_rank, payload, LaunchPlan(2, False, 1, 60), tmp_path)
+    records, _, weights = torch.load(tmp_path / "other" / "outcome")
+    losses = [record[2] for record in records]
+    assert losses == pytest.approx([r.train_loss for r in alone.result.records], rel=1e-4)
+    for name, weight in outcome(alone)[2].items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
