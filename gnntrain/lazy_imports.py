@@ -73,8 +73,8 @@ LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
     "torch.nn.qat": Lazy(),
     "torch.nn.quantizable": Lazy(),
     "torch.nn.quantized": Lazy(),
-    "torch.profiler": Lazy(),
     "torch.quantization": Lazy(),
+    "torchgen.model": Lazy(),
 }
 """Further modules of the versions of torch of `TORCH_VERSIONS`.
 
