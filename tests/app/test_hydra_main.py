@@ -243,7 +243,7 @@ def test_a_package_that_is_not_there_exits_with_2(
 def test_what_gnntrain_accepts_hydra_accepts(
     typed: list[str], run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnntrain.config.reading.plugin_names", lambda _: ("gnntrain",))
+    monkeypatch.setattr("gnntrain.plugins._plugin_names", lambda *_: ("gnntrain",))
     from gnntrain.app import compose_config
 
     assert main(typed) == 0
