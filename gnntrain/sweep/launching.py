@@ -155,9 +155,10 @@ class BatchRunner:
     def _job(self, trial: Trial) -> list[str]:
         """A trial's overrides, with the names of its folders."""
         path = Path(trial.run_dir)
-        folders = {"hydra.sweep.dir": path.parent, "hydra.sweep.subdir": path.name}
-        named = [f"{key}={json.dumps(str(name))}" for key, name in folders.items()]
-        return [*self._launcher.hydra_overrides(trial.overrides), *named]
+        names = {"hydra.sweep.dir": path.parent, "hydra.sweep.subdir": path.name, "++run.dir": path}
+        named = [f"{key}={json.dumps(str(name))}" for key, name in names.items()]
+        ours = [*self._launcher.hydra_overrides(trial.overrides), "++run.name=null"]
+        return [*ours, *named]
 
     @contextlib.contextmanager
     def _watched(self, batch: Sequence[Trial]) -> Iterator[None]:
