@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
-from hydra.types import TaskFunction
 
+from gnntrain.app.train_task import TrainTask
 from gnntrain.cores import available_cores
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
@@ -45,7 +45,7 @@ class TrialJob:
         log: Where its output goes, where jobs share the terminal; None: where the launcher puts it.
     """
 
-    train: TaskFunction
+    train: TrainTask
     log: Path | None
 
     def __call__(self, cfg: Any) -> Outcome:
@@ -67,7 +67,8 @@ class TrialJob:
             from gnntrain.run import resume
 
             return resume(run_dir)
-        self.train(cfg)
+        # Without what was added for Hydra.
+        self.train(cfg, [text.removeprefix("++") for text in HydraConfig.get().overrides.task])
         return summary_of(run_dir)
 
 
@@ -155,10 +156,9 @@ class BatchRunner:
     def _job(self, trial: Trial) -> list[str]:
         """A trial's overrides, with the names of its folders."""
         path = Path(trial.run_dir)
-        names = {"hydra.sweep.dir": path.parent, "hydra.sweep.subdir": path.name, "++run.dir": path}
-        named = [f"{key}={json.dumps(str(name))}" for key, name in names.items()]
-        ours = [*self._launcher.hydra_overrides(trial.overrides), "++run.name=null"]
-        return [*ours, *named]
+        folders = {"hydra.sweep.dir": path.parent, "hydra.sweep.subdir": path.name}
+        named = [f"{key}={json.dumps(str(name))}" for key, name in folders.items()]
+        return [*self._launcher.hydra_overrides(trial.overrides), *named]
 
     @contextlib.contextmanager
     def _watched(self, batch: Sequence[Trial]) -> Iterator[None]:

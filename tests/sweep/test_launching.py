@@ -79,7 +79,6 @@ def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     assert f'hydra.sweep.dir="{folder}"' in places
     assert 'hydra.sweep.subdir="2"' in places
-    assert f'++run.dir="{folder / "2"}"' in places
 
 
 def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary(tmp_path: Path) -> None:
