@@ -1,4 +1,4 @@
-"""The keys of a sweep."""
+"""The keys of a sweep: what becomes of many runs that are asked for at once."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -9,27 +9,28 @@ from gnntrain.config.types import OneOrMore, Section, Seed, Variants, name_in
 
 
 class SweepConfig(Section):
-    """A grid: all combinations of the values."""
+    """All combinations of the values."""
 
     name: Literal["basic"] = "basic"
-    """Which trials there are: all combinations (basic), or those that a search draws (optuna)."""
+    """All combinations of the values."""
     jobs: Literal["auto"] | OneOrMore = "auto"
-    """Trials that this machine trains at the same time; auto: one a GPU, on the CPU one."""
+    """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
 
 
 class OptunaSweepConfig(Section):
     """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
 
     name: Literal["optuna"] = "optuna"
-    """Which trials there are: all combinations (basic), or those that a search draws (optuna)."""
+    """A search by Optuna."""
     jobs: Literal["auto"] | OneOrMore = "auto"
-    """Trials that this machine trains at the same time; auto: one a GPU, on the CPU one."""
+    """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
     trials: OneOrMore = 20
-    """Trials in all."""
+    """Number of trials."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """Draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
+    """What draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
     pruner: Literal["median", "none"] = "median"
-    """median ends a trial whose best val metric so far is below the median of the others."""
+    """median: end a trial early if its best validation metric so far is below the median of the
+    others; none: train every trial to its end."""
     seed: Seed = 0
     """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
 
