@@ -16,8 +16,17 @@ _COMMON_OPTIONS = {"--help": "more about it", "--version": ""}
 _CONFIG_OPTIONS = {
     "--cfg": "print the whole configuration",
     "--config-dir": "choose from your own YAML files too",
+    "--config-name": "begin with your own composition",
+    "--config-path": "compose from your own folder alone",
+    "--hydra-help": "Hydra's own keys and flags",
+    "--info": "how Hydra composes",
     "--multirun": "sweep",
+    "--package": "with --cfg: a part of it",
+    "--resolve": "with --cfg: without interpolations",
 }
+_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_CHOICES = {"--cfg": ("job", "hydra", "all"), "--info": _TOPICS}
+_TAKE_FILES = ("--config-dir", "--config-name", "--config-path", "--package")
 
 
 class VerbWords(NamedTuple):
@@ -55,9 +64,9 @@ def candidates(
     has_verb = bool(before) and before[0] in verbs
     verb, previous = verbs[before[0] if has_verb else "train"], before[-1] if before else ""
     found: dict[str, str] = {}
-    if previous == "--cfg":
-        found = {"job": "print the whole configuration"}
-    elif previous in ("--config-dir", *verb.options):
+    if previous in _CHOICES and not verb.words:
+        found = dict.fromkeys(_CHOICES[previous], "")
+    elif previous in (*_TAKE_FILES, *verb.options):
         pass
     elif current.startswith("-"):
         found = _options(verb)
