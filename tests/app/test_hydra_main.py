@@ -298,6 +298,7 @@ def test_a_job_that_fails_ends_a_foreign_sweep_with_1(run: FakeRun) -> None:
     assert main(["-m", "hydra/sweeper=basic", "trainer.seed=1,2,3", "run.dir=a"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     find_spec("hydra_plugins.hydra_optuna_sweeper") is None,
     reason="hydra-optuna-sweeper demands optuna<3: `pip install --no-deps hydra-optuna-sweeper`",
