@@ -44,7 +44,8 @@ def _no() -> bool:
     return False
 
 
-_META = "torch._meta_registrations"
+META = "torch._meta_registrations"
+"""What operators do to tensors without data, where that is written in Python."""
 
 LAZY_MODULES: Mapping[str, Lazy] = {
     "numpy.f2py": Lazy(),
@@ -55,25 +56,25 @@ LAZY_MODULES: Mapping[str, Lazy] = {
     "torch_geometric.profile": Lazy(),
     "torch_geometric.transforms": Lazy(),
     # torch's optimisers call these two in each step. Without the compiler they have no effect.
-    "torch._dynamo": Lazy({"disable": _leave_as_it_is, "graph_break": _do_nothing}, _META),
+    "torch._dynamo": Lazy({"disable": _leave_as_it_is, "graph_break": _do_nothing}, META),
     "torch.onnx": Lazy({"is_in_onnx_export": _no}),
 }
 """The modules, whichever the versions of their packages."""
 
 LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
-    # What operators do to tensors without data, in Python: a third of `import torch`. The
-    # compiler, the exporter and fake tensors come by it through one of the next two.
-    _META: Lazy(),
-    "torch._decomp": Lazy(first=_META),
-    "torch.export": Lazy(first=_META),
+    # A third of `import torch`. The compiler, the exporter and fake tensors come by it through one
+    # of the next two.
+    META: Lazy(),
+    "torch._decomp": Lazy(first=META),
+    "torch.export": Lazy(first=META),
     "torch.distributions": Lazy(),
     "torch.masked": Lazy(),
     "torch.nn.intrinsic": Lazy(),
     "torch.nn.qat": Lazy(),
     "torch.nn.quantizable": Lazy(),
     "torch.nn.quantized": Lazy(),
-    "torch.profiler": Lazy(),
     "torch.quantization": Lazy(),
+    "torchgen.model": Lazy(),
 }
 """Further modules of the versions of torch of `TORCH_VERSIONS`.
 
@@ -84,9 +85,7 @@ waits has to be tried with each version.
 TORCH_VERSIONS = ("2.13",)
 
 # Set before a module is executed; `inspect` reads them of every module there is.
-_METADATA = frozenset(
-    {"__name__", "__file__", "__spec__", "__loader__", "__package__", "__class__"}
-)
+METADATA = frozenset({"__name__", "__file__", "__spec__", "__loader__", "__package__", "__class__"})
 
 _executing = RLock()
 
@@ -155,7 +154,7 @@ class _LazyModule(ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         own = super().__getattribute__
-        if name in _METADATA:
+        if name in METADATA:
             return own(name)
         lazy = _rule(own("__name__"))
         if name in lazy.stand_ins:

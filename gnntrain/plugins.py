@@ -15,6 +15,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from gnntrain import lazy_imports
 from gnntrain.errors import UserError
 
 DATASETS = "gnntrain.datasets"
@@ -55,6 +56,7 @@ def load_plugin(group: str, name: str) -> Any:
         UserError: No installed package offers the name, or its code cannot be imported.
     """
     point = find_plugin(group, name)
+    lazy_imports.execute(lazy_imports.META)  # its code may compute with tensors without data
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

@@ -48,7 +48,10 @@ def resume_collection() -> None:
 
 
 def load_torch_library() -> None:
-    """Load torch's largest library in a thread: `import torch` then finds it, or waits for it."""
+    """Load torch's largest library in a thread: `import torch` then finds it, or waits for it.
+
+    So does the import of any other compiled module: call it where only Python code follows.
+    """
     spec = PathFinder.find_spec("torch")
     if "torch" in sys.modules or sys.platform != "linux" or spec is None or spec.origin is None:
         return

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # What a default run has no use for: a second of imports, or more, each.
 FORBIDDEN = (
     *("torch._dynamo.convert_frame", "torch_geometric.datasets.planetoid", "torchmetrics"),
     *("matplotlib", "pandas", "pyarrow", "sklearn", "scipy.signal", "sympy", "networkx", "ogb"),
-    *("optuna", "numpy.f2py.crackfortran", "tensorboard", "wandb", "mlflow"),
+    *("optuna", "numpy.f2py.crackfortran", "tensorboard", "wandb", "mlflow", "scipy.linalg.blas"),
+    *("torch._refs", "torch._prims", "torch._export", "torch._inductor", "torch.onnx.ops"),
+    *("torch.distributions.normal", "torch.ao.quantization", "torchgen.model"),
 )
 
 RUN = """
@@ -39,11 +43,41 @@ weights = torch.nn.Parameter(torch.ones(3))
 optimizer = torch.optim.Adam([weights])
 weights.sum().backward()
 optimizer.step()
-assert "torch._dynamo.convert_frame" not in sys.modules
+assert "torch._dynamo.convert_frame" not in sys.modules and not torch.onnx.is_in_onnx_export()
+assert torch.distributions.Normal(0.0, 1.0).mean == 0
+"""
+
+# Each on its own needs what operators do to tensors without data.
+USES_OF_META = {
+    "compile": """
 double = torch.compile(lambda x: x * 2, backend="eager")
 assert double(torch.ones(2)).tolist() == [2, 2]
 assert "torch._dynamo.convert_frame" in sys.modules
-"""
+""",
+    "inductor": """
+double = torch.compile(torch.nn.Linear(2, 3))
+assert double(torch.ones(4, 2)).shape == (4, 3)
+""",
+    "export": """
+exported = torch.export.export(torch.nn.Linear(2, 3), (torch.ones(4, 2),))
+assert exported.module()(torch.ones(4, 2)).shape == (4, 3)
+""",
+    "fake": """
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    x = torch.ones(3, 3)
+    assert torch.cdist(x, x).shape == (3, 3)
+    assert torch.nn.Conv1d(3, 4, 1)(x[None]).shape == (1, 4, 3)
+""",
+    "plugin": """
+from importlib.metadata import EntryPoint
+from gnntrain import plugins
+plugins.find_plugin = lambda *_: EntryPoint("name", "torch.nn:Linear", plugins.MODELS)
+assert plugins.load_plugin(plugins.MODELS, "name") is torch.nn.Linear
+x = torch.ones(3, 3, device="meta")
+assert torch.cdist(x, x).shape == (3, 3)
+""",
+}
 
 
 def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,4 +93,11 @@ def test_a_default_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> N
 
 def test_a_lazy_module_is_whole_once_it_is_used(tmp_path: Path) -> None:
     ended = python(USE, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("use", USES_OF_META)
+def test_what_waits_is_there_when_tensors_have_no_data(use: str, tmp_path: Path) -> None:
+    code = "import sys\nfrom gnntrain import lazy_imports\nlazy_imports.install()\nimport torch\n"
+    ended = python(code + USES_OF_META[use], tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -21,6 +21,8 @@ def _train(arguments: Arguments) -> int:
     if shows or _is_sweep(arguments):
         return _run(arguments)
     with collection_paused():
+        import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
+
         load_torch_library()
         return _run(arguments)
 

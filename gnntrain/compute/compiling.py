@@ -14,15 +14,15 @@ def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
     """Have another process compile them where no compiled ones are kept; see `compile_beside`."""
 
     def compute() -> None:
-        torch.set_num_threads(1)
         for dtype in {feature_dtype: None, torch.float32: None}:
-            _compute(dtype)
+            compile_kernels(dtype)
 
     compile_beside(kernels, compute)
 
 
-def _compute(dtype: torch.dtype) -> None:
-    """A layer of one node with an edge to itself, forward and backward."""
+def compile_kernels(dtype: torch.dtype) -> None:
+    """Compile them for features of a type, or load them from Numba's cache, in this thread."""
+    torch.set_num_threads(1)  # a process that is forked from this one has no other threads
     indptr, indices = torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
     weight, bias = torch.ones(1, 2), torch.ones(1)

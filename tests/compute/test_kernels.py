@@ -16,7 +16,7 @@ def as_floats(bits: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
 
 
 def gathered(
-    table: np.ndarray, kind: int | None, out: np.ndarray, out_kind: int | None
+    table: np.ndarray, kind: kernels.Kind, out: np.ndarray, out_kind: kernels.Kind
 ) -> np.ndarray:
     """All rows of `table`, converted."""
     none = np.empty(0, np.int64)
