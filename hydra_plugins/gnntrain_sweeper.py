@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.sweeper import Sweeper
@@ -18,12 +18,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 if TYPE_CHECKING:
     from gnntrain.app.hydra_main import TrainTask
     from gnntrain.reporting.trials import Trial
+    from gnntrain.sweep.folder import TrialName
     from gnntrain.sweep.launching import JobLauncher
 
 _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _HYDRAS_NAME = "${hydra.job.num}"
 _HYDRAS_KEY = re.compile("[+~]*hydra[./@]")
-_LAUNCHER = ("hydra/launcher", "hydra.launcher")
+_KEPT = ("hydra/launcher", "hydra.launcher", "hydra.sweep.subdir")
 
 
 class GnntrainSweeper(Sweeper):
@@ -64,21 +65,20 @@ class GnntrainSweeper(Sweeper):
         task, path = self.task_function, Path(self.config.hydra.sweep.dir)
         typed = [text for text in task.typed if not _HYDRAS_KEY.match(text)]
         if self._resume:
-            folder = SweepFolder(path.absolute())
+            folder = SweepFolder(path.absolute(), self._trial_names())
             keys = [text for text in typed if text.lstrip("+").startswith("sweep.")]
             results = resume_sweep(folder, keys, self._job_launcher())
         else:
             hydras = self.config.hydra.overrides.hydra
-            kept = [text for text in hydras if text.lstrip("+").startswith(_LAUNCHER)]
-            name = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
-            options = HydraOptions(
-                path,
-                None if name == _HYDRAS_NAME else self._trial_name,
-                self._job_launcher(),
-                kept,
-            )
+            kept = [text for text in hydras if text.lstrip("+").startswith(_KEPT)]
+            options = HydraOptions(path, self._trial_names(), self._job_launcher(), kept)
             results = run_sweep(typed, task.sources, options)
         return [[_job_return(trial) for trial in results.trials]]
+
+    def _trial_names(self) -> TrialName | None:
+        """Names by `hydra.sweep.subdir`; None: nobody has set it."""
+        sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
+        return None if sweep["subdir"] == _HYDRAS_NAME else self._trial_name
 
     def _trial_name(self, number: int, overrides: Sequence[str]) -> str:
         """The folder of a trial by `hydra.sweep.subdir`."""
@@ -100,8 +100,9 @@ class GnntrainSweeper(Sweeper):
         log = Path(self.config.hydra.sweep.dir).absolute() / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            # Processes of joblib share the terminal; submitit has log files of its own.
-            task_function=TrialJob(self.task_function, None if num_jobs is None else log),
+            # Processes of joblib share the terminal (a single job is this process); submitit has
+            # log files of its own.
+            task_function=TrialJob(self.task_function, None if num_jobs in (None, 1) else log),
             config=self.config,
         )
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)

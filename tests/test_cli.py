@@ -99,6 +99,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, verb, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
+    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
+    monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")

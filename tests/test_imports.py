@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,13 @@ EDGE_ONLY = {
 }
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -91,7 +97,7 @@ def test_imports_go_downward_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_the_core_never_prints(path: Path) -> None:
-    calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+    calls = (node for node in nodes(path) if isinstance(node, ast.Call))
     names = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
     assert not names & {"print", "eval", "exec"} or room_of(path) in (
         "reporting",

@@ -205,7 +205,7 @@ def test_without_the_key_nothing_is_taken() -> None:
     ],
 )
 def test_features_of_another_order_or_scale_are_told(
-    columns: str, options: list[str], told: list[str], caplog: pytest.LogCaptureFixture
+    columns: str, options: list[str], told: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name, head in (("first", "age,spent"), ("second", columns)):
         rows = [f"n{at},{at % 3 + 0.5},{at % 5 + 0.25},{'ab'[at % 2]}\n" for at in range(20)]
@@ -215,9 +215,10 @@ def test_features_of_another_order_or_scale_are_told(
     usual = ["dataset=files", "dataset.edges=edges.csv", "dataset.standardize=true"]
     usual += ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=4"]
     assert main([*usual, "dataset.features=first.csv", "run.dir=runs/first"]) == 0
-    caplog.clear()
+    capfd.readouterr()
     more = ["dataset.features=second.csv", "trainer.init_from=first", "run.dir=runs/second"]
     assert main([*usual, *more, *options]) == 0
-    messages = [text for text in caplog.messages if "trainer.init_from" in text]
+    lines = capfd.readouterr().err.splitlines()
+    messages = [line for line in lines if "trainer.init_from" in line]
     assert len(messages) == len(told)
     assert all(words in text for words, text in zip(told, messages, strict=True))

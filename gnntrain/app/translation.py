@@ -85,6 +85,8 @@ def _of_override(
             return _packaged(str(override.value()))
         if forced and override.is_delete() and override.key_or_group in LIST_KEYS:
             return []  # Hydra removes no list of options
+        if override.key_or_group == "experiment" and override.value() is None:
+            return ["experiment=none"]  # Hydra cannot leave an option out
         is_shipped = override.key_or_group in GROUPS
         return [form.lstrip("+")] if forced and is_shipped else [form]
     if not forced:

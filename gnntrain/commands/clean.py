@@ -53,7 +53,7 @@ def _seconds(age: str) -> float:
 
 
 def _show(found: list[FoundStore], folder: Path) -> None:
-    from gnntrain.inventory.stores import HEADER, listed, store_rows
+    from gnntrain.inventory.stores import HEADER, store_rows
     from gnntrain.reporting.tables import Section, print_sections, rows
     from gnntrain.reporting.text import shown_path
 
@@ -62,7 +62,7 @@ def _show(found: list[FoundStore], folder: Path) -> None:
             "clean asks before it removes stores, and there is no terminal to ask on",
             "Add --yes, perhaps with --older-than 30d; `gnntrain ls stores` shows them.",
         )
-    table = rows(HEADER, store_rows([listed(store) for store in found]), left=2)
+    table = rows(HEADER, store_rows(found), left=2)
     note = (
         "A run whose store is gone builds it again when it is needed, where the raw files are "
         "still there."

@@ -41,8 +41,8 @@ def _candidates(line: str, *, with_meaning: bool) -> list[str]:
     }
     found = candidates(line, verbs, {"shell": list(SCRIPTS), "kind": list(KINDS)})
     if not with_meaning:
-        return [one.word for one in found]
-    return [f"{one.word}\t{one.meaning}".rstrip() for one in found]
+        return list(found)
+    return [f"{word}\t{meaning}".rstrip() for word, meaning in found.items()]
 
 
 COMMAND = Command(

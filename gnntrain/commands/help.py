@@ -13,6 +13,10 @@ _CONFIG_OPTIONS = """\
   --cfg job         print the whole configuration and stop
   --config-dir DIR  choose from your own YAML files too, laid out as conf/: DIR/model/mine.yaml
 """
+_HYDRA_OPTIONS = """\
+  Hydra's own       --config-name --config-path --info --cfg hydra|all --package --resolve
+                    --run --hydra-help; hydra/launcher=joblib hydra.run.dir=DIR hydra.verbose=true
+"""
 _GENERAL_OPTIONS = """\
   --version         print the version
   -h, --help        print this; after a verb, more about it
@@ -29,7 +33,7 @@ def general_help(verbs: Mapping[str, Command]) -> str:
         "usage: gnntrain [verb] [options] [group=option] [group.key=value] ...\n\n"
         "Train graph neural networks on graphs of any size, on any number of GPUs.\n\n"
         f"verbs:\n{lines}\n\n"
-        f"options:\n{_SWEEP_OPTION}{_CONFIG_OPTIONS}{_GENERAL_OPTIONS}\nexamples:\n{examples}\n\n"
+        f"options:\n{_SWEEP_OPTION}{_CONFIG_OPTIONS}{_HYDRA_OPTIONS}{_GENERAL_OPTIONS}\nexamples:\n{examples}\n\n"
         f"groups and their options:\n{groups}\n\n"
         "`gnntrain --cfg job` prints every key with its value; conf/ explains each."
     )
@@ -55,8 +59,10 @@ def command_help(name: str, verb: Command) -> str:
     details = textwrap.fill(verb.details, width=98)
     own = "".join(f"  {f'{option} {value}'}\n" for option, value in verb.options.items())
     own += "".join(f"  {option}  {what}\n" for option, what in verb.switches.items())
-    sweep = _SWEEP_OPTION if name == "train" else ""
-    options = own + ("" if verb.words else sweep + _CONFIG_OPTIONS)
+    shared = _CONFIG_OPTIONS
+    if name == "train":
+        shared = _SWEEP_OPTION + _CONFIG_OPTIONS + _HYDRA_OPTIONS
+    options = own + ("" if verb.words else shared)
     return (
         f"usage: gnntrain {name} {verb.usage}\n\n{verb.summary}\n\n{details}\n\n"
         f"examples:\n{examples}" + (f"\n\noptions:\n{options}".rstrip() if options else "")

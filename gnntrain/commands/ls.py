@@ -62,13 +62,14 @@ def _sections(kind: str | None, folder: Path | None) -> Iterator[Section]:
 
 def _datasets_and_stores(kind: str | None, folder: Path | None) -> Iterator[Section]:
     from gnntrain.config import DatasetConfig
+    from gnntrain.data.store_cleaning import find_stores
     from gnntrain.inventory import datasets, stores
     from gnntrain.reporting.tables import Section
     from gnntrain.reporting.text import shown_path
     from gnntrain.run_store import stores_folder
 
     place = folder or stores_folder(DatasetConfig())
-    found = stores.list_stores(place)
+    found = find_stores(place)
     if kind is None:
         names = ", ".join(datasets.dataset_names())
         yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
@@ -78,7 +79,7 @@ def _datasets_and_stores(kind: str | None, folder: Path | None) -> Iterator[Sect
     rows = stores.store_rows(found)
     notes = [stores.NONE_YET]
     if found:
-        notes = [f"{stores.total([s.found for s in found])}; `gnntrain clean` removes stores."]
+        notes = [f"{stores.total(found)}; `gnntrain clean` removes stores."]
     if kind is None:
         rows, more = _brief(rows, "gnntrain ls stores")
         notes += more

@@ -9,7 +9,7 @@ def _plan(arguments: Arguments) -> int:
     from gnntrain.app import compose_config
 
     composed = compose_config(arguments.overrides, arguments.config_dirs, for_here=False)
-    from gnntrain.planning.plan import Plan, make_plan
+    from gnntrain.planning.plan import make_plan
     from gnntrain.planning.screen import plan_sections
     from gnntrain.planning.size import Unprepared, open_small_or_built
     from gnntrain.reporting.tables import print_sections
@@ -18,12 +18,12 @@ def _plan(arguments: Arguments) -> int:
     opened = open_small_or_built(config.dataset)
     told = opened if isinstance(opened, Unprepared) else make_plan(config, opened)
     if out != "-":
-        print_sections(plan_sections(told) if isinstance(told, Plan) else [told.section()])
+        print_sections([told.section()] if isinstance(told, Unprepared) else plan_sections(told))
     if out is not None:
         write_json(out, told.to_dict())
-    if isinstance(told, Plan):
-        return 0 if told.fits else 1
-    raise told.refusal()
+    if isinstance(told, Unprepared):
+        raise told.refusal()
+    return 0 if told.fits else 1
 
 
 COMMAND = Command(

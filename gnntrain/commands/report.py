@@ -1,4 +1,4 @@
-"""A page about runs."""
+"""`gnntrain report`: a page about runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _report(arguments: Arguments) -> int:
 
 COMMAND = Command(
     "RUN [RUN ...]",
-    "one page about a run, or about several and what they differ in",
-    "RUN is a run directory, a name under runs/, `latest`, or the folder of a sweep. The page is "
-    "one HTML file that needs no network: curves, where the time went, scores by class, the "
-    "embeddings, the configuration; of several runs their differences, and means over seeds. It "
-    "goes to RUN/report.html; of several words to report.html here.",
+    "one page about a run, or a comparison of several",
+    "RUN is a run directory, a name under runs/, `latest`, or a folder of runs, such as a sweep's. "
+    "The page is one HTML file that needs no network: metrics by epoch, time by phase, scores by "
+    "class, embeddings, the configuration; of several runs their differences, and means over "
+    "seeds. It goes to RUN/report.html; of several arguments to report.html here.",
     [
         "gnntrain report latest",
         "gnntrain report runs/a runs/b --out comparison.html",
@@ -37,7 +37,7 @@ COMMAND = Command(
     words=["run directory"],
     repeats=True,
     options={
-        "--out": "FILE       where to; its ending says the format",
+        "--out": "FILE       the report; its suffix is the format",
         "--format": "FORMAT  html (default), md, csv (a row a run) or png (the curves)",
     },
 )

@@ -37,18 +37,18 @@ def _resume_sweep(folder: SweepFolder, overrides: Sequence[str]) -> int:
 
     path = json.dumps(str(folder.path), ensure_ascii=False)
     hydras = [*command.hydra, f"hydra.sweep.dir={path}", "hydra.sweeper.resume=true"]
-    return run_hydra([*command.overrides, *hydras], ["--multirun"], command.sources)
+    return run_hydra([*command.overrides, *hydras], ["--multirun"], command.sources, forced=True)
 
 
 COMMAND = Command(
     "RUN [group.key=value] ...",
     "go on with a run from its last checkpoint, exactly",
-    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep, whose "
-    "trials that are left are trained (only keys such as sweep.trials may be changed). A run "
-    "goes on in the same directory, or with run.name=NAME or run.dir=DIR in a new one. Keys that "
-    "say how long, how fast and where may be changed (trainer.epochs, logger, distributed, ...), "
-    "on another number of ranks with the same seeds a step over all of them; those that would "
-    "make another run of it are refused.",
+    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep by any of "
+    "Hydra's sweepers: trials that never began, were interrupted or failed are trained (only keys "
+    "such as sweep.trials may be changed). A run goes on in the same directory, or with "
+    "run.name=NAME or run.dir=DIR in a new one. Keys that say how long, how fast and where may be "
+    "changed (trainer.epochs, logger, distributed, ...), on another number of ranks with the same "
+    "seeds a step over all of them; those that would make another run of it are refused.",
     ["gnntrain resume latest", "gnntrain resume latest trainer.epochs=50"],
     _resume,
     words=["run directory"],

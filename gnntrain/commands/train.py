@@ -13,7 +13,7 @@ from gnntrain.startup import collection_paused, load_torch_library
 if TYPE_CHECKING:
     from gnntrain.app import Sources
 
-_FOREIGN = re.compile(r"[+~]*hydra/(sweeper|launcher)=")
+_FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 
 def _train(arguments: Arguments) -> int:
@@ -37,7 +37,7 @@ def _run(arguments: Arguments) -> int:
     from gnntrain.app.refusals import HydraRefused
 
     typed = arguments.overrides
-    sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
+    sources = Sources(tuple(arguments.config_dirs), arguments.config_path, arguments.config_name)
     is_sweep = _is_sweep(arguments)
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
     flags += ["--cfg=job"] if arguments.show_config else []

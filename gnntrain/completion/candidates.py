@@ -1,30 +1,35 @@
-"""What may stand at the end of a half-typed command line."""
+"""The words that a half-typed command line may go on with."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from gnntrain.completion.keys import known_keys
 from gnntrain.groups import config_groups
 
 _RUNS = Path("runs")
-_LATEST = "latest"
+_COMMON_OPTIONS = {"--help": "more about it", "--version": ""}
+_CONFIG_OPTIONS = {
+    "--cfg": "print the whole configuration",
+    "--config-dir": "choose from your own YAML files too",
+    "--config-name": "begin with your own composition",
+    "--config-path": "compose from your own folder alone",
+    "--hydra-help": "Hydra's own keys and flags",
+    "--info": "how Hydra composes",
+    "--multirun": "sweep",
+    "--package": "with --cfg: a part of it",
+    "--resolve": "with --cfg: without interpolations",
+}
+_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_CHOICES = {"--cfg": ("job", "hydra", "all"), "--info": _TOPICS}
+_TAKE_FILES = ("--config-dir", "--config-name", "--config-path", "--package")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A word that may be meant, whole, and what it means."""
-
-    word: str
-    meaning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VerbWords:
+class VerbWords(NamedTuple):
     """What completion has to know of a verb.
 
     Attributes:
@@ -32,20 +37,22 @@ class VerbWords:
         words: Names of the words it takes.
         takes_keys: Whether it takes keys.
         options: Its own options with a value, and what they mean.
-        switches: Those without.
+        switches: Those without a value.
     """
 
     summary: str
     words: Sequence[str] = ()
     takes_keys: bool = True
-    options: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
+    switches: Mapping[str, str] = {}
 
 
 def candidates(
     line: str, verbs: Mapping[str, VerbWords], choices: Mapping[str, Sequence[str]]
-) -> list[Candidate]:
-    """The words that the last word of `line` may become; none where files may stand.
+) -> dict[str, str]:
+    """The words that the last word of `line` may become, and what they mean.
+
+    There is none where a file may stand.
 
     Args:
         line: What was typed up to the cursor, the command first.
@@ -54,26 +61,25 @@ def candidates(
             experiments are found here.
     """
     *before, current = _split(line)[1:] or [""]
-    verb_name = before[0] if before and before[0] in verbs else None
-    verb = verbs[verb_name or "train"]
-    previous = before[-1] if before else ""
-    if previous == "--cfg":
-        found = [Candidate("job", "print the whole configuration")]
-    elif previous in ("--config-dir", *verb.options):
-        found = []
+    has_verb = bool(before) and before[0] in verbs
+    verb, previous = verbs[before[0] if has_verb else "train"], before[-1] if before else ""
+    found: dict[str, str] = {}
+    if previous in _CHOICES and not verb.words:
+        found = dict.fromkeys(_CHOICES[previous], "")
+    elif previous in (*_TAKE_FILES, *verb.options):
+        pass
     elif current.startswith("-"):
         found = _options(verb)
     elif "=" in current:
         found = _values(current, _config_dirs(before))
     else:
-        words = [word for word in before if "=" not in word and not word.startswith("-")]
-        num_given = len(words) - (verb_name is not None)
-        found = _words(verb, num_given, choices)
-        if not before:
-            found += [Candidate(name, one.summary) for name, one in verbs.items()]
-        if verb.takes_keys and num_given >= len(verb.words):
-            found += _keys(current, _config_dirs(before))
-    return [one for one in found if one.word.startswith(current)]
+        given = [word for word in before if "=" not in word and not word.startswith("-")]
+        left = verb.words[len(given) - has_verb :]
+        found = _words(left[0], choices) if left else {}
+        found |= {name: one.summary for name, one in verbs.items() if not before}
+        if verb.takes_keys and not left:
+            found |= _keys(current, _config_dirs(before))
+    return {word: meaning for word, meaning in found.items() if word.startswith(current)}
 
 
 def _split(line: str) -> list[str]:
@@ -91,54 +97,39 @@ def _config_dirs(before: Sequence[str]) -> list[Path]:
     return [Path(folder).expanduser() for folder in (*following, *joined)]
 
 
-def _options(verb: VerbWords) -> list[Candidate]:
-    found = [Candidate(name, " ".join(text.split()[1:])) for name, text in verb.options.items()]
-    found += [Candidate(name, text.strip()) for name, text in verb.switches.items()]
-    if not verb.words:
-        found += [
-            Candidate("--cfg", "print the whole configuration"),
-            Candidate("--config-dir", "choose from your own YAML files too"),
-            Candidate("--multirun", "sweep"),
-        ]
-    return [*found, Candidate("--help", "more about it"), Candidate("--version")]
+def _options(verb: VerbWords) -> dict[str, str]:
+    own = {name: " ".join(text.split()[1:]) for name, text in verb.options.items()}
+    switches = {name: text.strip() for name, text in verb.switches.items()}
+    return own | switches | ({} if verb.words else _CONFIG_OPTIONS) | _COMMON_OPTIONS
 
 
-def _words(
-    verb: VerbWords, num_given: int, choices: Mapping[str, Sequence[str]]
-) -> list[Candidate]:
-    """What may stand for the verb's next word."""
-    if num_given >= len(verb.words):
-        return []
-    name = verb.words[num_given]
+def _words(name: str, choices: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What may stand for a verb's word of this name."""
+    words = choices.get(name, ())
     if name.startswith("run"):
-        names = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
-        return [Candidate(one) for one in dict.fromkeys([*([_LATEST] if names else []), *names])]
-    if name == "experiment":
-        return [Candidate(one) for one in config_groups()["experiment"] if one != "none"]
-    return [Candidate(one) for one in choices.get(name, ())]
+        runs = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
+        words = ["latest"] * bool(runs) + runs
+    elif name == "experiment":
+        words = [option for option in config_groups()["experiment"] if option != "none"]
+    return dict.fromkeys(words, "")
 
 
-def _keys(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
+def _keys(current: str, config_dirs: Sequence[Path]) -> dict[str, str]:
     """Groups and sections, or, once a section is typed, its keys."""
-    keys = known_keys().values()
+    keys = known_keys()
     if "." in current:
-        return [Candidate(f"{key.name}=", key.meaning) for key in keys]
-    groups = [
-        Candidate(f"{group}=", ", ".join(options))
-        for group, options in config_groups(config_dirs).items()
-        if len(options) > 1
-    ]
-    sections = dict.fromkeys(key.name.partition(".")[0] for key in keys)
-    return [*groups, *(Candidate(f"{section}.") for section in sections)]
+        return {f"{name}=": key.meaning for name, key in keys.items()}
+    groups = config_groups(config_dirs).items()
+    found = {f"{group}=": ", ".join(options) for group, options in groups if len(options) > 1}
+    return found | dict.fromkeys((f"{name.partition('.')[0]}." for name in keys), "")
 
 
-def _values(current: str, config_dirs: Sequence[Path]) -> list[Candidate]:
+def _values(current: str, config_dirs: Sequence[Path]) -> dict[str, str]:
     """Values of a key or a group; of a list, or of a sweep, those of the next one."""
     key, _, value = current.partition("=")
-    options = config_groups(config_dirs).get(key)
+    options: Sequence[str] | None = config_groups(config_dirs).get(key)
     if options is None:
         known = known_keys().get(key)
-        options = [] if known is None else list(known.choices)
-    place = max(value.rfind(","), value.rfind("["))
-    typed = f"{key}={value[: place + 1]}"
-    return [Candidate(f"{typed}{option}") for option in options]
+        options = () if known is None else known.choices
+    typed = f"{key}={value[: max(value.rfind(','), value.rfind('[')) + 1]}"
+    return dict.fromkeys((f"{typed}{option}" for option in options), "")

@@ -7,12 +7,11 @@ takes a sixth of a second to import, too long for the Tab key.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A key of the configuration.
 
     Attributes:

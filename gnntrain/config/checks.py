@@ -19,6 +19,7 @@ from gnntrain.paths import file_names, is_file, is_folder
 _ALWAYS_RANKS = 8
 _RANKS_A_CORE = 4
 _RANK_BYTES = 256 * 2**20
+_LEAVE_OUT = "leave it out"
 
 Contradiction = tuple[tuple[str, ...], Problem]
 """The keys that are compared, and the problem if they do not go together."""
@@ -29,195 +30,176 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _fan_outs(config)
     yield from _divisors(config)
     yield from _synthetic(config)
-    yield from _loader_threads(config)
-    yield from _training(config)
-    yield from _topology(config)
+    yield from _sampler(config)
     yield from _cuda_graph(config)
+    yield from _training(config)
     yield from _task(config)
+
+
+def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
+    """The problem of a key with the value that it has."""
+    section, _, name = key.partition(".")
+    return Problem(key, shown(getattr(getattr(config, section), name)), expects, hint)
+
+
+def _clash(
+    config: Config, key: str, other: str, expects: str, hint: str | None = None
+) -> Contradiction:
+    """Two keys of which the first cannot have its value while the second has its."""
+    return (key, other), _wrong(config, key, expects, hint)
 
 
 def _fan_outs(config: Config) -> Iterator[Contradiction]:
     if not config.model.uses_graph:
         return
-    compared = []
-    if config.sampler.name == "neighbor":
-        compared.append(("sampler.fan_outs", config.sampler.fan_outs))
-    if config.evaluation.name == "sampled":
-        given = config.evaluation.fan_outs
-        if given is not None:
-            compared.append(("evaluation.fan_outs", given))
-        elif config.sampler.name == "full":
-            compared.append(("evaluation.fan_outs", config.sampler.fan_outs))
+    sampler, evaluation = config.sampler, config.evaluation
+    compared = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
+    # Where sampler.fan_outs is compared, an evaluation that takes it over needs no second look.
+    if evaluation.name == "sampled" and (evaluation.fan_outs is not None or not compared):
+        compared["evaluation.fan_outs"] = evaluation.fan_outs or sampler.fan_outs
     num_layers = config.model.num_layers
-    for key, fan_outs in compared:
+    for key, fan_outs in compared.items():
         if len(fan_outs) != num_layers:
-            problem = Problem(
-                key,
-                shown(fan_outs),
-                f"one number a layer: model.num_layers={num_layers}",
-                f"write {key}={shown(_resized(fan_outs, num_layers))}"
-                f" or model.num_layers={len(fan_outs)}",
-            )
-            yield (key, "sampler.fan_outs", "model.num_layers", "model.name"), problem
-
-
-def _resized(fan_outs: tuple[int, ...], length: int) -> tuple[int, ...]:
-    if length > 8:
-        return fan_outs
-    return (fan_outs + fan_outs[-1:] * length)[:length]
+            resized = (fan_outs + fan_outs[-1:] * num_layers)[:num_layers]
+            meant = shown(resized if num_layers <= 8 else fan_outs)
+            hint = f"write {key}={meant} or model.num_layers={len(fan_outs)}"
+            expects = f"one number a layer: model.num_layers={num_layers}"
+            keys = (key, "sampler.fan_outs", "model.num_layers", "model.name")
+            yield keys, Problem(key, shown(fan_outs), expects, hint)
 
 
 def _divisors(config: Config) -> Iterator[Contradiction]:
     """The model's keys that must divide another one, as heads must divide hidden_channels."""
-    model = config.model
-    for key, field in type(model).model_fields.items():
-        for other in (item.key for item in field.metadata if isinstance(item, Divides)):
-            divisor, whole = getattr(model, key), getattr(model, other)
-            if whole % divisor:
-                below = max(n for n in range(1, divisor + 1) if whole % n == 0)
-                above = whole + -whole % divisor
-                problem = Problem(
-                    f"model.{key}",
-                    str(divisor),
-                    f"a divisor of model.{other}={whole}",
-                    f"write model.{key}={below} or model.{other}={above}",
-                )
-                yield (f"model.{key}", f"model.{other}"), problem
+    fields = type(config.model).model_fields
+    pairs = [
+        (key, item.key)
+        for key, field in fields.items()
+        for item in field.metadata
+        if isinstance(item, Divides)
+    ]
+    for key, other in pairs:
+        divisor, whole = getattr(config.model, key), getattr(config.model, other)
+        if whole % divisor:
+            below = max(n for n in range(1, divisor + 1) if whole % n == 0)
+            hint = f"write model.{key}={below} or model.{other}={whole + -whole % divisor}"
+            expects = f"a divisor of model.{other}={whole}"
+            yield _clash(config, f"model.{key}", f"model.{other}", expects, hint)
 
 
 def _synthetic(config: Config) -> Iterator[Contradiction]:
     data = config.dataset
     if not isinstance(data, SyntheticConfig):
         return
-    num_nodes = data.num_nodes
+    nodes, most_edges = f"dataset.num_nodes={data.num_nodes}", data.num_nodes * (data.num_nodes - 1)
     splits = {"num_train": data.num_train, "num_val": data.num_val, "num_test": data.num_test}
-    given = {key: size for key, size in splits.items() if size is not None}
-    most_edges = num_nodes * (num_nodes - 1)
-    nodes = f"dataset.num_nodes={num_nodes}"
-    if data.num_classes > num_nodes:
-        yield _synthetic_problem("num_classes", data.num_classes, f"at most {nodes}")
-    if sum(given.values()) > num_nodes:
-        key = max(given, key=lambda split: given[split])
-        total = " + ".join(f"{size}" for size in given.values())
-        parts = " + ".join(given)
-        expects = f"{parts} = {total} = {sum(given.values())} to be at most {nodes}"
-        yield _synthetic_problem(key, given[key], expects, *given)
-    if data.num_edges is not None and data.num_edges % 2:
-        hint = f"write dataset.num_edges={data.num_edges + 1}"
+    sizes = {key: size for key, size in splits.items() if size is not None}
+    if data.num_classes > data.num_nodes:
+        yield _impossible(config, "num_classes", f"at most {nodes}")
+    if sum(sizes.values()) > data.num_nodes:
+        total = " + ".join(map(str, sizes.values()))
+        expects = f"{' + '.join(sizes)} = {total} = {sum(sizes.values())} to be at most {nodes}"
+        yield _impossible(config, max(sizes, key=lambda key: sizes[key]), expects, *sizes)
+    if data.num_edges is None:
+        if data.avg_degree > data.num_nodes - 1:
+            yield _impossible(config, "avg_degree", f"at most {data.num_nodes - 1}, since {nodes}")
+        return
+    if data.num_edges % 2:
         expects = "an even number: each edge is stored in both directions"
-        yield _synthetic_problem("num_edges", data.num_edges, expects, hint=hint)
-    if data.num_edges is not None and data.num_edges > most_edges:
-        expects = f"at most {most_edges}, all pairs of {nodes}"
-        yield _synthetic_problem("num_edges", data.num_edges, expects)
-    if data.num_edges is None and data.avg_degree > num_nodes - 1:
-        expects = f"at most {num_nodes - 1}, since {nodes}"
-        yield _synthetic_problem("avg_degree", data.avg_degree, expects)
+        hint = f"write dataset.num_edges={data.num_edges + 1}"
+        yield _impossible(config, "num_edges", expects, hint=hint)
+    if data.num_edges > most_edges:
+        yield _impossible(config, "num_edges", f"at most {most_edges}, all pairs of {nodes}")
 
 
-def _synthetic_problem(
-    key: str, value: object, expects: str, *others: str, hint: str | None = None
+def _impossible(
+    config: Config, key: str, expects: str, *others: str, hint: str | None = None
 ) -> Contradiction:
     keys = tuple(f"dataset.{name}" for name in (key, "num_nodes", *others))
-    return keys, Problem(f"dataset.{key}", shown(value), expects, hint)
+    return keys, _wrong(config, keys[0], expects, hint)
 
 
-def _loader_threads(config: Config) -> Iterator[Contradiction]:
-    sampler = config.sampler
-    if sampler.backend == "pyg" and sampler.threads:
-        keys = ("sampler.threads", "sampler.backend")
+def _sampler(config: Config) -> Iterator[Contradiction]:
+    backend, topology = config.sampler.backend, config.sampler.topology
+    if backend == "pyg" and config.sampler.threads:
         expects = "0 or null with sampler.backend=pyg, which draws from dropout's generator"
-        yield keys, Problem(keys[0], str(sampler.threads), expects, "leave it out")
-
-
-def _topology(config: Config) -> Iterator[Contradiction]:
-    sampler, keys = config.sampler, ("sampler.topology", "sampler.backend")
-    if sampler.backend == "triton" and sampler.topology == "host":
+        yield _clash(config, "sampler.threads", "sampler.backend", expects, _LEAVE_OUT)
+    if backend == "triton" and topology == "host":
         expects = "resident, pinned or auto with sampler.backend=triton, which draws on the GPU"
-        yield keys, Problem(keys[0], "host", expects, "write sampler.backend=numba")
-    elif sampler.backend in ("numba", "pyg") and sampler.topology in ("resident", "pinned"):
-        expects = f"host or auto with sampler.backend={sampler.backend}, which draws on the CPU"
-        yield keys, Problem(keys[0], sampler.topology, expects, "write sampler.backend=triton")
+        hint = "write sampler.backend=numba"
+        yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
+    elif backend in ("numba", "pyg") and topology in ("resident", "pinned"):
+        expects = f"host or auto with sampler.backend={backend}, which draws on the CPU"
+        hint = "write sampler.backend=triton"
+        yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
 
 
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
     """What a step that is replayed as it was recorded cannot do."""
-    if not config.trainer.cuda_graph:
+    sampler, trainer = config.sampler, config.trainer
+    if not trainer.cuda_graph:
         return
     hindrances = [
-        ("sampler.name", config.sampler.name == "full", "neighbor"),
-        ("sampler.backend", config.sampler.backend in ("numba", "pyg"), "triton"),
-        ("sampler.topology", config.sampler.topology == "host", "auto"),
-        ("sampler.fan_outs", min(config.sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
+        ("sampler.name", sampler.name == "full", "neighbor"),
+        ("sampler.backend", sampler.backend in ("numba", "pyg"), "triton"),
+        ("sampler.topology", sampler.topology == "host", "auto"),
+        ("sampler.fan_outs", min(sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
         ("features.placement", config.features.placement == "memmap", "auto"),
         ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
         ("model.name", isinstance(config.model, PluginConfig), "a model of gnntrain's own"),
-        ("trainer.precision", config.trainer.precision == "fp16", "bf16"),
-        ("trainer.on_nonfinite", config.trainer.on_nonfinite == "skip", "stop"),
-        ("trainer.compile", config.trainer.compile, "false"),
-        ("trainer.gpus", config.trainer.gpus not in ("auto", 1), "1"),
+        ("trainer.precision", trainer.precision == "fp16", "bf16"),
+        ("trainer.on_nonfinite", trainer.on_nonfinite == "skip", "stop"),
+        ("trainer.compile", trainer.compile, "false"),
+        ("trainer.gpus", trainer.gpus not in ("auto", 1), "1"),
     ]
     for key, hinders, instead in hindrances:
         if hinders:
-            expects = f"false unless {key} is {instead}"
-            yield ("trainer.cuda_graph", key), Problem("trainer.cuda_graph", "true", expects)
+            yield _clash(config, "trainer.cuda_graph", key, f"false unless {key} is {instead}")
 
 
 def _training(config: Config) -> Iterator[Contradiction]:
     trainer, ranks = config.trainer, config.distributed.num_processes
     if trainer.warmup_epochs > trainer.epochs:
         expects = f"at most trainer.epochs={trainer.epochs}"
-        keys = ("trainer.warmup_epochs", "trainer.epochs")
-        yield keys, Problem(keys[0], str(trainer.warmup_epochs), expects)
+        yield _clash(config, "trainer.warmup_epochs", "trainer.epochs", expects)
     if trainer.scheduler == "plateau" and trainer.warmup_epochs:
-        keys = ("trainer.warmup_epochs", "trainer.scheduler")
         expects = "0 with trainer.scheduler=plateau, which sets the rate by the metric alone"
-        yield keys, Problem(keys[0], str(trainer.warmup_epochs), expects)
+        yield _clash(config, "trainer.warmup_epochs", "trainer.scheduler", expects)
     if trainer.gpus == 0 and trainer.precision == "fp16":
-        yield ("trainer.gpus", "trainer.precision"), _fp16()
+        yield ("trainer.gpus", "trainer.precision"), _fp16(config)
     if trainer.gpus not in ("auto", 0) and ranks > 1:
-        keys = ("distributed.num_processes", "trainer.gpus")
-        yield keys, _two_kinds_of_ranks(config)
+        yield ("distributed.num_processes", "trainer.gpus"), _two_kinds_of_ranks(config)
 
 
-def _fp16() -> Problem:
-    return Problem(
-        "trainer.precision",
-        "fp16",
-        "bf16 or fp32 on the CPU: fp16 needs a GPU",
-        "write trainer.precision=bf16",
-    )
+def _fp16(config: Config) -> Problem:
+    expects = "bf16 or fp32 on the CPU: fp16 needs a GPU"
+    return _wrong(config, "trainer.precision", expects, "write trainer.precision=bf16")
 
 
 def _two_kinds_of_ranks(config: Config) -> Problem:
-    return Problem(
-        "distributed.num_processes",
-        str(config.distributed.num_processes),
-        f"1 with trainer.gpus={config.trainer.gpus}: it counts CPU ranks; each GPU is a rank",
-        "leave it out, or write trainer.gpus=0",
-    )
+    expects = f"1 with trainer.gpus={config.trainer.gpus}: it counts CPU ranks; each GPU is a rank"
+    hint = "leave it out, or write trainer.gpus=0"
+    return _wrong(config, "distributed.num_processes", expects, hint)
 
 
 def _task(config: Config) -> Iterator[Contradiction]:
     """Keys of a classification beside those of a regression."""
-    data, task, trainer = config.dataset, config.task, config.trainer
+    data, task = config.dataset, config.task
     is_regression = task.type == "node_regression"
-    hint = "leave it out" if is_regression else "write task.type=node_regression"
+    hint = _LEAVE_OUT if is_regression else "write task.type=node_regression"
     if isinstance(data, FilesConfig):
         if data.task != "auto" and is_regression != (data.task == "regression"):
             expects = f"{'regression' if is_regression else 'classes'} with task.type={task.type}"
-            yield ("dataset.task", "task.type"), Problem("dataset.task", data.task, expects, hint)
+            yield _clash(config, "dataset.task", "task.type", expects, hint)
     elif is_regression and data.name in DATASET_NAMES:
         expects = f"node_classification: the labels of {data.name} are classes"
-        yield ("task.type", "dataset.name"), Problem("task.type", task.type, expects, hint)
+        yield _clash(config, "task.type", "dataset.name", expects, hint)
     if not is_regression and task.loss != "mse":
         expects = f"mse, which has no effect, with task.type={task.type}"
-        yield ("task.loss", "task.type"), Problem("task.loss", task.loss, expects, hint)
+        yield _clash(config, "task.loss", "task.type", expects, hint)
     for key, default in (("label_smoothing", 0.0), ("class_weights", "none")):
-        value = getattr(trainer, key)
-        if is_regression and value != default:
-            keys = (f"trainer.{key}", "task.type")
+        if is_regression and getattr(config.trainer, key) != default:
             expects = f"{shown(default)}: a regression has no classes"
-            yield keys, Problem(keys[0], shown(value), expects, hint)
+            yield _clash(config, f"trainer.{key}", "task.type", expects, hint)
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -306,12 +288,9 @@ def _rank_problems(config: Config) -> Iterator[Problem]:
     else:
         return
     most = min(by_cores, by_memory)
-    yield Problem(
-        "distributed.num_processes",
-        str(asked),
-        f"at most {most} ranks on this machine: {why}",
-        f"write distributed.num_processes={cores}, a rank a core",
-    )
+    expects = f"at most {most} ranks on this machine: {why}"
+    hint = f"write distributed.num_processes={cores}, a rank a core"
+    yield _wrong(config, "distributed.num_processes", expects, hint)
 
 
 def _gpu_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
@@ -321,9 +300,9 @@ def _gpu_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
         if trainer.gpus > num_gpus:
             hint = f"write trainer.gpus={num_gpus or '0 to train on the CPU'}"
             expects = f"at most {num_gpus}: torch sees {here} on this machine"
-            yield Problem("trainer.gpus", str(trainer.gpus), expects, hint)
+            yield _wrong(config, "trainer.gpus", expects, hint)
     elif num_gpus == 0 and trainer.precision == "fp16":
-        yield _fp16()
+        yield _fp16(config)
     elif num_gpus > 0 and config.distributed.num_processes > 1:
         yield _two_kinds_of_ranks(config)
 
@@ -335,19 +314,16 @@ def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
     gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
     if backend == "triton" and gpus == 0:
         expects = "numba, which samples on the CPU: triton samples on a GPU"
-        yield Problem("sampler.backend", backend, expects, "leave it out: auto takes what fits")
+        yield _wrong(config, "sampler.backend", expects, f"{_LEAVE_OUT}: auto takes what fits")
     elif backend == "triton" and not find_spec("triton"):
         expects = "numba, which samples on the CPU: the package triton is not installed"
         hint = "`pip install triton`, which comes with torch's CUDA builds for Linux"
-        yield Problem("sampler.backend", backend, expects, hint)
+        yield _wrong(config, "sampler.backend", expects, hint)
     if backend == "pyg" and not (find_spec("pyg_lib") or find_spec("torch_sparse")):
-        yield Problem(
-            "sampler.backend",
-            backend,
-            "pyg-lib or torch-sparse, and neither is installed",
-            "get pyg-lib from https://data.pyg.org/whl, or leave it out: "
-            "the built-in sampler needs nothing",
-        )
+        expects = "pyg-lib or torch-sparse, and neither is installed"
+        get = "get pyg-lib from https://data.pyg.org/whl"
+        hint = f"{get}, or leave it out: the built-in sampler needs nothing"
+        yield _wrong(config, "sampler.backend", expects, hint)
 
 
 def _placement_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
@@ -356,16 +332,16 @@ def _placement_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
     placement, topology = config.features.placement, config.sampler.topology
     if gpus == 0 and placement not in ("auto", "memmap"):
         expects = "auto or memmap on the CPU, which reads rows where the store has them"
-        yield Problem("features.placement", placement, expects, "leave it out")
+        yield _wrong(config, "features.placement", expects, _LEAVE_OUT)
     elif gpus == 1 and placement == "sharded":
         expects = "resident, cached, pinned or memmap on one GPU"
-        yield Problem("features.placement", placement, expects, "leave it out: auto chooses")
+        yield _wrong(config, "features.placement", expects, f"{_LEAVE_OUT}: auto chooses")
     if gpus == 0 and topology in ("resident", "pinned"):
-        expects = "auto or host on the CPU"
-        yield Problem("sampler.topology", topology, expects, "leave it out")
+        yield _wrong(config, "sampler.topology", "auto or host on the CPU", _LEAVE_OUT)
     if config.trainer.cuda_graph and gpus != 1:
         expects = "false without a GPU" if gpus == 0 else "false on several GPUs"
-        yield Problem("trainer.cuda_graph", "true", expects, "leave it out, or trainer.gpus=1")
+        hint = f"{_LEAVE_OUT}, or write trainer.gpus=1"
+        yield _wrong(config, "trainer.cuda_graph", expects, hint)
 
 
 def _logger_problems(config: Config) -> Iterator[Problem]:
@@ -373,9 +349,6 @@ def _logger_problems(config: Config) -> Iterator[Problem]:
     for name in ("tensorboard", "wandb", "mlflow"):
         if name in chosen and find_spec(name) is None:
             rest = ",".join(other for other in chosen if other != name)
-            yield Problem(
-                "logger",
-                shown(list(chosen)),
-                f"loggers whose packages are installed: {name} is not",
-                f"`pip install {name}`, or write logger=[{rest}]",
-            )
+            expects = f"loggers whose packages are installed: {name} is not"
+            hint = f"`pip install {name}`, or write logger=[{rest}]"
+            yield Problem("logger", shown(list(chosen)), expects, hint)

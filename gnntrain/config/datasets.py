@@ -1,7 +1,5 @@
 """The keys of `dataset=NAME`: of a random graph, a published data set, or a user's own files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,9 +41,9 @@ class DatasetConfig(Section):
     to_undirected: bool = False
     """Store every edge in both directions."""
     add_self_loops: bool = False
-    """Store an edge from every node to itself."""
+    """Add an edge from every node to itself."""
     normalize_features: bool = False
-    """Scale every node's features to a sum of 1."""
+    """Scale each node's features to a sum of 1."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
 
@@ -69,29 +67,29 @@ class SyntheticConfig(DatasetConfig):
     name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
     """Name of the data set; each has its own default sizes."""
     num_nodes: OneOrMore = 10_000
-    """Nodes of the graph."""
+    """Number of nodes."""
     avg_degree: NonNegative = 15.0
     """Mean number of in-neighbours of a node."""
     num_edges: ZeroOrMore | None = None
-    """Exact number of stored edges, each direction counted; null: from avg_degree."""
+    """Exact number of edges, each direction counted; null: follows from avg_degree."""
     num_features: OneOrMore = 64
-    """Features of a node."""
+    """Number of features of a node."""
     num_classes: Annotated[int, Field(ge=2)] = 8
-    """Classes, one to a community."""
+    """Number of classes. Each class is a community."""
     homophily: Ratio = 0.55
-    """Share of edges that join two nodes of one class."""
+    """Share of edges that join two nodes of the same class."""
     degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
-    """Exponent of the power law of degrees; smaller: larger hubs."""
+    """Exponent of the power law of degrees. Smaller: larger hubs."""
     isolated_fraction: Share = 0.01
     """Share of nodes without any edge."""
     feature_signal: NonNegative = 2.0
-    """Distance between two classes' mean features, in standard deviations of the noise."""
+    """Distance between the mean features of two classes, in standard deviations of the noise."""
     num_train: ZeroOrMore | None = None
-    """Nodes to train on; null: a fifth of all."""
+    """Number of training nodes; null: a fifth of all."""
     num_val: ZeroOrMore | None = None
-    """Nodes to validate on; null: a fifth of all."""
+    """Number of validation nodes; null: a fifth of all."""
     num_test: ZeroOrMore | None = None
-    """Nodes to test on; null: all that are left."""
+    """Number of test nodes; null: all that are left."""
     seed: Seed = 0
     """Seed of the graph; the same seed gives the same graph."""
 
@@ -102,7 +100,7 @@ class BuiltinConfig(DatasetConfig):
     name: Annotated[str, OneOf(lambda: BUILTIN_NAMES, DATASETS)] = "cora"
     """Name of the data set."""
     split: ZeroOrMore = 0
-    """Which of the data set's train/val/test splits, where it has several."""
+    """Number of the train/val/test split, for data sets with several."""
 
 
 def _own_name(name: str) -> str:
@@ -120,61 +118,63 @@ class FilesConfig(DatasetConfig):
         AfterValidator(_own_name),
         described("a name in one line that no data set of gnntrain has"),
     ] = "files"
-    """Name of the data set, as consoles, folders and reports show it."""
+    """What the data set is called on the console, in folder names and in reports."""
     data: PathText | None = None
-    """One file of a whole graph, such as a saved PyG Data; in place of edges and features."""
+    """One file with a whole graph, such as a saved PyG Data, in place of edges and features."""
     edges: PathText | None = None
-    """File of edges, one a row: source, target and perhaps a weight."""
+    """Table of edges: a row has the source node, the target node and perhaps a weight."""
     features: PathText | None = None
-    """File of node features, one node a row; it defines the nodes."""
+    """Table of nodes: a row has a node's features, and perhaps its id, label and split."""
     labels: PathText | None = None
-    """File of node labels; null: a column of the features file."""
+    """Table of labels; null: they are a column of the features table."""
     split: ZeroOrMore | PathText | None = None
-    """File that says train, val or test; or the number of a drawn split (or of a mask's column);
-    null: a column of the other files, else drawn."""
+    """File that says train, val or test for each node. A number K: draw the K-th random split, or
+    take column K of the masks. null: a column of the other tables says it, else a split is
+    drawn."""
     split_ratio: Ratios = (0.6, 0.2, 0.2)
     """Shares of train, val and test where the split is drawn."""
     split_seed: Seed = 0
-    """Seed of the drawn splits; dataset.split=K is the K-th of them."""
+    """Seed of the drawn splits."""
     stratify: bool = False
-    """Draw the split within each class, or each tenth of a quantity, so that all three have the
-    same share of it."""
+    """Draw within each class (of a quantity: within each tenth), so that train, val and test have
+    the same mix."""
     header: Literal["auto"] | bool = "auto"
-    """Whether CSV files start with a line of column names."""
+    """Whether the first line of a CSV file names the columns; auto: look."""
     source_column: Text | None = None
-    """Column of an edge's source node, by name or number from 0; null: found by its name, or the
-    first of two columns."""
+    """Column of an edge's source node, by name or number (from 0); null: recognised by its name,
+    else the first of two columns."""
     target_column: Text | None = None
-    """Column of an edge's target node; null: found by its name, or the second of two columns."""
+    """Column of an edge's target node; null: recognised by its name, else the second of two."""
     weight_column: Text | None = None
     """Column of an edge's weight; null: edges have no weight."""
     id_column: Text | None = None
-    """Column of the node id; null: found by itself; none: the rows are the nodes 0, 1, 2, ..."""
+    """Column of the node id; null: recognised by its name; none: row 0 is node 0, and so on."""
     label_column: Names | None = None
-    """Column of the label, or a list of columns; null: found by itself."""
+    """Column of the label, or a list: several labels a node; null: recognised by its name."""
     split_column: Text | None = None
-    """Column that says train, val or test; null: found by itself."""
+    """Column that says train, val or test; null: recognised by its name."""
     feature_columns: Names | None = None
-    """Columns of features, by name or pattern; null: all columns that have no other use."""
+    """Columns of features, by name or pattern; null: all columns without another use."""
     ignore: Names = ()
-    """Columns that are not read, by name or pattern."""
+    """Columns to leave out, by name or pattern."""
     categorical: Names = ()
-    """Columns of which each value becomes a feature of 0 and 1, by name or pattern."""
+    """Columns of categories, by name or pattern: each category becomes a feature of 0 and 1."""
     missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
-    """What a missing feature becomes: a bad row, the training nodes' mean, 0, or the mean beside a
-    feature that says so."""
+    """What to do about a missing feature. refuse: stop and list the rows; mean: take the training
+    nodes' mean; zero: take 0; indicator: take the mean and add a feature that is 1 where it was
+    missing."""
     standardize: bool = False
-    """Scale every feature to mean 0 and standard deviation 1 over the training nodes."""
+    """Scale each feature to mean 0 and standard deviation 1 over the training nodes."""
     decimal: Literal[".", ","] = "."
-    """Decimal mark of the numbers in text files."""
+    """Decimal mark in text files."""
     encoding: Text = "auto"
-    """Encoding of text files; auto: UTF-8, UTF-16 or Latin-1, seen from the bytes."""
+    """Encoding of text files; auto: recognise UTF-8, UTF-16 and Latin-1."""
     task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = "auto"
-    """What the labels are; auto: seen from the labels, and regression by task.type."""
+    """What the labels are; auto: look at them."""
     metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
-    """What the best epoch is chosen by; auto: what suits the task."""
+    """Metric that chooses the best epoch; auto: the usual one of the task."""
     bad_rows: Literal["error", "skip"] = "error"
-    """What to do with a row that cannot be read: stop and list them, or leave them out."""
+    """What to do about a row that cannot be read. error: stop and list it; skip: leave it out."""
 
     @property
     def option(self) -> str:

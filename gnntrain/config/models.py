@@ -51,7 +51,7 @@ class ModelConfig(Section):
     name: Text = DEFAULT
     """Name of the model."""
     num_layers: OneOrMore = 2
-    """Layers; each but the MLP's looks one hop further."""
+    """Number of layers. Each layer (but the MLP's) looks one hop further."""
 
     uses_graph: ClassVar[bool] = True
 
@@ -75,17 +75,18 @@ class LayeredConfig(ModelConfig):
     hidden_channels: OneOrMore = 128
     """Width of the hidden layers, all heads together."""
     dropout: Share = 0.5
-    """Share of hidden values dropped in training."""
+    """Share of the hidden values to drop in training."""
     input_dropout: Share = 0.0
-    """Share of input features dropped in training."""
+    """Share of the input features to drop in training."""
     norm: Literal["none", "batch", "layer"] = "none"
     """Normalisation between layers."""
     activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"] = "relu"
     """Activation between layers."""
     residual: bool = False
-    """Add each layer's input to its output."""
+    """Add the input of each layer to its output."""
     jk: Literal["none", "cat", "max"] = "none"
-    """Jumping knowledge (Xu et al., 2018): classify all layers' values, joined or their maximum."""
+    """Jumping knowledge (Xu et al., 2018): classify the outputs of all layers, concatenated (cat)
+    or their maximum (max), or the last layer's alone (none)."""
 
 
 class PluginConfig(ModelConfig):
@@ -94,7 +95,7 @@ class PluginConfig(ModelConfig):
     name: Annotated[Text, OneOf(model_names, MODELS)] = _PLUGIN
     """Name of the model's entry point in the group gnntrain.models. Must be given."""
     options: JSON = Field(default_factory=dict)
-    """The model's own options, handed over as they are."""
+    """Arguments for the model's class."""
 
 
 @cache

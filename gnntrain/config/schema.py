@@ -3,8 +3,6 @@
 Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the default run's.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -43,11 +41,11 @@ class TaskConfig(Section):
     """What is learnt."""
 
     type: Literal["node_classification", "node_regression"] = "node_classification"
-    """Classes of nodes, or quantities."""
+    """What is learnt: classes of nodes, or quantities of nodes."""
     loss: Literal["mse", "huber"] = "mse"
-    """Loss of a regression: squared errors, or Huber's, which outliers sway less."""
+    """Loss of a regression: squared error, or Huber's, which outliers sway less."""
     huber_delta: Positive = 1.0
-    """Error, in standard deviations of the target, from which Huber's loss is linear."""
+    """Error, in standard deviations of the target, from which Huber's loss grows linearly."""
 
 
 class SamplerConfig(Section):
@@ -56,126 +54,134 @@ class SamplerConfig(Section):
     name: Literal["neighbor", "full"] = "neighbor"
     """Neighbour-sampled mini-batches, or the full graph in one step an epoch."""
     fan_outs: FanOuts = (10, 10)
-    """In-neighbours drawn a node, one number a layer, the hop next to the seed nodes first."""
+    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first."""
     replace: bool = False
-    """Draw neighbours with replacement."""
+    """Draw with replacement."""
     backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_NAMES), SAMPLERS)] = "auto"
-    """Who draws: numba on the CPU, triton on the GPU, pyg's own loader; auto: what fits."""
+    """Who draws: numba (CPU), triton (GPU) or pyg (PyG's own loader); auto: triton where a GPU
+    can read the edges, else numba."""
     threads: ZeroOrMore | None = None
-    """Background threads a rank that make batches; 0: none; null: 1 where a core is left for it."""
+    """Background threads of each rank that make batches; null: one, if there is a core for it."""
     prefetch: OneOrMore = 1
-    """Batches made ahead a rank."""
+    """Batches that each rank makes ahead."""
     topology: Literal["auto", "resident", "pinned", "host"] = "auto"
-    """Where the edges lie that are drawn from; auto: the first place that has room."""
+    """Where the edges lie: in GPU memory (resident), in host memory and read by the GPU (pinned),
+    or in the store, and the CPU draws (host); auto: the first of these with room."""
 
 
 class FeaturesConfig(Section):
-    """Where feature rows lie while a GPU trains; a CPU always reads the store where it lies."""
+    """Where the feature rows lie while a GPU trains. A CPU reads them from the store."""
 
     placement: Literal["auto", "resident", "sharded", "cached", "pinned", "memmap"] = "auto"
-    """Where the rows lie that a GPU reads; auto chooses by size and says why."""
+    """In GPU memory (resident), a part on each GPU (sharded), hot rows in GPU memory (cached), in
+    pinned host memory (pinned), or in the store (memmap); auto: the fastest place with room."""
     cache_ratio: Ratio | None = None
-    """Share of the nodes whose rows a GPU caches; null: by cache_bytes, else all that fit."""
+    """cached: share of the nodes whose rows each GPU holds; null: see cache_bytes, else all that
+    fit."""
     cache_bytes: ZeroOrMore | None = None
-    """Bytes of GPU memory for cached rows; null: by cache_ratio, else all that is left."""
+    """cached: bytes of GPU memory for rows; null: see cache_ratio, else all that is left."""
     hotness: Literal["presample", "degree"] = "presample"
-    """Which rows are hot: those that batches drawn in advance read most, or by out-degree."""
+    """cached: which rows are hot: those that a trial of the sampler reads most (presample), or
+    those of the nodes with most out-edges (degree)."""
     presample_epochs: OneOrMore = 2
-    """Epochs drawn in advance to find the hot rows."""
+    """Epochs of that trial."""
 
 
 class TrainerConfig(Section):
     """How the model is trained."""
 
     epochs: OneOrMore = 20
-    """Most epochs to train."""
+    """Passes over the training nodes; patience and max_steps may end the run earlier."""
     batch_size: OneOrMore = 1024
-    """Seed nodes a rank a step."""
+    """Seed nodes of a batch, on each rank."""
     lr: Positive = 0.01
     """Learning rate."""
     weight_decay: NonNegative = 0.0
-    """Weight decay (L2 for adam and sgd, decoupled for adamw)."""
+    """Weight decay: an L2 penalty with adam and sgd, decoupled with adamw."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Optimiser."""
     momentum: Share = 0.9
-    """Momentum of sgd; the others have their own."""
+    """Momentum of sgd."""
     scheduler: Literal["none", "cosine", "linear", "step", "plateau"] = "none"
-    """How the learning rate falls: to 0 by cosine or line, by steps, or on a plateau of val."""
+    """How the learning rate falls: to 0 at the end (cosine, linear), every scheduler_step epochs
+    (step), or after as many without a better validation metric (plateau)."""
     scheduler_step: OneOrMore = 10
-    """Epochs between two cuts (step), or without improvement before one (plateau)."""
+    """Epochs of step and plateau."""
     scheduler_gamma: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.5
-    """Factor of a cut (step, plateau)."""
+    """Factor of step and plateau."""
     warmup_epochs: ZeroOrMore = 0
-    """Epochs in which the learning rate rises from 0; at most `epochs`."""
+    """Epochs in which the learning rate rises from 0 to lr."""
     clip_norm: Positive | None = None
-    """Largest norm of the gradient; null: not clipped."""
+    """Largest norm of the gradient: a longer one is scaled down; null: no limit."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the model; fp16 needs a GPU."""
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graph: bool = False
-    """Record a step once, from the draw to the update, and replay it: no launches by the host."""
+    """Record a step once as a CUDA graph, from the sampler to the optimiser, and replay it."""
     patience: ZeroOrMore = 0
-    """Evaluations without a better val metric before training stops; 0: never stops early."""
+    """Evaluations without a better validation metric after which training stops; 0: never."""
     eval_every: OneOrMore = 1
-    """Epochs from one evaluation to the next; the last epoch is always evaluated."""
+    """Epochs between two evaluations. The last epoch is always evaluated."""
     max_steps: OneOrMore | None = None
-    """Most steps to train in all; null: until `epochs` are done."""
+    """Most steps of the run; null: no limit."""
     seed: Seed = 0
-    """Seed of weights, order, draws and dropout."""
+    """Seed of weights, batches and dropout."""
     label_smoothing: Share = 0.0
-    """Share of the target spread evenly over the classes."""
+    """Share of each target that is spread over all classes."""
     class_weights: Literal["none", "balanced"] = "none"
-    """Weight of a node in the loss: equal, or by the rarity of its class in the training split."""
+    """Weight of a node in the loss. none: all equal; balanced: the rarer its class, the larger."""
     init_from: Text | None = None
-    """Run whose best weights training begins with; null: random weights."""
+    """Run (folder or name) whose best weights training begins with; null: random weights."""
     drop_last: bool = False
-    """Leave out an epoch's last batch where it is not full."""
+    """Leave out the last batch of an epoch if it is not full."""
     gpus: Literal["auto"] | ZeroOrMore = "auto"
-    """GPUs of this machine, one rank each; 0: CPU; auto: all, or the CPU if there is none."""
+    """GPUs of this machine to train on, one rank each; 0: the CPU; auto: all there are, else the
+    CPU."""
     log_every: OneOrMore = 10
-    """Steps from one progress line to the next."""
+    """Steps between two progress lines."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    """Where loss or gradient are not finite: end the run, or leave such steps out."""
+    """If loss or gradient are not finite: stop the run, or skip the step."""
     max_restarts: ZeroOrMore = 0
-    """Times a run that fails starts again by itself; a loss that is not finite would only recur."""
+    """How often a run that fails starts again from its last checkpoint."""
 
 
 class CheckpointConfig(Section):
-    """When the state of a run is saved inside an epoch; after each epoch it always is."""
+    """When the state of a run is saved within an epoch. After each epoch it is saved anyway."""
 
     every_steps: OneOrMore | None = None
-    """Steps from one checkpoint to the next; null: steps are not counted."""
+    """Steps between two checkpoints; null: do not count steps."""
     every_minutes: Positive | None = 10.0
-    """Minutes from one checkpoint to the next; null: time is not looked at."""
+    """Minutes between two checkpoints; null: do not look at the clock."""
 
 
 class DistributedConfig(Section):
     """How the ranks run together."""
 
     num_processes: OneOrMore = 1
-    """Ranks on the CPU, when no GPU is used; at most 4 a core, or 8."""
+    """Number of ranks on the CPU. On GPUs there is one rank a GPU: see trainer.gpus."""
     threads: OneOrMore | None = None
-    """CPU threads a rank; null: the cores shared out."""
+    """CPU threads of each rank; null: an equal share of the cores."""
     timeout: Positive = 600.0
-    """Seconds a rank waits for the others before the run fails and names those that are missing."""
+    """Seconds that a rank waits for the others before the run fails and names the missing ones."""
 
 
 class EvaluationConfig(Section):
     """How the metrics are computed."""
 
     name: Literal["layerwise", "sampled"] = "layerwise"
-    """Exact, layer by layer with all neighbours; or on sampled neighbours."""
+    """Exact metrics, layer by layer with all neighbours; or estimates, from sampled neighbours."""
     ranks: Annotated[Literal["all", "0"], BeforeValidator(text_of_number)] = "all"
-    """Ranks that take part: all, or rank 0 alone."""
+    """Ranks that take part: all, or 0 for rank 0 alone."""
     memory_limit: Positive | None = None
-    """Largest layer, in GiB, kept in memory, not on disk; null: a quarter of all memory."""
+    """layerwise: GiB of memory for a layer's outputs; larger ones go to disk; null: a quarter of
+    memory."""
     batch_size: OneOrMore = 4096
-    """Nodes a rank a step of sampled."""
+    """sampled: nodes a batch, on each rank."""
     fan_outs: FanOuts | None = None
-    """In-neighbours drawn by sampled, one number a layer; null: as sampler.fan_outs."""
+    """sampled: in-neighbours to draw for a node, one number a layer; null: those of the sampler."""
     max_steps: OneOrMore | None = None
-    """Most batches of a split that sampled computes, on all ranks together; null: all nodes."""
+    """sampled: most batches a split, over all ranks; null: all nodes."""
 
 
 class FileLoggerConfig(Section):
@@ -186,31 +192,32 @@ class WandBConfig(Section):
     """Weights & Biases."""
 
     project: Text = "gnntrain"
-    """Project the run belongs to."""
+    """Project that the run belongs to."""
     entity: Text | None = None
-    """User or team; null: the account's default."""
+    """User or team; null: the default of your account."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """Send at once, keep on disk for `wandb sync`, or neither; null: as WANDB_MODE says."""
+    """online: send at once; offline: keep on disk for `wandb sync`; disabled: neither; null: as
+    WANDB_MODE says."""
 
 
 class MLflowConfig(Section):
     """MLflow."""
 
     experiment: Text = "gnntrain"
-    """Experiment the run belongs to."""
+    """Experiment that the run belongs to."""
     tracking_uri: Text | None = None
     """Address of the tracking server; null: as MLFLOW_TRACKING_URI says, else ./mlruns."""
 
 
 class LoggerConfig(Section):
-    """Who records the epochs; null: not chosen."""
+    """Who records the epochs. A logger is chosen by its keys, perhaps none: `{}`."""
 
     jsonl: FileLoggerConfig | None = None
-    """Epochs as lines of JSON: metrics.jsonl."""
+    """One line of JSON an epoch: metrics.jsonl in the run directory."""
     csv: FileLoggerConfig | None = None
-    """Epochs as rows of a table: metrics.csv."""
+    """One row an epoch: metrics.csv in the run directory."""
     tensorboard: FileLoggerConfig | None = None
-    """TensorBoard event files: tensorboard/."""
+    """TensorBoard event files: tensorboard/ in the run directory."""
     wandb: WandBConfig | None = None
     """Weights & Biases."""
     mlflow: MLflowConfig | None = None
@@ -226,9 +233,9 @@ class RunConfig(Section):
     """Where the results go."""
 
     dir: PathText | None = None
-    """The run directory itself; null: runs/<name>."""
+    """The run directory; null: runs/<name>."""
     name: FolderName | None = None
-    """The run's name; null: made up from the data set, the model and the time."""
+    """Name of the run; null: made of the data set, the model and the time."""
 
 
 class Config(Section):

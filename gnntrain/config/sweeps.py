@@ -1,7 +1,5 @@
 """The keys of a sweep: what becomes of many runs that are asked for at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -14,24 +12,25 @@ class SweepConfig(Section):
     """All combinations of the values."""
 
     name: Literal["basic"] = "basic"
-    """Which trials there are: all combinations (basic), or those a search draws (optuna)."""
+    """All combinations of the values."""
     jobs: Literal["auto"] | OneOrMore = "auto"
-    """Trials trained at the same time; auto: one a GPU, on the CPU one after another."""
+    """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
 
 
 class OptunaSweepConfig(Section):
     """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
 
     name: Literal["optuna"] = "optuna"
-    """Which trials there are: all combinations (basic), or those a search draws (optuna)."""
+    """A search by Optuna."""
     jobs: Literal["auto"] | OneOrMore = "auto"
-    """Trials trained at the same time; auto: one a GPU, on the CPU one after another."""
+    """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
     trials: OneOrMore = 20
-    """Trials of the search in all."""
+    """Number of trials."""
     sampler: Literal["tpe", "random"] = "tpe"
     """What draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
     pruner: Literal["median", "none"] = "median"
-    """Ends a trial early whose best val metric so far is below the median of the others."""
+    """median: end a trial early if its best validation metric so far is below the median of the
+    others; none: train every trial to its end."""
     seed: Seed = 0
     """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
 

@@ -101,14 +101,16 @@ class Section(BaseModel, metaclass=_SectionType):
         Raises:
             ConfigError: With every mistake.
         """
-        values = {key: self._changed(key, value) for key, value in changes.items()}
-        return type(self)(**{**dict(self), **values})
+        return type(self)(**self._merged(changes))
 
-    def _changed(self, key: str, value: object) -> object:
-        section = getattr(self, key, None)
-        if isinstance(section, Section) and isinstance(value, Mapping):
-            return {**dict(section), **value}
-        return value
+    def _merged(self, changes: Mapping[str, Any]) -> JSON:
+        merged: JSON = dict(self)
+        for key, value in changes.items():
+            section = merged.get(key)
+            if isinstance(section, Section) and isinstance(value, Mapping):
+                value = section._merged(value)
+            merged[key] = value
+        return merged
 
     if not TYPE_CHECKING:  # that it is frozen is known to type checkers
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gnntrain.config import DATASET_NAMES, DatasetConfig, SyntheticConfig
 from gnntrain.config.names import SYNTHETIC_NAMES
 from gnntrain.config.published import PUBLISHED, GraphSize
-from gnntrain.inventory.stores import ListedStore
+from gnntrain.data.store_cleaning import FoundStore
 from gnntrain.plugins import DATASETS, plugin_names
 from gnntrain.reporting.text import counted
 
@@ -21,11 +21,12 @@ def dataset_names() -> tuple[str, ...]:
     return (*DATASET_NAMES, *plugin_names(DATASETS))
 
 
-def dataset_rows(stores: Iterable[ListedStore]) -> list[list[str]]:
+def dataset_rows(stores: Iterable[FoundStore]) -> list[list[str]]:
     """A row a data set, under `HEADER`."""
     names = dataset_names()
     # A user's own files may have any other name.
-    prepared = Counter(s.dataset if s.dataset in names else "files" for s in stores if s.meta)
+    used = (store.dataset for store in stores if not store.is_leftover)
+    prepared = Counter(name if name in names else "files" for name in used)
     return [_row(name, prepared[name]) for name in names]
 
 

@@ -80,8 +80,8 @@ class GAT(GNN):
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
         heads: Attention heads of a hidden layer; must divide hidden_channels.
-        output_heads: Attention heads of the last layer, averaged.
-        attention_dropout: Share of attention weights dropped in training.
+        output_heads: Attention heads of the last layer; their outputs are averaged.
+        attention_dropout: Share of the attention weights to drop in training.
         negative_slope: Slope of the attention's leaky ReLU below zero.
         **scaffold: See `GNN`.
     """

@@ -43,7 +43,7 @@ class GIN(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        train_eps: Learn epsilon, the weight of a node's own value; otherwise it is 0.
+        train_eps: Learn epsilon, the extra weight of a node's own value; false: it is 0.
         mlp_layers: Linear layers of each convolution's MLP.
         **scaffold: See `GNN`.
     """

@@ -66,9 +66,9 @@ class SAGE(GNN):
     Args:
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        aggregator: How the neighbours' values become one.
-        root_weight: Let a node see its own value too, through its own weights (lin_r).
-        normalize: Scale each layer's output to Euclidean length 1.
+        aggregator: How to aggregate the neighbours' values.
+        root_weight: Add the node's own value, through its own weights (lin_r).
+        normalize: Scale each layer's output to length 1.
         **scaffold: See `GNN`.
     """
 

@@ -5,16 +5,16 @@ Each rank is a process of its own, so that its peak of memory is the dry run's a
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.config import Config
@@ -28,7 +28,7 @@ from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
-from gnntrain.planning.partial import evaluate_in_part, mapped_bytes, synchronize
+from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes, synchronize
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
@@ -36,6 +36,7 @@ from gnntrain.training.memory import evaluation_hint, memory_explained
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 
+_ANSWER = "reports.json"
 _NUM_BATCHES = 8
 _NUM_WARM = 3  # kernels are loaded, the optimiser's state is made, batches are drawn ahead
 _FEWEST, _MOST = 4, 40
@@ -71,11 +72,10 @@ class RankReport:
         num_parameters: Trainable parameters.
         batches: Sizes of the first mini-batches.
         steps: Seconds of each step that was timed.
-        loops, rest: Seconds of one evaluation, see `EvaluationCost`.
+        evaluation: The cost of one evaluation.
         training_bytes: Peak of this process's own memory until training ended.
         peak_bytes: The same until evaluation ended.
         library_bytes: Resident pages of libraries.
-        shared_bytes, disk_bytes: Layers of the evaluation that ranks share; layers in files.
         gpu_bytes: The most memory that torch held on the GPU; 0 without one.
         checkpoint_bytes: Size of a checkpoint; 0 but on rank 0.
         placement: Where a GPU reads the graph, and why; empty on a CPU.
@@ -84,21 +84,16 @@ class RankReport:
     num_parameters: int
     batches: Sequence[BatchSize]
     steps: Sequence[float]
-    loops: Sequence[Sequence[float]]
-    rest: float
+    evaluation: EvaluationCost
     training_bytes: int
     peak_bytes: int
     library_bytes: int
-    shared_bytes: int
-    disk_bytes: int
     gpu_bytes: int
     checkpoint_bytes: int
     placement: Sequence[str]
 
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> RankReport:
-        """The inverse of `asdict`."""
-        return cls(**plain | {"batches": [BatchSize(**batch) for batch in plain["batches"]]})
+
+REPORTS = TypeAdapter(list[RankReport])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +119,7 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     with _temporary_folder(nearest_folder(runs)) as folder:
         job, plan = _Job(config, graph.path, folder), LaunchPlan.of(config)
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
-        return [RankReport.from_dict(plain) for plain in json.loads(_answer(folder).read_text())]
+        return REPORTS.validate_json((folder / _ANSWER).read_bytes())
 
 
 def run_rank(context: DistributedContext, job: _Job) -> None:
@@ -159,20 +154,17 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         num_parameters=trainer.num_parameters,
         batches=batches,
         steps=timer.seconds,
-        loops=cost.loops,
-        rest=cost.rest,
+        evaluation=cost,
         training_bytes=training_bytes,
         peak_bytes=max(training_bytes, peak_resident_bytes() - cost.mapped_bytes),
         library_bytes=library_bytes,
-        shared_bytes=cost.shared_bytes,
-        disk_bytes=cost.disk_bytes,
         gpu_bytes=peak_gpu_bytes(context.device),
         checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
         placement=loaders.why_placed,
     )
-    reports = context.gather_to_main(asdict(report))
+    reports = context.gather_to_main(report)
     if context.is_main:
-        _answer(job.folder).write_text(json.dumps(reports))
+        (job.folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
 
 
 class _NoEvaluation:
@@ -234,10 +226,6 @@ def _first_batches(loader: Loader) -> list[BatchSize]:
     close: Callable[[], None] = getattr(batches, "close", lambda: None)
     close()  # ends the loader's threads
     return sizes
-
-
-def _answer(folder: Path) -> Path:
-    return folder / "reports.json"
 
 
 @contextmanager

@@ -116,9 +116,9 @@ class Plan:
 
     def _evaluation(self, speed: int) -> float:
         """Ranks wait for each other after each loop; the rest is rank 0's."""
-        loops = zip(*(rank.loops for rank in self.ranks), strict=True)
+        loops = zip(*(rank.evaluation.loops for rank in self.ranks), strict=True)
         slowest = (max(each[speed] for each in loop) for loop in loops)
-        return sum(slowest, self.ranks[0].rest)
+        return sum(slowest, self.ranks[0].evaluation.rest)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -129,7 +129,7 @@ class Plan:
         """
         ranks, store = self.ranks, self.graph.num_bytes
         evaluation = sum(rank.peak_bytes for rank in ranks)
-        shared, on_disk = ranks[0].shared_bytes, ranks[0].disk_bytes
+        shared, on_disk = ranks[0].evaluation.shared_bytes, ranks[0].evaluation.disk_bytes
         # The system drops pages of the store where memory is short.
         resident = min(store, max(0, psutil.virtual_memory().total - evaluation - shared))
         mapped = sum(resident + shared + on_disk + rank.library_bytes for rank in ranks)

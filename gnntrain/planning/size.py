@@ -40,9 +40,9 @@ class Unprepared:
 
     def section(self) -> Section:
         """All that is known."""
-        known = self.to_dict()
-        rows = [(name, f"{known[key]:,}") for key, name in _LABELS.items() if key in known]
-        needed, free = format_bytes(known["store_bytes"]), format_bytes(known["free_bytes"])
+        size, free = known_size(self.dataset), format_bytes(free_bytes(self.store))
+        rows = [] if size is None else [(k[4:], f"{n:,}") for k, n in size._asdict().items()]
+        needed = format_bytes(expected_bytes(self.dataset))
         rows += [("store", f"about {needed}, not built: {shown_path(self.store)}"), ("free", free)]
         return Section(f"{self.dataset.name}, as published", [pairs(rows)])
 
@@ -54,14 +54,6 @@ class Unprepared:
         return UserError(
             f"the graph store of {self.dataset.name} is not built yet, and a dry run reads it", hint
         )
-
-
-_LABELS = {
-    "num_nodes": "nodes",
-    "num_edges": "edges",
-    "num_features": "features",
-    "num_classes": "classes",
-}
 
 
 def open_small_or_built(dataset: DatasetConfig) -> OpenedStore | Unprepared:

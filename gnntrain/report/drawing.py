@@ -55,6 +55,7 @@ _MARKED_POINTS = 60
 _HOVER_POINTS = 1000
 _LEGEND_LABELS = 12
 _LABEL_LENGTH = 20
+_LARGEST = 1e300
 
 
 def class_color(number: int) -> str:
@@ -128,7 +129,8 @@ class Panel:
         """Name the axes of a figure over epochs."""
         self.axes.set_xlabel("epoch")
         self.axes.set_ylabel(label)
-        self.axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        ticks = MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+        self.axes.xaxis.set_major_locator(ticks)
 
     def logarithmic(self, *axes: str) -> None:
         """Make axes ("x", "y") logarithmic."""
@@ -144,9 +146,9 @@ class Panel:
 
 
 def finite(values: Iterable[float]) -> npt.NDArray[np.float64]:
-    """The values, and NaN, which is not drawn, for those that are not finite."""
+    """The values; NaN, which is not drawn, for those that are not finite or overflow an axis."""
     array = np.array([*values], dtype=np.float64)
-    return np.where(np.isfinite(array), array, np.nan)
+    return np.where(np.abs(array) < _LARGEST, array, np.nan)
 
 
 @dataclass(frozen=True)

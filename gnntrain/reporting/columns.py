@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from gnntrain.reporting.tables import plain_table
 from gnntrain.reporting.text import (
     format_bytes,
     format_loss,
@@ -85,6 +84,21 @@ def to_table(
 def _cell(column: Column[Row], row: Row, *, is_best: bool) -> str | Text:
     cell = column.cell(row)
     return Text(f"{BEST} {cell}", "bold green") if is_best and column.is_decisive else cell
+
+
+def plain_table(*header: str, show_header: bool = True) -> Table:
+    """An empty table without lines, under dim titles."""
+    table = Table(
+        *header,
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        show_header=show_header,
+        header_style="dim",
+    )
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def epoch_columns(epochs: int, metric: str, first: EpochRecord) -> list[Column[EpochRecord]]:

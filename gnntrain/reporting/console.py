@@ -8,14 +8,19 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gnntrain.reporting.columns import Column, epoch_columns, epoch_line, fitting, to_table
+from gnntrain.reporting.columns import (
+    Column,
+    epoch_columns,
+    epoch_line,
+    fitting,
+    plain_table,
+    to_table,
+)
 from gnntrain.reporting.progress import Progress, format_speed
 from gnntrain.reporting.screen import DOT, INDENT, LABEL, Screen
-from gnntrain.reporting.tables import plain_table
 from gnntrain.reporting.text import (
     counted,
     counted_outputs,
@@ -117,6 +122,8 @@ class Console(Screen):
 
     def __rich__(self) -> RenderableType:
         """The state of the epoch, its speed, and the metric so far."""
+        from rich.progress_bar import ProgressBar  # a log does without it
+
         run = self._run
         if run is None or run.step is None:
             return ""

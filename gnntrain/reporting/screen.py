@@ -7,20 +7,21 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO, cast
 
-from rich.console import ConsoleDimensions, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from gnntrain import __version__
 from gnntrain.reporting.stream import TolerantStream
-from gnntrain.reporting.tables import UNBROKEN, plain_console
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 DOT = " · "
+UNBROKEN = 10_000
+"""The width of an output that has none, where lines stay whole."""
 INDENT = 2
 LABEL = 10
 _QUIET_SECONDS = 60.0
@@ -150,3 +151,9 @@ class Screen:
         self._print()
         self._print_block(Text.assemble((status, _STATUS_STYLES[status]), f" {words}"))
         self._print()
+
+
+def plain_console(output: TolerantStream, **options: Any) -> Console:
+    """A console of rich that prints text as it is: brackets are no markup."""
+    file = cast(IO[str], output)
+    return Console(file=file, markup=False, emoji=False, highlight=False, **options)

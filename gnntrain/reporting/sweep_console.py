@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -182,6 +181,8 @@ class SweepConsole(Screen):
 
     def __rich__(self) -> RenderableType:
         """The trials that are being trained, and the state of the sweep."""
+        from rich.progress_bar import ProgressBar  # a log does without it
+
         trials = Table.grid(padding=(0, 2, 0, 0))
         for number, trial in self._running.items():
             progress = self._progress.get(number)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Literal, TextIO, cast
+from typing import Literal, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gnntrain.reporting.columns import plain_table
+from gnntrain.reporting.screen import UNBROKEN, plain_console
 from gnntrain.reporting.stream import TolerantStream
 
 Judgement = Literal["ok", "note", "problem"]
 
 _STYLES: dict[Judgement, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
-UNBROKEN = 10_000
-"""The width of an output that has none, where lines stay whole."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,6 @@ def print_sections(sections: Iterable[Section], stream: TextIO | None = None) ->
         output.flush()
 
 
-def plain_console(output: TolerantStream, **options: Any) -> Console:
-    """A console of rich that prints text as it is: brackets are no markup."""
-    file = cast(IO[str], output)
-    return Console(file=file, markup=False, emoji=False, highlight=False, **options)
-
-
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     """Labels and their values."""
     table = plain_table("", "", show_header=False)
@@ -97,19 +91,4 @@ def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1
         column.no_wrap = number >= left
     for row in cells:
         table.add_row(*row)
-    return table
-
-
-def plain_table(*header: str, show_header: bool = True) -> Table:
-    """An empty table without lines, under dim titles."""
-    table = Table(
-        *header,
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-        show_header=show_header,
-        header_style="dim",
-    )
-    for column in table.columns:
-        column.overflow = "fold"
     return table

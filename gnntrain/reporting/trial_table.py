@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
-from gnntrain.reporting.columns import BEST, GAP, Column, fitting
-from gnntrain.reporting.tables import plain_table
+from gnntrain.reporting.columns import BEST, GAP, Column, fitting, plain_table
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric, sparkline
 from gnntrain.reporting.trials import Group, Spread, Trial
 

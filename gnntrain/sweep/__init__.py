@@ -39,7 +39,7 @@ class HydraOptions:
         directory: `hydra.sweep.dir`; None: `run.dir`, else a new folder by `run.name` or the time.
         trial_name: Folder names of trials by `hydra.sweep.subdir`; None: number and values.
         launcher: Trains the trials; None: this machine's workers.
-        overrides: The overrides that chose the launcher, to go on with.
+        overrides: Overrides of Hydra's keys to go on with: launcher and names.
     """
 
     directory: Path | None = None

@@ -35,7 +35,7 @@ class SweepCommand:
     Attributes:
         overrides: The overrides of all trials, Hydra's own not among them.
         sources: Where the YAML files are.
-        hydra: Overrides of Hydra's own keys that the sweep goes on with: its launcher's.
+        hydra: Overrides of Hydra's own keys to go on with: launcher and names.
     """
 
     overrides: Sequence[str]

@@ -49,11 +49,18 @@ class TrialJob:
     log: Path | None
 
     def __call__(self, cfg: Any) -> Outcome:
-        """Train a trial, from its last checkpoint where it has one."""
+        """Train a trial, from its last checkpoint where it has one.
+
+        Raises:
+            Interrupted: The job was interrupted, and so is the sweep.
+        """
+        run_dir = HydraConfig.get().runtime.output_dir
         if self.log is not None:
             redirect_output(self.log)
-        run_dir = HydraConfig.get().runtime.output_dir
-        return outcome_of(partial(self._train, cfg, run_dir), run_dir)
+        outcome = outcome_of(partial(self._train, cfg, run_dir), run_dir)
+        if outcome.status == "interrupted":
+            raise Interrupted(SIGINT)
+        return outcome
 
     def _train(self, cfg: Any, run_dir: str) -> dict[str, Any]:
         if has_checkpoint(run_dir):
@@ -116,7 +123,7 @@ class BatchRunner:
         """Train all trials. A trial that fails does not stop the others of its batch.
 
         Raises:
-            Interrupted: A trial was interrupted.
+            KeyboardInterrupt: The sweep or a job was interrupted.
         """
         while batch := self._begin_batch():
             try:
@@ -126,8 +133,6 @@ class BatchRunner:
                 self._end(batch, [_left_behind(trial, None) for trial in batch])
                 raise
             self._end(batch, outcomes)
-            if any(trial.status == "interrupted" for trial in batch):
-                raise Interrupted(SIGINT)
 
     def _begin_batch(self) -> list[Trial]:
         batch: list[Trial] = []

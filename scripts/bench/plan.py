@@ -25,9 +25,9 @@ from typing import Any
 CASES: dict[str, list[str]] = {
     # Of several epochs the median: the first also loads kernels and metrics.
     "synthetic": ["dataset=synthetic", "trainer.epochs=5"],
-    "200,000 nodes": ["dataset=synthetic", "dataset.num_nodes=200000", "trainer.epochs=2"],
-    "gat": ["dataset=synthetic", "model=gat", "trainer.epochs=2"],
-    "full graph": ["dataset=synthetic", "sampler=full", "trainer.epochs=2"],
+    "200,000 nodes": ["dataset=synthetic", "dataset.num_nodes=200000", "trainer.epochs=3"],
+    "gat": ["dataset=synthetic", "model=gat", "trainer.epochs=3"],
+    "full graph": ["dataset=synthetic", "sampler=full", "trainer.epochs=3"],
     "synthetic_reddit": [
         "dataset=synthetic_reddit",
         "model.hidden_channels=256",

@@ -62,7 +62,7 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     drawing = to_svg(line(*values), "f")
     ElementTree.fromstring(drawing.svg)
     points = drawing.hover["points"]
-    assert len(points) == sum(map(math.isfinite, values))
+    assert len(points) == sum(abs(value) < 1e300 for value in values)
 
 
 @pytest.mark.parametrize("num_epochs", [1, 2, 5, 12])

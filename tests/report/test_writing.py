@@ -98,6 +98,32 @@ def test_a_run_whose_checkpoint_is_gone_still_shows_its_graph(
     assert "Degree distribution" in text
 
 
+FILES = [
+    *("overrides.txt", "env.json", "store.json", "metrics.jsonl", "summary.json"),
+    *("checkpoints/best.pt", "checkpoints/last.pt"),
+]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0\xff{", b"[1]"])
+def test_missing_and_broken_files_leave_gaps_in_a_page(
+    trained: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    for number, name in enumerate(FILES):
+        run = with_file(shutil.copytree(trained, tmp_path / str(number)), name, content)
+        assert "Configuration" in write_report([run], wanted="md").read_text()
+        assert Image.open(write_report([run], wanted="png")).width == 1540
+    run = with_file(shutil.copytree(trained, tmp_path / "run"), "config.yaml", content)
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        write_report([run])
+
+
+def with_file(run: Path, name: str, content: bytes | None) -> Path:
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_bytes(content)
+    return run
+
+
 def test_a_failed_run_tells_its_error_and_shows_what_is_there(tmp_path: Path) -> None:
     ending = {"status": "failed", "error": "The loss is nan.", "best_epoch": None}
     records = [replace(one, train_loss=math.nan, metrics={}) for one in records_of(0.5, 0.5)]

@@ -50,18 +50,11 @@ def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:
     assert run.logs.is_dir()
 
 
-def test_a_run_goes_where_run_dir_says(tmp_path: Path) -> None:
+def test_a_run_goes_where_run_dir_says_or_else_under_runs(tmp_path: Path) -> None:
     assert create(directory=tmp_path / "a" / "b", name="x").path == tmp_path / "a" / "b"
-
-
-def test_a_named_run_goes_under_runs(tmp_path: Path) -> None:
     assert create(name="first").path == tmp_path / "runs" / "first"
-
-
-def test_a_run_without_a_name_is_called_after_dataset_model_and_time(tmp_path: Path) -> None:
-    path = create().path
-    assert path.parent == tmp_path / "runs"
-    assert path.name.startswith("cora-sage-20")
+    assert create().path.parent == tmp_path / "runs"
+    assert create().name.startswith("cora-sage-20")
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", "-x", "n\nl", "x" * 300])
@@ -102,30 +95,22 @@ def test_of_two_runs_on_one_empty_directory_one_is_refused(tmp_path: Path) -> No
     assert sorted(outcomes) == ["made", "refused", "refused", "refused"]
 
 
-def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    assert create(directory="out").path == tmp_path / "out"
-
-
-def test_a_directory_that_holds_a_run_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match="holds a run already") as caught:
-        create(directory="out")
-    assert "run.dir" in (caught.value.hint or "")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["summary.json"]
-
-
-def test_a_directory_with_other_files_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").touch()
-    with pytest.raises(UserError, match="not empty"):
-        create(directory="thesis")
+def test_an_empty_directory_is_taken_and_any_other_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.mkdir()
+    assert create(directory="out").path == path
+    for name in ("config.yaml", "chapter.tex"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("{}")
+        with pytest.raises(UserError) as caught:
+            create(directory=name)
+        assert "run.dir" in (caught.value.hint or "")
+        assert [entry.name for entry in (tmp_path / name).iterdir()] == [name]
 
 
 @pytest.mark.parametrize("name", ["", " ", "latest", "/absolute", "../up", "a/../../b"])
 def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="cannot name a run"):
+    with pytest.raises(UserError, match=r"run\.name"):
         create(name=name)
 
 
@@ -144,16 +129,14 @@ def fail_with(code: int) -> Any:
     return fail
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"), [(errno.EACCES, "may write"), (errno.EROFS, "may write")]
-)
-def test_a_place_that_cannot_be_written_gives_a_sentence(
-    code: int, hint: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_a_place_that_cannot_be_written_is_a_users_error(
+    code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "mkdir", fail_with(code))
     with pytest.raises(UserError, match=os.strerror(code)) as caught:
         create()
-    assert hint in (caught.value.hint or "")
+    assert "run.dir" in (caught.value.hint or "")
 
 
 def test_a_full_disk_gives_a_sentence_and_leaves_no_half_run(
@@ -200,46 +183,30 @@ def test_latest_works_on_a_file_system_without_links(monkeypatch: pytest.MonkeyP
     assert RunDirectory.open("latest").path == new.path
 
 
-def test_latest_before_any_run_is_a_sentence() -> None:
-    with pytest.raises(UserError, match="no run under"):
-        RunDirectory.open("latest")
-
-
 def test_a_run_is_found_by_path_and_by_name() -> None:
+    with pytest.raises(UserError):
+        RunDirectory.open("latest")
     run = create(name="mine")
-    assert RunDirectory.open("mine").path == run.path
-    assert RunDirectory.open("runs/mine").path == run.path
-    assert RunDirectory.open(run.path).path == run.path
+    for name in ("mine", "runs/mine", run.path, "latest"):
+        assert RunDirectory.open(name).path == run.path
 
 
-def test_an_unknown_run_is_answered_with_the_nearest_names() -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"), [("cora-sgae-1", "Did you mean cora-sage-1?"), ("nope", "cora-sage-1")]
+)
+def test_an_unknown_run_is_answered_with_the_nearest_names(name: str, hint: str) -> None:
     create(name="cora-sage-1")
-    with pytest.raises(UserError, match="no run 'cora-sgae-1'") as caught:
-        RunDirectory.open("cora-sgae-1")
-    assert caught.value.hint == "Did you mean cora-sage-1?"
-
-
-def test_a_run_of_another_name_altogether_is_no_guess() -> None:
-    create(name="income")
-    with pytest.raises(UserError, match="no run 'nope'") as caught:
-        RunDirectory.open("nope")
+    with pytest.raises(UserError, match=f"no run '{name}'") as caught:
+        RunDirectory.open(name)
     assert caught.value.hint is not None
-    assert "Did you mean" not in caught.value.hint
-    assert "income" in caught.value.hint
+    assert hint in caught.value.hint
+    assert ("Did you mean" in caught.value.hint) == ("Did you mean" in hint)
 
 
 def test_a_directory_without_a_config_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=r"no config\.yaml"):
         RunDirectory.open("other")
-
-
-@pytest.mark.parametrize("text", ["- 1", "a: [", "a: !!python/object:os.system {}", "\udcff"])
-def test_a_broken_config_is_a_sentence(text: str) -> None:
-    run = create(name="broken")
-    (run.path / "config.yaml").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UserError, match=r"config\.yaml"):
-        run.config()
 
 
 def test_a_missing_checkpoint_is_a_sentence() -> None:
@@ -287,12 +254,22 @@ def test_a_store_record_that_is_none_is_a_users_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "a: &a {b: *a}", "!!python/name:os.system", "\x00", "a: 2024-13-45"]
+    "text",
+    [
+        "- 1",
+        "a: [",
+        "[" * 100_000,
+        "a: &a {b: *a}",
+        "!!python/name:os.system",
+        "a: 2024-13-45",
+        "\udcff",
+        "\x00",
+    ],
 )
 def test_a_configuration_that_is_no_plain_data_is_a_users_error(text: str) -> None:
     run = create()
-    (run.path / "config.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"config\.yaml cannot be read"):
+    (run.path / "config.yaml").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"config\.yaml"):
         run.config()
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gnntrain.doctor.examination import Section
-from gnntrain.reporting.text_report import Check
 
 from gnntrain.cli import main
 from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, TrainerConfig
 from gnntrain.distributed.launch import LaunchPlan
-from gnntrain.doctor import choices, disks, examination, machine, packages, ranks
+from gnntrain.doctor import checks, ranks
 from gnntrain.errors import RunError
+from gnntrain.inventory import machine
+from gnntrain.reporting.tables import Check
 
 A100 = {"name": "A100", "memory_bytes": 2**36, "driver": "550.1"}
 
 
-def by_name(checks: list[Check]) -> dict[str, Check]:
-    return {finding.name: finding for finding in checks}
+def by_name(found: Iterable[Check]) -> dict[str, Check]:
+    return {check.name: check for check in found}
 
 
 def test_a_requirement_that_is_missing_or_too_old_is_a_problem_with_the_command_that_helps(
@@ -29,7 +29,7 @@ def test_a_requirement_that_is_missing_or_too_old_is_a_problem_with_the_command_
 ) -> None:
     wanted = ["numpy>=999", "no-such-package>=2", "numba>=0.1", 'other>=9; extra == "test"']
     monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
-    found = by_name(packages.required())
+    found = by_name(checks.required_packages())
     assert found["numpy"].judgement == found["no-such-package"].judgement == "problem"
     assert "pip install 'no-such-package>=2'" in found["no-such-package"].hint
     assert ">=999" in found["numpy"].text
@@ -45,9 +45,9 @@ def test_a_package_that_cannot_be_loaded_ends_the_examination(
             raise OSError("libcudart.so: no such file")
 
     monkeypatch.setattr("importlib.import_module", refuse)
-    sections = list(examination.examine(Config()))
-    assert "libcudart" in by_name(sections[0].findings)["torch"].text
-    assert [section.title for section in sections] == ["packages", "optional"]
+    sections = dict(checks.check_machine(Config()))
+    assert "libcudart" in by_name(sections["packages"])["torch"].text
+    assert list(sections) == ["packages", "optional"]
 
 
 def test_a_missing_c_compiler_is_a_note_that_says_who_needs_it(
@@ -55,19 +55,18 @@ def test_a_missing_c_compiler_is_a_note_that_says_who_needs_it(
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("shutil.which", lambda _: None)
-    finding = by_name(packages.optional())["C compiler"]
-    assert (finding.judgement, finding.text[:12]) == ("note", "none: Triton")
+    finding = by_name(checks.optional_packages())["C compiler"]
+    assert finding.judgement == "note"
+    assert "Triton" in finding.text
     monkeypatch.setenv("CC", "mycc")
-    assert by_name(packages.optional())["C compiler"].text == "mycc"
+    assert by_name(checks.optional_packages())["C compiler"].text == "mycc"
 
 
 def test_an_optional_package_that_is_missing_is_a_note_that_says_what_it_is_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        packages, "package_version", lambda name: "1.0" if name == "wandb" else None
-    )
-    found = by_name(packages.optional())
+    monkeypatch.setattr(checks, "package_version", lambda name: "1.0" if name == "wandb" else None)
+    found = by_name(checks.optional_packages())
     assert found["wandb"] == Check("ok", "wandb", "1.0")
     assert found["mlflow"].judgement == "note"
     assert "logger=mlflow" in found["mlflow"].text
@@ -85,7 +84,7 @@ def test_the_instructions_that_matter_are_named(
     flags: str, judgement: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pathlib.Path.read_text", lambda *_, **__: flags)
-    finding = machine._instructions()
+    finding = by_name(checks.processor())["vectors"]
     assert (finding.judgement, words in finding.text) == (judgement, True)
 
 
@@ -95,40 +94,30 @@ def test_the_limits_of_a_container_are_noted(
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "memory.max").write_text("1073741824\n")
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    quota = by_name(machine.processor())["quota"]
+    quota = by_name(checks.processor())["quota"]
     assert "0.5 cores" in quota.text
     assert "distributed.threads=1" in quota.hint
-    assert "1.00 GiB" in by_name(machine.memory())["limit"].text
+    assert "1.00 GiB" in by_name(checks.memory())["limit"].text
     (tmp_path / "cpu.max").write_text("max 100000\n")
     (tmp_path / "memory.max").write_text("max\n")
-    assert "quota" not in by_name(machine.processor())
-    assert "limit" not in by_name(machine.memory())
-
-
-def test_little_shared_memory_is_noted_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "_SHARED_MEMORY", tmp_path)
-    monkeypatch.setattr(machine, "_LITTLE_SHARED_MEMORY", 2**62)
-    finding = by_name(machine.memory())["/dev/shm"]
-    assert finding.judgement == "note"
-    assert "--shm-size" in finding.hint
+    assert "quota" not in by_name(checks.processor())
+    assert "limit" not in by_name(checks.memory())
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_problem_unless_it_is_not_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine, "visible_gpus", lambda: [A100])
+    monkeypatch.setattr(checks, "visible_gpus", lambda: [A100])
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.version.cuda", None)
-    (finding,) = machine.gpus(Config())
+    (finding,) = checks.gpus(Config())
     assert finding.judgement == "problem"
     assert "a build for the CPU" in finding.text
-    assert machine.gpus(Config(trainer=TrainerConfig(gpus=0)))[0].judgement == "ok"
+    assert next(checks.gpus(Config(trainer=TrainerConfig(gpus=0)))).judgement == "ok"
     monkeypatch.setattr("torch.version.cuda", "12.8")
-    assert "550.1" in machine.gpus(Config())[0].hint
-    monkeypatch.setattr(machine, "visible_gpus", list)
-    assert machine.gpus(Config())[0].judgement == "note"
+    assert "550.1" in next(checks.gpus(Config())).hint
+    monkeypatch.setattr(checks, "visible_gpus", list)
+    assert next(checks.gpus(Config())).judgement == "note"
 
 
 def test_a_gpu_that_does_not_compute_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +125,7 @@ def test_a_gpu_that_does_not_compute_is_a_problem(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("no kernel image is available")
 
     monkeypatch.setattr("torch.cuda.get_device_properties", fail)
-    finding = machine._gpu(0)
+    finding = checks._gpu(0)
     assert finding.judgement == "problem"
     assert "no kernel image" in finding.text
 
@@ -146,7 +135,7 @@ def test_folders_are_tried_where_they_will_be(tmp_path: Path) -> None:
         dataset=SyntheticConfig(store_dir=str(tmp_path / "not" / "yet")),
         run=RunConfig(dir="/proc/self/run"),
     )
-    stores, runs = disks.folders(config)
+    stores, runs, _ = checks.disk(config)
     assert stores.judgement in ("ok", "note")
     assert "free" in stores.text
     assert runs.judgement == "problem"
@@ -157,14 +146,14 @@ def test_folders_are_tried_where_they_will_be(tmp_path: Path) -> None:
 def test_a_cache_of_kernels_that_cannot_be_written_is_noted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert disks.numba_cache().judgement == "ok"
-    monkeypatch.setattr(disks, "may_write", lambda _: False)
-    assert "NUMBA_CACHE_DIR" in disks.numba_cache().hint
+    assert by_name(checks.disk(Config()))["kernels"].judgement == "ok"
+    monkeypatch.setattr(machine, "may_write", lambda _: False)
+    assert "NUMBA_CACHE_DIR" in by_name(checks.disk(Config()))["kernels"].hint
 
 
 @pytest.mark.slow
 def test_two_ranks_really_add_up() -> None:
-    (finding,) = ranks.two_ranks()
+    finding = ranks.check_two_ranks()
     assert finding.judgement == "ok"
     assert "is right" in finding.text
 
@@ -174,14 +163,14 @@ def test_ranks_that_cannot_meet_are_a_problem(monkeypatch: pytest.MonkeyPatch) -
         raise RunError("Rank 1 failed: timeout")
 
     monkeypatch.setattr(ranks, "launch", fail)
-    (finding,) = ranks.two_ranks()
+    finding = ranks.check_two_ranks()
     assert finding.judgement == "problem"
     assert "Rank 1 failed" in finding.text
 
 
 def test_what_auto_chooses_is_what_a_run_does() -> None:
     config = Config(sampler=SamplerConfig(threads=3), trainer=TrainerConfig(gpus=0))
-    found = by_name(choices.chosen_by_auto(config))
+    found = by_name(checks.chosen_by_auto(config))
     assert found["ranks"].text == "1 CPU rank"
     assert found["loader"].text == "3 background threads a rank"
     assert found["sampler"].text == "neighbor [10, 10] (numba)"
@@ -192,32 +181,38 @@ def test_where_the_graph_lies_is_left_to_the_plan_of_a_data_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(4, True, 2, 60))
-    found = by_name(choices.chosen_by_auto(Config()))
+    found = by_name(checks.chosen_by_auto(Config()))
     assert found["ranks"].text == "4 GPU ranks"
     assert "gnntrain plan dataset=NAME" in found["graph"].text
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
-    checks = [Check("ok", "a", "good"), Check("note", "b", "so so")]
-
-    def examine(_: Config) -> Iterator[Section]:
-        yield Section("things", checks)
-
-    monkeypatch.setattr(examination, "examine", examine)
-    return checks
+    found = [Check("ok", "a", "good"), Check("note", "b", "so so", "Try this.")]
+    monkeypatch.setattr(checks, "check_machine", lambda _: iter([("things", found)]))
+    return found
 
 
 def test_the_exit_code_says_whether_something_needed_fails(
     found: list[Check], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor"]) == 0
-    assert "ready: 0 problems, 1 note" in capsys.readouterr().out
-    found.append(Check("problem", "c", "broken", "Mend it."))
+    assert "1 note" in capsys.readouterr().out
+    found.append(Check("problem", "long name", "broken", "Mend it."))
     assert main(["doctor"]) == 1
-    out = capsys.readouterr().out
-    assert "problem  c  broken" in out
-    assert "Mend it." in out
+    assert capsys.readouterr().out == GOLDEN
+
+
+GOLDEN = """\
+things
+  ok       a          good
+  note     b          so so
+                      → Try this.
+  problem  long name  broken
+                      → Mend it.
+
+1 problem, 1 note
+"""
 
 
 def test_the_findings_as_json(
@@ -236,4 +231,4 @@ def test_mistakes_in_the_configuration_are_told_as_for_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["doctor", "trainer.gpus=-1", "modle=x"]) == 2
-    assert "2 mistakes in the configuration" in capsys.readouterr().err
+    assert "2 mistakes" in capsys.readouterr().err

@@ -1,0 +1,338 @@
+"""Training by Hydra's own main: flags, keys, launchers, sweepers, callbacks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from gnntrain.cli import main
+from gnntrain.errors import UserError
+from tests.test_cli import FakeRun, run
+
+__all__ = ["run"]  # the fixture
+
+SMALL = ["dataset.num_nodes=100", "trainer.epochs=1", "trainer.gpus=0"]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Hydra sets levels and handlers of the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers = handlers
+
+
+def folders(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+
+
+def test_a_run_has_hydras_directory_and_no_key_of_hydras(run: FakeRun, tmp_path: Path) -> None:
+    assert main([]) == 0
+    ((config, overrides),) = run.asked
+    (place,) = run.places
+    assert place is not None
+    assert place.is_made_up
+    assert place.path.parent == tmp_path / "runs"
+    assert place.path.name.startswith("synthetic-sage-")
+    assert (config.run.dir, overrides) == (None, [])
+
+
+def test_runs_that_start_in_one_second_have_directories_of_their_own(run: FakeRun) -> None:
+    assert main([]) == main([]) == 0
+    assert len({place.path for place in run.places if place is not None}) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "path"),
+    [
+        (["run.dir=a"], "a"),
+        (["run.name=a"], "runs/a"),
+        (["hydra.run.dir=b/${hydra.job.override_dirname}", "trainer.lr=1"], "b/trainer.lr=1"),
+        (["run.dir=a", "hydra.run.dir=b"], "b"),
+        (["hydra.run.dir=~/b"], "~/b"),
+        (["hydra.job.chdir=true", "run.dir=a"], "a"),
+    ],
+)
+def test_run_dir_run_name_and_hydra_run_dir_agree(
+    typed: list[str], path: str, run: FakeRun, tmp_path: Path
+) -> None:
+    assert main(typed) == 0
+    (place,) = run.places
+    assert place is not None
+    assert (place.path, place.is_made_up) == (tmp_path / path, False)
+
+
+def test_relative_paths_start_where_the_command_was_typed(run: FakeRun, tmp_path: Path) -> None:
+    assert main(["hydra.job.chdir=true", "dataset.root=raw"]) == 0
+    assert run.asked[0][0].dataset.root == str(tmp_path / "raw")
+    assert Path.cwd() == tmp_path
+
+
+def test_output_subdir_and_job_name_are_hydras(run: FakeRun, tmp_path: Path) -> None:
+    assert main(["hydra.output_subdir=.hydra", "hydra.job.name=mine", "run.dir=a"]) == 0
+    saved = yaml.safe_load((tmp_path / "a" / ".hydra" / "hydra.yaml").read_text())
+    assert saved["hydra"]["job"]["name"] == "mine"
+    (place,) = run.places
+    assert place is not None
+    assert set(place.hydras) == {".hydra", "mine.log"}
+
+
+class Noting(Callback):
+    """A callback of a user's."""
+
+    told: list[str] = []  # noqa: RUF012
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        self.told.append(f"start {config.trainer.lr}")
+
+    def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:  # noqa: ARG002
+        self.told.append(f"end {job_return.status.name}")
+
+
+def test_callbacks_hear_of_success_and_failure(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = [f"+hydra.callbacks.mine._target_={__name__}.Noting", "trainer.lr=0.5"]
+    Noting.told.clear()
+    assert main(typed) == 0
+    run.error = UserError("no such file")
+    assert main(typed) == 2
+    assert Noting.told == ["start 0.5", "end COMPLETED", "start 0.5", "end FAILED"]
+    assert "Error executing job" not in capsys.readouterr().err
+
+
+def test_verbose_shows_debug_messages_but_not_those_of_numba(run: FakeRun) -> None:
+    assert main(["hydra.verbose=true"]) == 0
+    assert logging.getLogger().level == logging.DEBUG
+    assert logging.getLogger("numba").getEffectiveLevel() == logging.INFO
+    assert main([]) == 0
+    assert logging.getLogger().level == logging.WARNING
+    assert run.asked
+
+
+@pytest.mark.parametrize(
+    ("flags", "printed"),
+    [
+        (["--info"], "Hydra"),
+        (["--info", "searchpath"], "conf"),
+        (["--info=defaults"], "trainer/default"),
+        (["--info", "plugins"], "GnntrainSweeper"),
+        (["--hydra-help"], "hydra/launcher: basic"),
+        (["--cfg", "hydra", "--package", "hydra.job"], "name: gnntrain"),
+        (["--cfg", "all", "trainer.lr=0.7"], "lr: 0.7"),
+        (["-c", "job", "-p", "trainer.lr", "trainer.lr=0.7"], "0.7"),
+        (["--cfg", "job", "--resolve", "trainer.epochs=${trainer.seed}"], "epochs: 0"),
+    ],
+)
+def test_hydras_flags_print_what_hydra_prints(
+    flags: list[str], printed: str, run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(flags) == 0
+    assert printed in capsys.readouterr().out
+    assert run.asked == []
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.fixture
+def own_conf(tmp_path: Path) -> Path:
+    """A folder with a primary configuration of the user's own."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "own.yaml").write_text(
+        "defaults: [config, override model: mlp, _self_]\ntrainer: {epochs: 2}\n"
+    )
+    return folder
+
+
+def test_a_primary_configuration_of_the_users_own(run: FakeRun, own_conf: Path) -> None:
+    assert main(["--config-dir", str(own_conf), "--config-name", "own", "trainer.lr=0.5"]) == 0
+    config = run.asked[0][0]
+    assert (config.model.name, config.trainer.epochs, config.trainer.lr) == ("mlp", 2, 0.5)
+
+
+def test_config_path_takes_the_place_of_conf(
+    run: FakeRun, own_conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own_conf / "config.yaml").write_text("model: {name: gin}\nhydra: {run: {dir: x}}\n")
+    assert main(["--config-path", "mine"]) == 0
+    assert run.asked[0][0].model.name == "gin"
+    assert main(["--config-path", "mine", "--config-name", "confg"]) == 2
+    assert "did you mean config?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [
+        (["hydra.vrebose=true"], ["hydra.vrebose=true"]),
+        (["hydra/launcher=jobib"], ["hydra/launcher=jobib"]),
+        (
+            ["hydra.run.dri=x", "model=gta", "trainer.lr=0", "hydra.vrebose=1"],
+            ["hydra.run.dri=x", "model=gta", "trainer.lr=0", "hydra.vrebose=1"],
+        ),
+        (["trainer.lr=0", "trainer.epoch=3"], ["trainer.lr=0", "trainer.epoch=3"]),
+        (["-m", "hydra/sweeper=basic", "trainer.lr=1,0", "model=sage,gta"], ["lr=0", "=gta"]),
+        (["-m", "hydra.vrebose=1", "trainer.lr=1,0"], ["hydra.vrebose=1", "trainer.lr=0"]),
+        (["run.name=../x"], ["run.name='../x'"]),
+        (["run.dir=/proc/nowhere/x"], ["/proc/nowhere"]),
+        (["hydra.run.dir=/proc/nowhere/x"], ["/proc/nowhere"]),
+        (["-m", "--cfg", "job"], ["--multirun"]),
+        (["--resolve"], ["--resolve"]),
+        (["--info", "--run"], ["--run"]),
+        (["--cfg", "hydra", "model=gta"], ["model=gta"]),
+    ],
+)
+def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
+    typed: list[str],
+    keys: list[str],
+    run: FakeRun,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    assert main(typed) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("gnntrain: ")
+    assert "Traceback" not in err
+    assert [key for key in keys if key not in err] == []
+    assert run.asked == []
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_that_wrote_nothing_leaves_no_directory(run: FakeRun, tmp_path: Path) -> None:
+    run.error = UserError("no such file")
+    assert main(["trainer.seed=0"]) == 2
+    assert run.asked
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_package_that_is_not_there_exits_with_2(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--cfg", "job", "--package", "trianer"]) == 2
+    assert "trianer" in capsys.readouterr().err
+    assert run.asked == []
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["+trainer.lr=0.5"],
+        ["trainer.lr=0.5", "~trainer.clip_norm"],
+        ["trainer.lr=0.5", "~logger", "~logger"],
+        ["trainer.lr=0.5", "+model=gat"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=gnntrain", "+model.options.width=3"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=gnntrain", "model.options.width=3"],
+        ["trainer.lr=0.5", "dataset.root=~/a b"],
+        ["trainer.lr=0.5", "experiment=null"],
+        ["trainer.lr=0.5", "~dataset"],
+    ],
+)
+def test_what_gnntrain_accepts_hydra_accepts(
+    typed: list[str], run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnntrain.config.reading.plugin_names", lambda _: ("gnntrain",))
+    from gnntrain.app import compose_config
+
+    assert main(typed) == 0
+    assert run.asked == [(compose_config(typed).config, typed)]
+
+
+def test_a_file_to_begin_with_is_trained_as_it_is(run: FakeRun, tmp_path: Path) -> None:
+    from gnntrain.app import compose_config
+
+    begun = compose_config(
+        ["dataset=cora", "model=gat", "logger=[csv]", 'dataset.root="a\\"b\\\\"']
+    )
+    file = tmp_path / "whole.yaml"
+    file.write_text(begun.yaml)
+    assert main([str(file), "trainer.seed=4"]) == 0
+    config, overrides = run.asked[0]
+    trainer = begun.config.trainer.model_copy(update={"seed": 4})
+    assert config == begun.config.model_copy(update={"trainer": trainer})
+    assert overrides == [str(file), "trainer.seed=4"]
+    file.write_text("dataset: cora\nmodel: {hidden_channels: 8}\n")
+    assert main([str(file)]) == 0
+    assert run.asked[1][0].dataset.name == "cora"
+
+
+def test_hydras_basic_sweeper_runs_every_job_in_its_own_directory(
+    run: FakeRun, tmp_path: Path
+) -> None:
+    typed = ["-m", "hydra/sweeper=basic", "model=sage,gcn", "hydra.sweep.dir=a"]
+    assert main([*typed, "hydra.sweep.subdir=${hydra.job.num}_${model.name}"]) == 0
+    assert folders(tmp_path / "a") == ["0_sage", "1_gcn"]
+    assert [place and place.path.name for place in run.places] == ["0_sage", "1_gcn"]
+    assert [config.run.dir for config, _ in run.asked] == [
+        str(tmp_path / "a" / "0_sage"),
+        str(tmp_path / "a" / "1_gcn"),
+    ]
+    assert run.asked[1][1] == ["model=gcn"]
+
+
+def test_hydra_mode_multirun_is_a_sweep(run: FakeRun) -> None:
+    assert main(["hydra.mode=MULTIRUN", "trainer.seed=1,2", "run.dir=a"]) == 0
+    assert [config.trainer.seed for config, _ in run.asked] == [1, 2]
+
+
+def test_a_job_that_fails_ends_a_foreign_sweep_with_1(run: FakeRun) -> None:
+    run.error = ZeroDivisionError("division by zero")
+    assert main(["-m", "hydra/sweeper=basic", "trainer.seed=1,2,3", "run.dir=a"]) == 1
+
+
+@pytest.mark.skipif(
+    find_spec("hydra_plugins.hydra_optuna_sweeper") is None,
+    reason="hydra-optuna-sweeper demands optuna<3: `pip install --no-deps hydra-optuna-sweeper`",
+)
+def test_optunas_sweeper_searches_on_the_returned_metric(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def train(config: Any, *_: object, **__: object) -> dict[str, Any]:
+        run.asked.append(config)
+        metrics = {"accuracy": 1 / config.trainer.lr}
+        return {"status": "completed", "metric": "accuracy", "val": metrics}
+
+    monkeypatch.setattr(run, "train", train)
+    search = "trainer.lr=tag(log,interval(0.01,0.1))"
+    typed = ["-m", "hydra/sweeper=optuna", "hydra.sweeper.direction=maximize", search]
+    assert main([*typed, "hydra.sweeper.n_trials=3", "run.dir=a"]) == 0
+    found = yaml.safe_load((tmp_path / "a" / "optimization_results.yaml").read_text())
+    rates = [config.trainer.lr for config in run.asked]
+    assert len(rates) == 3
+    assert found["best_value"] == pytest.approx(1 / min(rates))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher", [["joblib", "hydra.launcher.n_jobs=2"], ["submitit_local"]], ids=lambda x: x[0]
+)
+def test_launchers_train_real_runs(launcher: list[str], tmp_path: Path) -> None:
+    name, *keys = launcher
+    typed = ["-m", "hydra/sweeper=basic", f"hydra/launcher={name}", *keys, *SMALL]
+    done = subprocess.run(
+        [sys.executable, "-m", "gnntrain", *typed, "trainer.lr=0.1,0.01", "run.dir=a"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr
+    for number, rate in enumerate((0.1, 0.01)):
+        job = tmp_path / "a" / str(number)
+        assert json.loads((job / "summary.json").read_text())["status"] == "completed"
+        assert yaml.safe_load((job / "config.yaml").read_text())["trainer"]["lr"] == rate
+        assert f"trainer.lr={rate}" in (job / "overrides.txt").read_text().splitlines()
+        assert (job / "checkpoints" / "best.pt").is_file()

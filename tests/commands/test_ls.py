@@ -1,0 +1,61 @@
+"""`gnntrain ls`: kinds, folders and the screen of runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gnntrain.cli import main
+from tests.inventory.run_folders import SUMMARY, make_run
+
+
+def test_the_screen_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "first", SUMMARY)
+    make_run(tmp_path / "sweep" / "0", {**SUMMARY, "status": "failed"})
+    os.utime(tmp_path / "first" / "config.yaml", (0, 0))
+    assert main(["ls", "runs", str(tmp_path)]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == f"runs in {tmp_path}"
+    assert lines == GOLDEN.splitlines()
+
+
+GOLDEN = """\
+  run      status     metric      val    test   best  time
+  sweep/0  failed     ROC AUC  0.7500  0.5000  12/20  1:01
+  first    completed  ROC AUC  0.7500  0.5000  12/20  1:01
+  `gnntrain resume RUN` goes on with a run that did not complete.
+"""
+
+
+def test_without_a_word_all_kinds_are_listed_briefly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number in range(7):
+        make_run(tmp_path / "runs" / f"run{number}", SUMMARY)
+    assert main(["ls"]) == 0
+    out = capsys.readouterr().out
+    for part in ("ogbn-papers100M", "GraphSAGE", "sampler=full", "2 more: `gnntrain ls runs`"):
+        assert part in out
+    assert out.count("completed") == 5
+    assert main(["ls", "runs"]) == 0
+    assert capsys.readouterr().out.count("completed") == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dataset"], "Did you mean datasets?"),
+        (["runs", "/nowhere"], "there is no folder"),
+        (["models", "/tmp"], "lie in no folder"),
+        (["runs", "a", "b"], "takes one kind and one folder"),
+    ],
+)
+def test_what_cannot_be_listed_is_the_users_mistake(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ls", *arguments]) == 2
+    assert words in capsys.readouterr().err

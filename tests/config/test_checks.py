@@ -1,0 +1,255 @@
+"""Keys that contradict each other, files that are not there, what the machine lacks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from gnntrain.config import (
+    Config,
+    ConfigError,
+    DistributedConfig,
+    SamplerConfig,
+    TrainerConfig,
+    checks,
+    from_dict,
+    machine_problems,
+    needs_gpu_count,
+)
+from gnntrain.errors import UserError
+from tests.config.problems import only_problem, problems_of
+
+
+@pytest.mark.parametrize("fan_outs", [[10], [10, 10, 10]])
+def test_fan_outs_must_match_the_layers(fan_outs: list[int]) -> None:
+    problem = only_problem({"sampler": {"fan_outs": fan_outs}})
+    assert problem.key == "sampler.fan_outs"
+    assert "model.num_layers=2" in problem.expected
+    assert problem.hint is not None
+    assert "sampler.fan_outs=[10,10]" in problem.hint
+
+
+def test_fan_outs_are_not_compared_where_nothing_is_drawn() -> None:
+    from_dict({"sampler": {"name": "full", "fan_outs": [10]}})
+    from_dict({"model": {"name": "mlp", "num_layers": 4}})
+
+
+def test_fan_outs_of_sampled_evaluation_must_match_too() -> None:
+    sampled = {"name": "sampled", "fan_outs": [5]}
+    assert only_problem({"evaluation": sampled}).key == "evaluation.fan_outs"
+    raw = {"evaluation": {"name": "sampled"}, "sampler": {"name": "full", "fan_outs": [5]}}
+    assert only_problem(raw).key == "evaluation.fan_outs"
+    from_dict({"evaluation": {"fan_outs": [5]}})
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_heads_must_divide_the_hidden_channels(name: str) -> None:
+    problem = only_problem({"model": {"name": name, "heads": 3, "hidden_channels": 64}})
+    assert problem.expected == "a divisor of model.hidden_channels=64"
+    assert problem.hint == "write model.heads=2 or model.hidden_channels=66"
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ({"num_nodes": 7, "avg_degree": 2}, "num_classes"),
+        ({"num_nodes": 100, "num_train": 50, "num_val": 30, "num_test": 21}, "num_train"),
+        ({"num_edges": 11}, "num_edges"),
+        ({"num_nodes": 10, "num_edges": 92}, "num_edges"),
+        ({"num_nodes": 10, "avg_degree": 9.5}, "avg_degree"),
+    ],
+)
+def test_a_synthetic_graph_must_be_possible(keys: dict[str, Any], wrong: str) -> None:
+    assert only_problem({"dataset": keys}).key == f"dataset.{wrong}"
+
+
+def test_missing_files_are_named_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").touch()
+    raw = {
+        "name": "files",
+        "edges": str(tmp_path / "edgs.csv"),
+        "features": str(tmp_path / "nowhere" / "x.npy"),
+        "labels": str(tmp_path),
+    }
+    found = problems_of({"dataset": raw})
+    assert found["dataset.edges"].hint == "did you mean edges.csv?"
+    assert "no folder" in found["dataset.features"].expected
+    assert "this is a folder" in found["dataset.labels"].expected
+
+
+def test_a_file_in_place_of_a_folder_is_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for key in ("root", "store_dir"):
+        problem = only_problem({"dataset": {"name": "cora", key: str(file)}})
+        assert (problem.key, problem.expected) == (f"dataset.{key}", "a folder, but this is a file")
+
+
+def test_edges_and_features_must_be_given() -> None:
+    found = problems_of({"dataset": {"name": "files"}})
+    assert sorted(found) == ["dataset.edges", "dataset.features"]
+
+
+def test_fp16_is_refused_on_the_cpu_and_bf16_is_not() -> None:
+    problem = only_problem({"trainer": {"gpus": 0, "precision": "fp16"}})
+    assert problem.hint == "write trainer.precision=bf16"
+    from_dict({"trainer": {"gpus": 0, "precision": "bf16"}})
+
+
+def test_gpus_and_cpu_ranks_contradict_each_other() -> None:
+    problem = only_problem({"trainer": {"gpus": 2}, "distributed": {"num_processes": 4}})
+    assert problem.key == "distributed.num_processes"
+    from_dict({"trainer": {"gpus": 0}, "distributed": {"num_processes": 4}})
+
+
+def test_class_weights_want_classes(tmp_path: Path) -> None:
+    weighted = {"trainer": {"class_weights": "balanced"}}
+    from_dict(weighted)
+    (tmp_path / "x.csv").touch()
+    files = {"name": "files", "edges": str(tmp_path / "x.csv"), "features": str(tmp_path / "x.csv")}
+    regression = {"task": {"type": "node_regression"}, "dataset": files}
+    assert only_problem(weighted | regression).key == "trainer.class_weights"
+
+
+def test_warm_up_may_not_outlast_the_training() -> None:
+    assert only_problem({"trainer": {"epochs": 3, "warmup_epochs": 4}}).expected == (
+        "at most trainer.epochs=3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trainer", "num_gpus", "wrong"),
+    [
+        ({"gpus": 1}, 0, ["trainer.gpus"]),
+        ({"gpus": 3}, 2, ["trainer.gpus"]),
+        ({"gpus": 2}, 2, []),
+        ({"precision": "fp16"}, 0, ["trainer.precision"]),
+        ({"precision": "fp16"}, 1, []),
+        ({}, 0, []),
+    ],
+)
+def test_the_machine_must_have_the_gpus(
+    trainer: dict[str, Any], num_gpus: int, wrong: list[str]
+) -> None:
+    found = machine_problems(Config(trainer=TrainerConfig(**trainer)), num_gpus)
+    assert [problem.key for problem in found] == wrong
+
+
+def test_cpu_ranks_contradict_gpus_that_auto_would_take() -> None:
+    config = from_dict({"distributed": {"num_processes": 2}})
+    assert machine_problems(config, 0) == []
+    assert [p.key for p in machine_problems(config, 1)] == ["distributed.num_processes"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "gibibytes", "ranks", "said"),
+    [
+        (2, 24, 8, None),
+        (2, 24, 9, "at most 8 ranks on this machine: 4 times its 2 cores"),
+        (64, 512, 256, None),
+        (64, 512, 100_000, "at most 256 ranks on this machine: 4 times its 64 cores"),
+        (64, 16, 65, "at most 64 ranks on this machine: its 16 GiB of memory hold no more"),
+    ],
+)
+def test_more_ranks_than_the_machine_can_bear_are_refused(
+    cores: int, gibibytes: int, ranks: int, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "available_cores", lambda: cores)
+    memory = SimpleNamespace(total=gibibytes << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    config = Config(
+        distributed=DistributedConfig(num_processes=ranks), trainer=TrainerConfig(gpus=0)
+    )
+    assert [problem.expected for problem in machine_problems(config, 0)] == ([said] if said else [])
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_triton_backend_needs_a_gpu_and_its_package(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: name if installed else None)
+    config = Config(sampler=SamplerConfig(backend="triton"))
+    (problem,) = machine_problems(config, 0)
+    assert problem.key == "sampler.backend"
+    assert "triton samples on a GPU" in problem.expected
+    found = machine_problems(config, 1)
+    assert [problem.expected.partition(": ")[2] for problem in found] == (
+        [] if installed else ["the package triton is not installed"]
+    )
+
+
+@pytest.mark.parametrize("installed", [[], ["pyg_lib"], ["torch_sparse"]])
+def test_the_pyg_backend_needs_one_of_two_libraries(
+    installed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: name if name in installed else None)
+    found = machine_problems(Config(sampler=SamplerConfig(backend="pyg")), 0)
+    assert len(found) == (0 if installed else 1)
+    if found:
+        assert "the built-in sampler needs nothing" in str(found[0].hint)
+
+
+def test_the_pyg_backend_makes_its_batches_in_no_thread() -> None:
+    with pytest.raises(UserError, match=r"sampler\.threads.*draws from dropout's generator"):
+        from_dict({"sampler": {"backend": "pyg", "threads": 2}})
+    assert from_dict({"sampler": {"backend": "pyg", "threads": 0}}).sampler.threads == 0
+
+
+def test_a_logger_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    (problem,) = machine_problems(from_dict({"logger": {"csv": {}, "wandb": {}}}), 0)
+    assert problem.hint == "`pip install wandb`, or write logger=[csv]"
+
+
+def test_torch_is_asked_only_where_the_answer_matters() -> None:
+    assert not needs_gpu_count(Config())
+    assert not needs_gpu_count(Config(trainer=TrainerConfig(gpus=0, precision="fp16")))
+    assert needs_gpu_count(Config(trainer=TrainerConfig(gpus=1)))
+    assert needs_gpu_count(Config(trainer=TrainerConfig(precision="fp16")))
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"sampler": {"backend": "triton", "topology": "host"}}, "write sampler.backend=numba"),
+        ({"sampler": {"backend": "numba", "topology": "pinned"}}, "write sampler.backend=triton"),
+        ({"sampler": {"fan_outs": [-1, 2]}}, "sampler.fan_outs is numbers >= 1"),
+        ({"model": {"norm": "batch"}}, "model.norm is layer or none"),
+        ({"features": {"placement": "memmap"}}, "features.placement is auto"),
+        ({"trainer": {"cuda_graph": True, "gpus": 2}}, "trainer.gpus is 1"),
+        ({"trainer": {"cuda_graph": True, "on_nonfinite": "skip"}}, "on_nonfinite is stop"),
+    ],
+    ids=str,
+)
+def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
+    sections: dict[str, dict[str, Any]], said: str
+) -> None:
+    if "topology" not in sections.get("sampler", {}):
+        sections = {"trainer": {"cuda_graph": True}, **sections}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        from_dict(sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "num_gpus", "said"),
+    [
+        ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),
+        ({"features": {"placement": "sharded"}}, 1, "on one GPU"),
+        ({"sampler": {"topology": "resident"}}, 0, "auto or host on the CPU"),
+        ({"trainer": {"cuda_graph": True}}, 0, "false without a GPU"),
+        ({"trainer": {"cuda_graph": True}}, 4, "false on several GPUs"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_gpus_that_are_not_there_is_said(
+    sections: dict[str, dict[str, Any]], num_gpus: int, said: str
+) -> None:
+    config = from_dict(sections)
+    assert needs_gpu_count(config)
+    assert said in " ".join(problem.expected for problem in machine_problems(config, num_gpus))
+    assert machine_problems(Config(), num_gpus) == []

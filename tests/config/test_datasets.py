@@ -1,0 +1,61 @@
+"""Data sets by name: their own defaults, and the names that a user's own may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnntrain.config import (
+    BuiltinConfig,
+    ConfigError,
+    FilesConfig,
+    SyntheticConfig,
+    from_dict,
+)
+from tests.config.problems import only_problem, problems_of
+
+
+def test_the_presets_have_the_exact_shapes() -> None:
+    reddit = SyntheticConfig(name="synthetic_reddit")
+    products = SyntheticConfig(name="synthetic_products")
+    assert (reddit.num_nodes, reddit.num_edges, reddit.num_features) == (232965, 114615892, 602)
+    assert (reddit.num_train, reddit.num_val, reddit.num_test) == (153431, 23831, 55703)
+    assert (products.num_nodes, products.num_edges) == (2449029, 123718280)
+    assert (products.num_features, products.num_classes) == (100, 47)
+    assert (products.num_train, products.num_val, products.num_test) == (196615, 39323, 2213091)
+
+
+def test_a_data_set_has_its_own_defaults_which_may_be_changed() -> None:
+    assert BuiltinConfig(name="ogbn-arxiv").to_undirected
+    assert not BuiltinConfig(name="ogbn-products").to_undirected
+    assert not BuiltinConfig(name="ogbn-arxiv", to_undirected=False).to_undirected
+
+
+@pytest.mark.parametrize("name", ["county", "a/b c", "größe", 2020])
+def test_a_users_own_files_have_any_name(name: object) -> None:
+    dataset = from_dict({"dataset": {"name": name, "edges": "gone"}}, saved=True).dataset
+    assert isinstance(dataset, FilesConfig)
+    assert (dataset.name, dataset.option) == (str(name), "files")
+    assert not dataset.to_undirected
+
+
+@pytest.mark.parametrize("name", ["ogbn-arxiv", "synthetic", "two\nlines", ""])
+def test_a_users_own_files_take_no_name_of_another_data_set(name: str) -> None:
+    with pytest.raises(ConfigError):
+        FilesConfig(name=name)
+    assert problems_of({"dataset": {"name": name, "edges": "a", "features": "b"}})
+
+
+def test_a_name_alone_makes_no_files() -> None:
+    hint = only_problem({"dataset": {"name": "county"}}).hint
+    assert hint is not None
+    assert "dataset=files" in hint
+
+
+def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/user")
+    config = from_dict({"dataset": {"root": "raw", "store_dir": "~/stores"}})
+    assert config.dataset.root == str(tmp_path / "raw")
+    assert config.dataset.store_dir == "/home/user/stores"

@@ -1,0 +1,47 @@
+"""Lists of runs."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from gnntrain.inventory.runs import run_notes, run_rows
+from tests.inventory.run_folders import SUMMARY, make_run
+
+
+def test_runs_are_listed_with_status_metric_best_epoch_and_time(tmp_path: Path) -> None:
+    make_run(tmp_path / "one", SUMMARY)
+    (row,) = run_rows(tmp_path)
+    assert row == ["one", "completed", "ROC AUC", "0.7500", "0.5000", "12/20", "1:01"]
+
+
+def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(
+    tmp_path: Path,
+) -> None:
+    job = make_run(tmp_path / "multirun" / "sweep" / "0_model=sage", SUMMARY)
+    (tmp_path / "latest").symlink_to(job)
+    (tmp_path / "mkdocs").mkdir()
+    (tmp_path / "mkdocs" / "config.yaml").touch()
+    assert [row[0] for row in run_rows(tmp_path)] == ["multirun/sweep/0_model=sage"]
+
+
+@pytest.mark.parametrize("summary", ["", "{", "[]", "null", '{"status": 1, "val": 3}'])
+def test_a_summary_that_is_broken_breaks_nothing(summary: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "good", SUMMARY)
+    make_run(tmp_path / "bad", summary)
+    rows = {row[0]: row for row in run_rows(tmp_path)}
+    assert rows["good"][1] == "completed"
+    assert rows["bad"][3:5] == ["-", "-"]
+
+
+def test_a_run_without_a_summary_is_running_or_was_stopped(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "one")
+    (folder / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n')
+    assert run_rows(tmp_path)[0][1:] == ["stopped", "-", "-", "-", "-/2", "-"]
+    assert "gnntrain resume RUN" in run_notes(run_rows(tmp_path))[0]
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert run_rows(tmp_path)[0][1] == "running"
+    assert run_rows(tmp_path)[0][1] == "stopped"

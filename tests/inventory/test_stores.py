@@ -1,0 +1,26 @@
+"""Lists of stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnntrain.app import compose_config
+from gnntrain.data.store_cleaning import find_stores
+from gnntrain.inventory.datasets import dataset_rows
+from gnntrain.inventory.stores import store_rows
+from gnntrain.run import prepare
+
+
+def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) -> None:
+    config = compose_config(["dataset.num_nodes=300", f"dataset.store_dir={tmp_path}"]).config
+    prepare(config)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "meta.json").write_text("{")
+    (tmp_path / "a_file").touch()
+    stores = find_stores(tmp_path)
+    assert {row[0]: row[-1] for row in dataset_rows(stores)}["synthetic"] == "1 store"
+    (row,) = store_rows(stores)
+    assert row[0].startswith("synthetic-")
+    assert row[1:3] == ["synthetic", "300"]
+    assert row[5] == "float32"

@@ -1,0 +1,51 @@
+"""Plans and reports of small runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnntrain.app import compose_config
+from gnntrain.config import Config
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.planning import dry_run
+from gnntrain.planning.dry_run import BatchSize, RankReport
+from gnntrain.planning.partial import EvaluationCost
+from gnntrain.planning.plan import Plan
+from gnntrain.run_store import prepare_store
+
+MIB, GIB = 2**20, 2**30
+
+
+def opened(overrides: list[str]) -> tuple[Config, StoredGraph]:
+    config = compose_config(overrides, for_here=False).config
+    return config, prepare_store(config.dataset).store
+
+
+def report_of(overrides: list[str], folder: Path) -> RankReport:
+    """The dry run of a single rank, in this process."""
+    config, graph = opened(overrides)
+    dry_run.run_rank(DistributedContext(), dry_run._Job(config, graph.path, folder))
+    (report,) = dry_run.REPORTS.validate_json((folder / dry_run._ANSWER).read_bytes())
+    return report
+
+
+def plan_of(overrides: list[str], *, ranks: int = 1, shared: int = 0, **changes: object) -> Plan:
+    """The plan from a report that is made up."""
+    config, graph = opened(overrides)
+    plain: dict[str, object] = {
+        "num_parameters": 1000,
+        "batches": [BatchSize(40, 200, [100, 300], 500), BatchSize(20, 100, [50, 150], 250)],
+        "steps": [0.1, 0.2, 0.3],
+        "evaluation": EvaluationCost([(1.0, 0.9, 1.2), (2.0, 1.5, 3.0)], 0.5, 0, shared, 0),
+        "training_bytes": 400 * MIB,
+        "peak_bytes": 500 * MIB,
+        "library_bytes": 100 * MIB,
+        "gpu_bytes": 0,
+        "checkpoint_bytes": MIB,
+        "placement": [],
+    }
+    reports = [RankReport(**(plain | changes))] * ranks  # type: ignore[arg-type]  # as above
+    asked = LaunchPlan.of(config)
+    return Plan(config, graph, "opened", asked, asked, reports)

@@ -1,0 +1,63 @@
+"""`gnntrain plan`: exit codes, JSON, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain.cli import main
+
+
+def test_the_command_writes_json_and_leaves_nothing_behind(
+    small: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["plan", *small, "--json", "plan.json"]) == 0
+    assert "peak_rss_bytes" in capsys.readouterr().out
+    told: dict[str, Any] = json.loads(Path("plan.json").read_text())
+    assert told["num_nodes"] == 400
+    assert told["memory"]["peak_rss"] > told["memory"]["needed"] > 0
+    assert told["times"]["step_range"][0] <= told["times"]["step"]
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_ctrl_c_leaves_nothing_behind(small: list[str], tmp_path: Path) -> None:
+    slow = ["model.hidden_channels=4096", "trainer.batch_size=100"]
+    command = [sys.executable, "-m", "gnntrain", "plan", *small, *slow]
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".gnntrain-plan-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_are_told_as_for_training(
+    small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *small, "modle=sage", "trainer.epochs=ten"]) == 2
+    assert "2 mistakes in the configuration" in capsys.readouterr().err
+    assert main(["plan", *small, "trainer.drop_last=true", "trainer.batch_size=1000"]) == 2
+
+
+def test_of_a_large_graph_that_is_not_prepared_its_published_size_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["dataset=ogbn-papers100M", f"dataset.store_dir={tmp_path}/none/yet"]
+    assert main(["plan", *keys]) == 2
+    out, err = capsys.readouterr()
+    assert "111,059,956" in out
+    assert "gnntrain prepare" in err or "dataset.store_dir" in err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,175 @@
+"""Trials as jobs of a Hydra launcher: a stand-in that starts no process, and the real ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+
+from gnntrain.app import Composer
+from gnntrain.config import Config, OptunaSweepConfig
+from gnntrain.errors import Interrupted
+from gnntrain.reporting.trials import Trial
+from gnntrain.sweep.folder import SweepCommand, SweepFolder
+from gnntrain.sweep.launching import BatchRunner, JobLauncher
+from gnntrain.sweep.plan import SweepPlan
+from gnntrain.sweep.process import Outcome
+from gnntrain.sweep.study import Study
+from tests.sweep.views import NoView
+
+SMALL = ["dataset.num_nodes=300", "trainer.epochs=2", "trainer.gpus=0"]
+SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}
+
+
+class StandIn:
+    """A launcher that notes its jobs; `train` says how each of them ends."""
+
+    def __init__(self, train: Callable[[int], Outcome]) -> None:
+        self.batches: list[list[Sequence[str]]] = []
+        self._train = train
+
+    def launch(self, jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        self.batches.append(list(jobs))
+        returns = []
+        for number in range(first, first + len(jobs)):
+            done = JobReturn(status=JobStatus.COMPLETED)
+            done.return_value = self._train(number)
+            returns.append(done)
+        return returns
+
+
+def launcher_of(stand_in: object, num_jobs: int | None = None) -> JobLauncher:
+    return JobLauncher(stand_in, num_jobs, list)  # type: ignore[arg-type]
+
+
+def run(tmp_path: Path, stand_in: StandIn, batch_size: int) -> list[Trial]:
+    """Three trials of a grid."""
+    folder = SweepFolder.create(tmp_path / "sweep", SweepCommand([]))
+    texts = [f"trainer.seed={seed}" for seed in range(3)]
+    trials = [
+        Trial(number, [text], str(folder.path / str(number)), varied=[text])
+        for number, text in enumerate(texts)
+    ]
+    study = Study(trials, folder, Composer())
+    BatchRunner(folder, study, launcher_of(stand_in), batch_size, NoView()).run()
+    return folder.trials()
+
+
+def test_a_failed_job_does_not_stop_the_others(tmp_path: Path) -> None:
+    def train(number: int) -> Outcome:
+        return Outcome("failed", {}, "no memory") if number == 1 else Outcome("completed", SUMMARY)
+
+    trials = run(tmp_path, StandIn(train), 2)
+    assert [trial.status for trial in trials] == ["completed", "failed", "completed"]
+    assert [trial.val for trial in trials] == [0.5, None, 0.5]
+    assert trials[1].error == "no memory"
+
+
+def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    stand_in = StandIn(lambda _: Outcome("completed", SUMMARY))
+    run(tmp_path, stand_in, 2)
+    assert [len(batch) for batch in stand_in.batches] == [2, 1]
+    folder = json.dumps(str(tmp_path / "sweep"))
+    assert stand_in.batches[1] == [
+        ["trainer.seed=2", f"hydra.sweep.dir={folder}", 'hydra.sweep.subdir="2"']
+    ]
+
+
+def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary(tmp_path: Path) -> None:
+    def train(number: int) -> Outcome:
+        if number == 2:
+            raise RuntimeError("the queue is closed")
+        path = tmp_path / "sweep" / str(number)
+        path.mkdir()
+        (path / "summary.json").write_text(json.dumps(SUMMARY))
+        return Outcome("completed", SUMMARY)
+
+    trials = run(tmp_path, StandIn(train), 3)
+    assert [trial.status for trial in trials] == ["completed", "completed", "failed"]
+    assert "the queue is closed" in str(trials[2].error)
+
+
+def test_an_interrupted_job_interrupts_the_sweep(tmp_path: Path) -> None:
+    def train(number: int) -> Outcome:
+        path = tmp_path / "sweep" / str(number)
+        path.mkdir()
+        if number:
+            raise Interrupted
+        (path / "summary.json").write_text(json.dumps(SUMMARY))
+        return Outcome("completed", SUMMARY)
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, StandIn(train), 2)
+    trials = SweepFolder(tmp_path / "sweep").trials()
+    assert [trial.status for trial in trials] == ["completed", "interrupted", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "asked", "size"), [(None, "auto", 1), (4, "auto", 4), (-1, "auto", 8), (4, 2, 2)]
+)
+def test_a_search_launches_as_many_trials_as_keep_the_launcher_busy(
+    num_jobs: int | None, asked: int | str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnntrain.sweep.launching.available_cores", lambda: 8)
+    search = OptunaSweepConfig.model_validate({"name": "optuna", "jobs": asked})
+    launcher = launcher_of(None, num_jobs)
+    assert launcher.batch_size(SweepPlan(Config(sweep=search), [], space={})) == size
+    assert launcher.batch_size(SweepPlan(Config(), [], [[], [], []])) == 3
+
+
+def gnntrain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gnntrain", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def statuses(folder: str) -> list[str]:
+    return [trial.status for trial in SweepFolder(Path(folder).absolute()).trials()]
+
+
+@pytest.mark.slow
+def test_a_grid_by_joblib_fails_in_part_and_goes_on_by_joblib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    monkeypatch.chdir(tmp_path)
+    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    assert gnntrain("-m", *SMALL, "trainer.lr=1e30,0.01", *joblib, "run.dir=s").returncode == 1
+    assert statuses("s") == ["failed", "completed"]
+    assert Path("s/best.yaml").is_file()
+    assert Path("s/optuna.db").is_file()
+    done = gnntrain("resume", "s")
+    assert done.returncode == 1
+    assert "Joblib.Parallel(n_jobs=2" in done.stdout
+    assert "2 trials" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_search_by_joblib_draws_a_batch_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    monkeypatch.chdir(tmp_path)
+    search = ["sweep=optuna", "sweep.trials=3", "trainer.lr=interval(0.01,0.1)", "sweep.jobs=2"]
+    done = gnntrain("-m", *SMALL, *search, "hydra/launcher=joblib", "hydra.sweep.dir=s")
+    assert done.returncode == 0
+    assert [f"is launching {n} jobs" in done.stdout for n in (2, 1)] == [True, True]
+    assert statuses("s") == ["completed"] * 3
+
+
+@pytest.mark.slow
+def test_submitit_trains_trials_in_folders_by_the_users_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    monkeypatch.chdir(tmp_path)
+    folders = ["hydra.sweep.dir=s", "hydra.sweep.subdir=rate_${trainer.lr}"]
+    launcher = "hydra/launcher=submitit_local"
+    assert gnntrain("-m", *SMALL, "trainer.lr=0.01,0.02", launcher, *folders).returncode == 0
+    assert statuses("s") == ["completed"] * 2
+    assert Path("s/rate_0.01/summary.json").is_file()
+    assert Path("s/rate_0.02/summary.json").is_file()
