@@ -264,7 +264,9 @@ def _set_option(arguments: Arguments, option: str, value: str) -> None:
 
 def _unknown_option(given: str, option: str, arguments: Arguments) -> UserError:
     known = [*_own_options(arguments), *_own_switches(arguments)]
-    error = _unknown(f"option {given}", option, [*known, *_SWITCHES, *_HYDRAS_SWITCHES, *_VALUED])
+    error = _unknown(
+        f"option {given}", option, [*known, *_SWITCHES, *_HYDRAS_SWITCHES, "--info", *_VALUED]
+    )
     error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
     return error
 

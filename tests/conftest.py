@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import gnntrain as gnntrain  # isort: skip  # before torch: it says how torch's idle threads wait
 import pytest
 import torch
 

@@ -82,7 +82,7 @@ def _problem(override: Override, lines: list[str], sources: Sources) -> Problem 
         return Problem(*sides_of(override), expects, did_you_mean(sides_of(override)[1], options))
     except COMPOSE_ERRORS as error:
         key, value = sides_of(override)
-        known = [f"hydra.{name}" for name in _keys(_compose_hydra([], sources).hydra)]
+        known = [f"hydra.{name}" for name in _keys(_compose_hydra(lines[:-1], sources).hydra)]
         ours = synonym(key)
         hint = f"did you mean {ours}?" if ours else did_you_mean(key, known)
         expects = _one_line(error) if key in known else "a key of Hydra's"

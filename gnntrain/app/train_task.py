@@ -40,8 +40,12 @@ class TrainTask:
     sources: Sources
     command: tuple[str, ...]
 
-    def __call__(self, cfg: DictConfig) -> float | None:
+    def __call__(self, cfg: DictConfig, typed: Sequence[str] | None = None) -> float | None:
         """Train as `cfg` says.
+
+        Args:
+            cfg: Composed by Hydra.
+            typed: Overrides for the record; None: those that Hydra has, or the command line.
 
         Returns:
             The validation metric at the best epoch; None where there is none.
@@ -57,7 +61,7 @@ class TrainTask:
             logging.basicConfig(format="[%(asctime)s][%(name)s][%(levelname)s] - %(message)s")
         try:
             config = _config(cfg)
-            overrides = self.typed if is_single else own.overrides.task
+            overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
                 run = RunConfig(dir=own.runtime.output_dir)
                 config = config.model_copy(update={"run": run})

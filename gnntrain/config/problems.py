@@ -39,7 +39,7 @@ class ConfigError(UserError):
     """All mistakes of a configuration together.
 
     Attributes:
-        problems: Every mistake, in the order of the keys as given.
+        problems: Every mistake once: wrong keys in the schema's order, then contradictions.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:

@@ -25,13 +25,13 @@ _PRELOADED = "gnntrain.preloaded"
 _STREAMS = (1, 2)
 
 
-def start_server() -> None:
-    """Start the server, unless it runs. Returns at once, while the server imports."""
+def start_server(preloaded: str = _PRELOADED) -> None:
+    """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
     # Signals to the process group are for the ranks: the server ends with this process.
     with block_signals():
         resource_tracker.ensure_running()
         with block_signals():  # the tracker has unblocked two
-            forkserver.set_forkserver_preload([_PRELOADED])
+            forkserver.set_forkserver_preload([preloaded])
             forkserver.ensure_running()
 
 

@@ -8,6 +8,7 @@ import torch
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.processes import start_server
 from gnntrain.errors import GnntrainError, RunError
 from gnntrain.inventory.machine import one_line
 from gnntrain.reporting.tables import Check
@@ -23,6 +24,8 @@ def check_two_ranks() -> Check:
     backend = "NCCL" if use_gpus else "gloo"
     name = f"two {'GPU' if use_gpus else 'CPU'} ranks"
     began = time.perf_counter()
+    if not use_gpus:
+        start_server("gnntrain.distributed.launch")  # a rank of a run imports more
     try:
         launch("gnntrain.doctor.ranks:add_up", None, LaunchPlan(2, use_gpus, 1, _TIMEOUT))
     except (GnntrainError, OSError, RuntimeError) as error:

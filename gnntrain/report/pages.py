@@ -102,9 +102,9 @@ def _details(run: ReportedRun, outcome: Outcome) -> Page:
     classes = findings if isinstance(findings, ClassFindings) and findings.scores else None
     targets = findings.targets if isinstance(findings, ValueFindings) else None
     plane = None
-    if classes and projection:
-        plane = partial(figures.classes_in_the_plane, found=classes, projection=projection)
-    elif isinstance(findings, ValueFindings) and targets and projection:
+    if projection and isinstance(findings, ClassFindings):
+        plane = partial(figures.classes_in_the_plane, found=findings, projection=projection)
+    elif projection and isinstance(findings, ValueFindings) and targets:
         plane = partial(figures.values_in_the_plane, found=findings, projection=projection)
     return {
         "run": run,
@@ -115,6 +115,7 @@ def _details(run: ReportedRun, outcome: Outcome) -> Page:
         "targets": targets,
         "projection": projection,
         "plane": plane,
+        "has_rings": isinstance(findings, ClassFindings) and findings.predicted is not None,
         "graph": graph,
     }
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
-from hydra.types import TaskFunction
 
+from gnntrain.app.train_task import TrainTask
 from gnntrain.cores import available_cores
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
@@ -45,7 +45,7 @@ class TrialJob:
         log: Where its output goes, where jobs share the terminal; None: where the launcher puts it.
     """
 
-    train: TaskFunction
+    train: TrainTask
     log: Path | None
 
     def __call__(self, cfg: Any) -> Outcome:
@@ -67,7 +67,8 @@ class TrialJob:
             from gnntrain.run import resume
 
             return resume(run_dir)
-        self.train(cfg)
+        # Without what was added for Hydra.
+        self.train(cfg, [text.removeprefix("++") for text in HydraConfig.get().overrides.task])
         return summary_of(run_dir)
 
 

@@ -100,7 +100,7 @@ def _trained(folder: Path) -> float:
     """Seconds of all epochs of all runs in a folder."""
     lines = [line for path in folder.rglob("metrics.jsonl") for line in path.open()]
     epochs = map(json.loads, lines)
-    return sum(epoch["seconds"] + epoch.get("eval_seconds", 0.0) for epoch in epochs)
+    return sum((epoch["seconds"] + epoch.get("eval_seconds", 0.0) for epoch in epochs), 0.0)
 
 
 def table(taken: Mapping[str, Taken]) -> str:

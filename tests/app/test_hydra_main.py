@@ -17,8 +17,10 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.errors import UserError
+from tests.packages import install
 from tests.test_cli import FakeRun, run
 
 __all__ = ["run"]  # the fixture
@@ -179,6 +181,7 @@ def test_config_path_takes_the_place_of_conf(
     [
         (["hydra.vrebose=true"], ["hydra.vrebose=true"]),
         (["hydra/launcher=jobib"], ["hydra/launcher=jobib"]),
+        (["hydra/launcher=joblib", "hydra.launcher.n_job=2"], ["hydra.launcher.n_jobs?"]),
         (
             ["hydra.run.dri=x", "model=gta", "trainer.lr=0", "hydra.vrebose=1"],
             ["hydra.run.dri=x", "model=gta", "trainer.lr=0", "hydra.vrebose=1"],
@@ -233,26 +236,29 @@ def test_a_package_that_is_not_there_exits_with_2(
         ["trainer.lr=0.5", "~trainer.clip_norm"],
         ["trainer.lr=0.5", "~logger", "~logger"],
         ["trainer.lr=0.5", "+model=gat"],
-        ["trainer.lr=0.5", "model=plugin", "model.name=gnntrain", "+model.options.width=3"],
-        ["trainer.lr=0.5", "model=plugin", "model.name=gnntrain", "model.options.width=3"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options.width=3"],
+        ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1"],
         ["trainer.lr=0.5", "dataset.root=~/a b"],
         ["trainer.lr=0.5", "experiment=null"],
         ["trainer.lr=0.5", "~dataset"],
     ],
 )
 def test_what_gnntrain_accepts_hydra_accepts(
-    typed: list[str], run: FakeRun, monkeypatch: pytest.MonkeyPatch
+    typed: list[str], run: FakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gnntrain.config.reading.plugin_names", lambda _: ("gnntrain",))
-    from gnntrain.app import compose_config
-
+    points = """\
+        [gnntrain.models]
+        own_model = own_parts:Model
+        [gnntrain.datasets]
+        own_data = own_parts:Data
+    """
+    install(tmp_path / "packages", monkeypatch, "own_parts", "", points)
     assert main(typed) == 0
     assert run.asked == [(compose_config(typed).config, typed)]
 
 
 def test_a_file_to_begin_with_is_trained_as_it_is(run: FakeRun, tmp_path: Path) -> None:
-    from gnntrain.app import compose_config
-
     begun = compose_config(
         ["dataset=cora", "model=gat", "logger=[csv]", 'dataset.root="a\\"b\\\\"']
     )
@@ -292,6 +298,7 @@ def test_a_job_that_fails_ends_a_foreign_sweep_with_1(run: FakeRun) -> None:
     assert main(["-m", "hydra/sweeper=basic", "trainer.seed=1,2,3", "run.dir=a"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     find_spec("hydra_plugins.hydra_optuna_sweeper") is None,
     reason="hydra-optuna-sweeper demands optuna<3: `pip install --no-deps hydra-optuna-sweeper`",

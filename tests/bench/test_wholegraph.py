@@ -157,6 +157,7 @@ def parameters(module: Any) -> set[tuple[str, ...]]:
     return {one for one in found if not one[1].startswith("_")}
 
 
+@pytest.mark.gpu
 def test_the_stand_in_has_the_parameters_of_what_it_stands_for() -> None:
     real = pytest.importorskip("pylibwholegraph.torch", exc_type=ImportError)
     assert parameters(stand_in) <= parameters(real)

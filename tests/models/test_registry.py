@@ -65,6 +65,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         # Tests are not importable by name; all else fails as it would.
         return loaders[point.attr]() if point.attr in loaders else load(point)
 
+    monkeypatch.setattr(installed, "_plugin_names", installed._plugin_names.__wrapped__)
     monkeypatch.setattr(EntryPoint, "load", load_here)
     monkeypatch.setattr(installed, "entry_points", lambda **wanted: found.select(**wanted))
 

@@ -8,10 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnntrain.report.best_model import Outcome
+from gnntrain.report.classification import ClassFindings
 from gnntrain.report.pages import Page, comparison_of, page_of
+from gnntrain.report.projection import Projection
 from gnntrain.report.runs import read_run
 from gnntrain.report.templating import to_html, to_markdown
 from tests.report.samples import records_of, write_run
@@ -85,6 +88,19 @@ def test_markdown_has_the_same_sections_and_its_tables(make: Any) -> None:
     assert "| **lr** | **0.01** |" in lines
     assert "| epochs | 20 |" in lines
     assert "\n\n\n" not in text
+
+
+def test_embeddings_need_no_label_on_val_and_test(tmp_path: Path) -> None:
+    places = np.arange(8.0).reshape(4, 2)
+    projection = Projection(np.arange(4), places, ["train"] * 4, "outputs", 4)
+    classes, predicted = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1])
+    found = ClassFindings("multiclass", ["cat", "dog"], {}, projection, classes, predicted)
+    run = read_run(write_run(tmp_path / "run", records_of(0.5), {}))
+    page = to_html(page_of(run, Outcome(findings=found)))
+    titles = Structure(page).titles("h2")
+    assert "Embeddings" in titles
+    assert "Classes" not in titles
+    assert "node 2 (train)\\nclass cat\\npredicted dog" in page
 
 
 def pages_with_hostile_names(tmp_path: Path) -> list[Page]:
