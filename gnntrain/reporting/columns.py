@@ -44,10 +44,10 @@ class Column(Generic[Row]):
     is_decisive: bool = False
 
 
-def fitting(columns: Sequence[Column[Row]], width: int | None) -> list[Column[Row]]:
-    """The heaviest columns that fit the width; all where it is ``None``."""
+def fitting(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
+    """The heaviest columns that fit the width."""
     kept = list(columns)
-    while width is not None and len(kept) > 2 and _width_of(kept) > width:
+    while len(kept) > 2 and _width_of(kept) > width:
         kept.remove(min(reversed(kept), key=lambda column: column.weight))
     return kept
 
