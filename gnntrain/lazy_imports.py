@@ -36,7 +36,7 @@ def _leave_as_it_is(function: Callable[..., Any], *_: Any, **__: Any) -> Callabl
 
 
 def _do_nothing() -> None:
-    """Nothing is compiled, so that there is no graph to break."""
+    """Nothing is compiled: there is no graph to break, and no cache to clear."""
 
 
 def _no() -> bool:
@@ -44,6 +44,31 @@ def _no() -> bool:
     return False
 
 
+def _default_ddp_mode() -> str:
+    """Nobody has configured the compiler."""
+    return "ddp_optimizer"
+
+
+class _Submodule:
+    """A submodule of a lazy module; it executes both when any other name is read from it.
+
+    Args:
+        package: The lazy module.
+        name: The submodule.
+        stand_ins: As for `Lazy`.
+    """
+
+    def __init__(self, package: str, name: str, stand_ins: Mapping[str, Any]) -> None:
+        self._package, self._name, self._stand_ins = package, name, stand_ins
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._stand_ins:
+            return self._stand_ins[name]
+        execute(self._package)
+        return getattr(getattr(sys.modules[self._package], self._name), name)
+
+
+_DYNAMO = "torch._dynamo"
 META = "torch._meta_registrations"
 """What operators do to tensors without data, where that is written in Python."""
 
@@ -55,8 +80,18 @@ LAZY_MODULES: Mapping[str, Lazy] = {
     "torch_geometric.explain": Lazy(),
     "torch_geometric.profile": Lazy(),
     "torch_geometric.transforms": Lazy(),
-    # torch's optimisers call these two in each step. Without the compiler they have no effect.
-    "torch._dynamo": Lazy({"disable": _leave_as_it_is, "graph_break": _do_nothing}, META),
+    _DYNAMO: Lazy(
+        {
+            # torch's optimisers call these two in each step. Without the compiler they have no
+            # effect.
+            "disable": _leave_as_it_is,
+            "graph_break": _do_nothing,
+            # A process group clears the compiler's cache, and DDP asks for its mode.
+            "trace_rules": _Submodule(_DYNAMO, "trace_rules", {"clear_lru_cache": _do_nothing}),
+            "utils": _Submodule(_DYNAMO, "utils", {"get_optimize_ddp_mode": _default_ddp_mode}),
+        },
+        META,
+    ),
     "torch.onnx": Lazy({"is_in_onnx_export": _no}),
 }
 """The modules, whichever the versions of their packages."""

@@ -47,6 +47,22 @@ assert "torch._dynamo.convert_frame" not in sys.modules and not torch.onnx.is_in
 assert torch.distributions.Normal(0.0, 1.0).mean == 0
 """
 
+RANK = """
+import sys
+from gnntrain import lazy_imports
+lazy_imports.install()
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
+layer(torch.ones(4, 2)).sum().backward()
+assert "torch._dynamo.convert_frame" not in sys.modules
+mode = torch._dynamo.utils.get_optimize_ddp_mode()
+torch._dynamo.utils.counters  # another name
+assert torch._dynamo.utils is sys.modules["torch._dynamo.utils"]
+assert torch._dynamo.utils.get_optimize_ddp_mode() == mode
+dist.destroy_process_group()
+"""
+
 # Each on its own needs what operators do to tensors without data.
 USES_OF_META = {
     "compile": """
@@ -89,6 +105,11 @@ def test_a_default_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> N
     ended = python(RUN, tmp_path, *FORBIDDEN)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "imported"
+
+
+def test_ranks_do_not_import_the_compiler(tmp_path: Path) -> None:
+    ended = python(RANK, tmp_path)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_lazy_module_is_whole_once_it_is_used(tmp_path: Path) -> None:
