@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command
-from gnntrain.distributed.processes import start_server
 from gnntrain.errors import UserError
 from gnntrain.startup import collection_paused, load_torch_library
 

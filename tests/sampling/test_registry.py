@@ -77,6 +77,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
         return [p for p in points if p.group == group and name in (None, p.name)]
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "_plugin_names", plugins._plugin_names.__wrapped__)  # no cache
 
 
 def test_every_name_stands_for_a_sampler_that_knows_where_it_runs() -> None:
