@@ -95,8 +95,7 @@ class BestModel:
             return layerwise.infer(self.model, embed=embed)
         if embed:
             raise UserError(
-                f"model {config.model.name} has no embeddings that gnntrain knows of: "
-                "it runs as a whole.",
+                f"model {config.model.name} has no embeddings: gnntrain runs it as a whole.",
                 "Ask for logits, or derive the model from gnntrain.models.GNN.",
             )
         nodes = np.arange(self.graph.num_nodes)

@@ -97,7 +97,7 @@ LAZY_MODULES: Mapping[str, Lazy] = {
 """The modules, whichever the versions of their packages."""
 
 LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
-    # A third of `import torch`. The compiler, the exporter and fake tensors import it through one of
+    # A third of `import torch`. Compiler, exporter and fake tensors import it through one of
     # the next two.
     META: Lazy(),
     "torch._decomp": Lazy(first=META),

@@ -106,7 +106,7 @@ def train(
 
 
 def _refuse_mistakes(config: Config) -> None:
-    """Raise a ConfigError for mistakes in a configuration made in Python that pydantic does not find."""
+    """Raise a ConfigError for contradictory keys in a configuration made in Python."""
     num_gpus = torch.cuda.device_count() if needs_gpu_count(config) else 0
     contradicting = [problem for _, problem in contradictions(config)]
     problems = [*contradicting, *machine_problems(config, num_gpus)]

@@ -173,7 +173,7 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 
 
 def record_of(store: StoredGraph) -> StoreRecord:
-    """The record of a graph in a run directory: path, digest, and inputs and outputs of the model."""
+    """The record of a graph in a run directory: path, digest and model signature."""
     return StoreRecord(str(store.path), _digest(store), ModelSignature.of(store).to_dict())
 
 

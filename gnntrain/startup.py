@@ -39,7 +39,7 @@ def collection_paused() -> Iterator[None]:
 
 
 def resume_collection() -> None:
-    """Enable garbage collection again, if it was paused, and exempt all existing objects from it."""
+    """Enable garbage collection again, if it was paused, without all existing objects."""
     global _is_paused
     if _is_paused:
         _is_paused = False
