@@ -154,7 +154,7 @@ def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
         return next(iter(arrays.values()))
     raise UserError(
         f"{path} holds arrays called {', '.join(arrays) or '(none)'}.",
-        f"Name the right one {' or '.join(names)}.",
+        f"Rename the right one to {' or '.join(names)}.",
     )
 
 
