@@ -246,6 +246,8 @@ def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> 
         (["--cfg"], "--cfg needs a value"),
         (["--cfg", "jobs"], "Did you mean job?"),
         (["-m", "prepare"], "goes with training, not with prepare"),
+        (["resume", "latest", "--cfg", "job"], "goes with training, not with resume"),
+        (["evaluate", "latest", "--config-dir", "."], "goes with training, not with evaluate"),
         (["--help=x"], "unknown option"),
         (["--lr", "0.1"], "without dashes"),
         (["trainer.lr", "=", "0.1"], "without spaces"),

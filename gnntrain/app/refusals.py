@@ -35,7 +35,7 @@ def as_ours(error: Exception) -> Exception:
     if isinstance(error, HydraException | OmegaConfBaseException):
         kind = UserError if "sweep" in frames else HydraRefused
         return kind(_one_line(error), "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
-    if isinstance(error, OSError) and "run_job" in frames:
+    if isinstance(error, OSError) and frames & {"run_job", "sweep"}:
         try:
             with explained(Path(error.filename or ".")):
                 raise error

@@ -113,7 +113,7 @@ def source_problems(sources: Sources) -> Iterator[Problem]:
     folders = [sources.main, *sources.config_dirs]
     if not is_folder(sources.main):
         yield Problem("--config-path", str(sources.main), "a folder that exists")
-    elif not any(map(sources.has_primary, folders)):
+    if all(map(is_folder, folders)) and not any(map(sources.has_primary, folders)):
         names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
         expects = f"a YAML file in {' or '.join(map(str, folders))}"
         hint = did_you_mean(sources.config_name, names)

@@ -69,8 +69,9 @@ class TrainTask:
             return _train(config, [str(text) for text in overrides], _place(config))
         except BaseException as error:
             run_dir = Path(own.runtime.output_dir)
-            if not hasattr(error, "run_dir"):
-                error.run_dir = run_dir  # type: ignore[attr-defined]  # where the command says it is
+            is_swept = not is_single and isinstance(error, KeyboardInterrupt)
+            if is_swept or not hasattr(error, "run_dir"):  # where the command says it is
+                error.run_dir = own.sweep.dir if is_swept else run_dir  # type: ignore[attr-defined]
             _remove_unused(run_dir)
             if is_single:
                 sys.stderr = _Stderr(sys.stderr)

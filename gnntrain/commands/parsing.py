@@ -155,10 +155,13 @@ def check_positionals(name: str, command: Command, arguments: Arguments) -> None
 
 
 def refuse_training_flags(name: str, arguments: Arguments) -> None:
-    """Flags that say how Hydra is to run training."""
+    """Flags that say how Hydra is to run training or, with a run, what to compose."""
     flags = [*arguments.hydra, *(["-m"] if arguments.multirun else [])]
     flags += ["--config-path"] if arguments.config_path is not None else []
     flags += ["--config-name"] if arguments.config_name != "config" else []
+    if COMMANDS[name].positionals:
+        flags += ["--cfg"] if arguments.show_config else []
+        flags += ["--config-dir"] if arguments.config_dirs else []
     if flags:
         raise UserError(
             f"{' '.join(flags)} goes with training, not with {name}",

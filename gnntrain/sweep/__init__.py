@@ -137,10 +137,10 @@ def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Tria
 
 def _listed(plan: SweepPlan, folder: SweepFolder) -> list[Trial]:
     """The trials of a grid."""
-    trials = []
+    trials: list[Trial] = []
     for number, varied in enumerate(plan.grid):
         overrides = [*plan.fixed, *varied]
-        run_dir = folder.trial_dir(number, plan.num_trials, overrides, varied)
+        run_dir = folder.trial_dir(number, plan.num_trials, overrides, varied, trials)
         trials.append(Trial(number, overrides, str(run_dir), varied=[*varied]))
     return trials
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -61,7 +60,7 @@ class TrialJob:
         with self._logged():
             outcome = outcome_of(partial(self._train, cfg, run_dir), run_dir)
         if outcome.status == "interrupted":
-            raise Interrupted(SIGINT)
+            raise Interrupted(outcome.signal_number)
         return outcome
 
     @contextlib.contextmanager
