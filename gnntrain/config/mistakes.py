@@ -18,6 +18,7 @@ _TYPES = {
     "number": "a number",
     "boolean": "true or false",
     "string": "text",
+    "array": "a list",
     "object": "a mapping",
     "null": "null",
 }
@@ -157,7 +158,7 @@ def in_words(schema: JSON) -> str:
     if "const" in schema:
         return str(schema["const"])
     if "enum" in schema:
-        return "one of " + ", ".join(schema["enum"])
+        return "one of " + ", ".join(map(str, schema["enum"]))
     bounds = [f"{sign} {schema[bound]}" for bound, sign in _BOUNDS.items() if bound in schema]
     return " ".join([_TYPES[schema["type"]], " and ".join(bounds)]).rstrip()
 
@@ -166,4 +167,8 @@ def choices(schema: JSON) -> list[str]:
     """The words that a JSON schema accepts, where they can be listed."""
     parts = [word for one in schema.get("anyOf", ()) for word in choices(one)]
     constant = [schema["const"]] if "const" in schema else []
-    return [*schema.get("enum", constant), *_WORDS.get(schema.get("type", ""), ()), *parts]
+    return [
+        *map(str, schema.get("enum", constant)),
+        *_WORDS.get(schema.get("type", ""), ()),
+        *parts,
+    ]

@@ -40,7 +40,7 @@ _ANSWER = "reports.json"
 _NUM_BATCHES = 8
 _NUM_WARM = 3  # kernels are loaded, the optimiser's state is made, batches are drawn ahead
 _FEWEST, _MOST = 4, 40
-_SECONDS = 5.0
+_SECONDS, _MOST_SECONDS = 5.0, 60.0
 _ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
 
 
@@ -187,8 +187,9 @@ class _Enough(Exception):
 class StepTimer(Callback):
     """Times training steps, saves a checkpoint, then ends training by an exception.
 
-    Epochs of few steps are timed whole, since their last batch may be small. A GPU is waited for
-    after each step, so that a step on a GPU takes a little longer than in a run.
+    Of an epoch of few steps each is timed equally often, since the last batch may be small, unless
+    that takes more than a minute. A GPU is waited for after each step, so that a step on a GPU
+    takes a little longer than in a run.
 
     Args:
         context: This rank.
@@ -198,14 +199,13 @@ class StepTimer(Callback):
     def __init__(self, context: DistributedContext, steps_per_epoch: int) -> None:
         self._context = context
         self._group = steps_per_epoch if steps_per_epoch <= _MOST else 1
-        self._num_warm = -(-_NUM_WARM // self._group) * self._group
         self._seconds: list[float] = []
         self._began = 0.0
 
     @property
     def seconds(self) -> list[float]:
         """Seconds of each step, but of the first ones."""
-        return self._seconds[self._num_warm :]
+        return self._seconds[_NUM_WARM:]
 
     def before_epoch(self, trainer: Trainer) -> None:  # noqa: ARG002
         """What is done between two epochs belongs to no step."""
@@ -215,13 +215,15 @@ class StepTimer(Callback):
         """Note the step's time; end training if that was enough. Collective."""
         synchronize(self._context.device)
         self._seconds.append(time.perf_counter() - self._began)
-        num_timed = len(self.seconds)
-        is_long = sum(self.seconds) > _SECONDS or num_timed >= _MOST
-        is_enough = is_long and num_timed >= _FEWEST and num_timed % self._group == 0
-        if self._context.broadcast(is_enough):
+        if self._context.broadcast(self._is_enough()):
             trainer.save_checkpoint()
             raise _Enough
         self._began = time.perf_counter()
+
+    def _is_enough(self) -> bool:
+        num_timed, seconds = len(self.seconds), sum(self.seconds)
+        is_whole = num_timed % self._group == 0 or seconds > _MOST_SECONDS
+        return is_whole and num_timed >= _FEWEST and (num_timed >= _MOST or seconds > _SECONDS)
 
 
 def _first_batches(loader: Loader) -> list[BatchSize]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from gnntrain.config import Config, ConfigError, Problem, from_dict, read
 from gnntrain.config.mistakes import choices, in_words, key_schema
@@ -91,3 +92,18 @@ def test_an_unknown_key_of_a_tag_s_name_is_told_as_any_other() -> None:
         "dataset.SyntheticConfig",
         "dataset.num_nodes",
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "expects"),
+    [
+        (list[int], "a list"),
+        (tuple[int, ...] | None, "a list or null"),
+        (Literal[1, 2], "one of 1, 2"),
+        (dict[str, int], "a mapping"),
+    ],
+)
+def test_the_types_that_a_model_may_declare_are_told_in_words(kind: Any, expects: str) -> None:
+    schema = TypeAdapter(kind).json_schema()
+    assert in_words(schema) == expects
+    assert all(isinstance(word, str) for word in choices(schema))

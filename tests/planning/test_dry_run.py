@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import pytest
 
 from gnntrain.cli import main
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError, UserError
 from gnntrain.planning import dry_run
+from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.trainer import Trainer
 from tests.planning.plans import MIB, opened, report_of
 from tests.trainers import trainer_of
 
@@ -56,6 +62,29 @@ def test_every_kind_of_run_can_be_measured(
     assert sum(mean for mean, _, _ in report.evaluation.loops) > 0
     assert report.peak_bytes >= report.training_bytes > MIB
     assert report.checkpoint_bytes > 4 * report.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "seconds", "num_timed"),
+    [(1, 0.01, 40), (1, 2.0, 4), (30, 0.01, 60), (30, 1.0, 30), (30, 10.0, 7), (1000, 1.0, 6)],
+)
+def test_a_dry_run_of_slow_steps_ends_soon(
+    steps_per_epoch: int, seconds: float, num_timed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = dry_run.StepTimer(DistributedContext(), steps_per_epoch)
+    trainer, totals = create_autospec(Trainer, instance=True), create_autospec(EpochTotals)
+    now = [0.0]
+    monkeypatch.setattr(dry_run, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    timer.before_epoch(trainer)
+
+    def step() -> None:
+        now[0] += seconds
+        timer.after_step(trainer, totals)
+
+    with pytest.raises(dry_run._Enough):
+        deque(iter(step, 0), maxlen=0)
+    assert len(timer.seconds) == num_timed
+    trainer.save_checkpoint.assert_called_once_with()
 
 
 def test_a_checkpoint_has_the_size_of_a_runs(small: list[str], tmp_path: Path) -> None:

@@ -20,6 +20,20 @@ def test_the_screen(small: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert machine.available_memory() > 0
 
 
+def test_where_a_gpu_would_read_the_graph_is_told(
+    small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gnntrain.planning.screen import plan_sections
+    from gnntrain.reporting.tables import print_sections
+
+    where = ["edges in pinned host memory: 9 GiB", "features in the store: 99 GiB"]
+    plan = plan_of(small, placement=where)
+    print_sections(plan_sections(plan))
+    printed = capsys.readouterr().out
+    assert all(line in printed for line in where)
+    assert plan.to_dict()["placement"] == where
+
+
 GOLDEN = """\
 run
   graph  synthetic: 400 nodes, 6,000 edges
