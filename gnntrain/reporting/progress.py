@@ -84,7 +84,7 @@ class Progress:
         """The epoch: ``epoch 3/20``; empty before the first step."""
         return "" if self.step is None else f"epoch {self.step.epoch}/{self.info.epochs}"
 
-    def facts(self) -> str:
+    def facts(self) -> list[str]:
         """Loss, metric, speed and memory."""
         facts = [f"loss {format_loss(self._loss)}"]
         if self.known_values:
@@ -93,7 +93,7 @@ class Progress:
         if self.step is not None:
             facts += format_speed(self.step.seeds_per_s, self.step.edges_per_s)
             facts.append(format_bytes(self.step.memory_bytes))
-        return "  ".join(facts)
+        return facts
 
     def share(self) -> float:
         """The share of this process's epochs that is done."""

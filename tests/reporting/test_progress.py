@@ -53,4 +53,4 @@ def test_a_step_without_a_loss_keeps_the_loss_before(clock: Clock) -> None:
     progress = Progress(info(), clock)
     progress.note_epoch(record_with_val(1, 0.5))
     progress.note_step(step(epoch=2, loss=None))
-    assert progress.facts().startswith("loss 1.9375  val accuracy 0.5000  12.3k seeds/s")
+    assert progress.facts()[:3] == ["loss 1.9375", "val accuracy 0.5000", "12.3k seeds/s"]
