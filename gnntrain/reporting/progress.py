@@ -44,6 +44,8 @@ class Progress:
     def __init__(self, info: RunInfo, clock: Callable[[], float]) -> None:
         self.info = info
         self.best: Best | None = None
+        if info.best_epoch is not None and info.best_value is not None:
+            self.best = Best(info.best_value, info.best_epoch)
         self.step: StepProgress | None = None
         self.first_epoch = info.first_epoch
         self.values: list[float | None] = []

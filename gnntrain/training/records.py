@@ -63,6 +63,8 @@ class RunInfo:
         seed: Seed of the run.
         run_dir: The run directory.
         first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
+        best_epoch: The best of the epochs before; None where there is none.
+        best_value: Its deciding metric on the validation nodes.
         placement: Where the graph lies while a GPU trains, and why, in lines.
         label_kind: Kind of labels.
         data: What was read to make the graph; None where its store does not say.
@@ -89,6 +91,8 @@ class RunInfo:
     seed: int
     run_dir: str
     first_epoch: int = 1
+    best_epoch: int | None = None
+    best_value: float | None = None
     placement: Sequence[str] = ()
     label_kind: LabelKind = "multiclass"
     data: DataSummary | None = None
