@@ -44,8 +44,8 @@ class Progress:
     def __init__(self, info: RunInfo, clock: Callable[[], float]) -> None:
         self.info = info
         self.best: Best | None = None
-        if info.best_epoch is not None and info.best_value is not None:
-            self.best = Best(info.best_value, info.best_epoch)
+        if info.best_epoch is not None:
+            self._note_value(info.best_epoch, info.best_value)
         self.step: StepProgress | None = None
         self.first_epoch = info.first_epoch
         self.values: list[float | None] = []
@@ -69,12 +69,15 @@ class Progress:
         self.note_step(StepProgress(record.epoch, num_steps, num_steps, loss, *rates, memory))
         value = record.metric("val", self.info.metric)
         self.values.append(value)
+        return self._note_value(record.epoch, value)
+
+    def _note_value(self, epoch: int, value: float | None) -> bool:
         if value is None or math.isnan(value):
             return False
         metric = get_metric(self.info.metric)
         if self.best is not None and not metric.is_better(value, than=self.best.value):
             return False
-        self.best = Best(value, record.epoch)
+        self.best = Best(value, epoch)
         return True
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from gnntrain.reporting.run_lookup import run_directories
+from gnntrain.reporting.run_lookup import known_runs, run_directories
 from tests.report.samples import write_run
 
 
@@ -17,3 +18,10 @@ def test_the_runs_of_a_folder_are_those_up_to_four_levels_below(tmp_path: Path) 
     (folder / "latest").symlink_to(folder / "9")
     found = [str(path.relative_to(folder)) for path in run_directories(folder)]
     assert found == ["9", "10", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3"]
+
+
+def test_a_hint_names_the_five_newest_runs(tmp_path: Path) -> None:
+    for number in range(7):
+        os.utime(write_run(tmp_path / f"run-{number}").path / "config.yaml", (number, number))
+    hint = known_runs("nothing", tmp_path)
+    assert [n for n in range(7) if f"run-{n}" in hint] == [2, 3, 4, 5, 6]
