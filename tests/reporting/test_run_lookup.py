@@ -22,6 +22,6 @@ def test_the_runs_of_a_folder_are_those_up_to_four_levels_below(tmp_path: Path) 
 
 def test_a_hint_names_the_five_newest_runs(tmp_path: Path) -> None:
     for number in range(7):
-        os.utime(write_run(tmp_path / f"run-{number}").path / "config.yaml", (number, number))
+        os.utime(write_run(tmp_path / f"run-{number}") / "config.yaml", (number, number))
     hint = known_runs("nothing", tmp_path)
     assert [n for n in range(7) if f"run-{n}" in hint] == [2, 3, 4, 5, 6]
