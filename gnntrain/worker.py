@@ -185,6 +185,8 @@ def _info(
         seed=config.trainer.seed,
         run_dir=run.shown,
         first_epoch=len(trainer.result.records) + 1,
+        best_epoch=trainer.result.best_epoch,
+        best_value=trainer.result.best.get("val", {}).get(graph.metric),
         placement=loaders.why_placed,
         label_kind=graph.task,
         data=graph.summary,

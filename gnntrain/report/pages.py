@@ -190,7 +190,7 @@ def _lead_of_several(runs: Sequence[ReportedRun], groups: Sequence[Group]) -> st
     keys = differences(runs)
     text = f"They differ in {', '.join(keys)}." if keys else "Their configurations are the same."
     if len(groups) < len(runs):
-        text += f" Runs that differ in seed or split alone are one setting of {len(groups)}."
+        text += f" Runs that differ in seed or split alone are one setting: {len(groups)} in all."
     return text
 
 

@@ -18,7 +18,10 @@ Ints = npt.NDArray[np.int64]
 SHOWN_NODES = 1000
 _PCA_COLUMNS = 50
 _PERPLEXITY = 30
-_ITERATIONS = 500
+# Less exact than scikit-learn's defaults: the divergence of 1,000 nodes is 1 to 4 % higher, after
+# two thirds of the time.
+_ITERATIONS = 400
+_ANGLE = 0.8
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,9 @@ def _tsne(rows: Floats) -> Floats:
 
     perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
     begin = 1e-4 * rows[:, :2] / rows[:, 0].std()  # as init="pca", which computes PCA again
-    tsne = TSNE(perplexity=perplexity, init=begin, random_state=0, max_iter=_ITERATIONS)
+    tsne = TSNE(
+        perplexity=perplexity, init=begin, random_state=0, max_iter=_ITERATIONS, angle=_ANGLE
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of equal rows, which share a place
         return np.asarray(tsne.fit_transform(rows), np.float64)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import accumulate, count
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gnntrain.reporting.columns import (
+    GAP,
     Column,
     epoch_columns,
     epoch_line,
@@ -67,7 +68,7 @@ class Console(Screen):
         if self.is_live:
             self._draw()
         elif self._is_quiet():
-            self._print("  ".join((*self._position(self._run), self._run.facts())))
+            self._print(GAP.join((*self._position(self._run), *self._run.facts())))
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch's row."""
@@ -135,7 +136,7 @@ class Console(Screen):
         for width in (None, _BAR, None):
             grid.add_column(max_width=width, no_wrap=width is None)
         grid.add_row(epoch, ProgressBar(1.0, share), step)
-        lines: list[RenderableType] = ["", grid, _dim(run.facts())]
+        lines: list[RenderableType] = ["", grid, _dim(_fitting(run.facts(), self._rich.width))]
         if run.best is not None and len(run.known_values) > 1:
             best = f"best {format_metric(run.best.value)} in epoch {run.best.epoch}"
             room = min(_BAR, self._rich.width - len(best) - 3)
@@ -177,8 +178,9 @@ def start_pairs(info: RunInfo) -> Pairs:
 
 
 def _end_sentence(summary: Summary, info: RunInfo | None) -> str:
-    asked = info.epochs if info is not None else summary.epochs
-    words = f"after {summary.epochs} of {counted(asked, 'epoch')}"
+    # A run that is resumed for fewer epochs than it has had keeps those.
+    asked = max(summary.epochs, info.epochs if info is not None else 0)
+    words = f"after {summary.epochs:,} of {counted(asked, 'epoch')}"
     if summary.best_epoch is not None:
         words += f", the best was epoch {summary.best_epoch}"
     if summary.error is not None:
@@ -231,6 +233,12 @@ def _course(
         return ""
     ends = f"{to_text(known[0])} → {to_text(known[-1])}"
     return f"{sparkline(known, max(1, min(_BAR, width - len(ends) - 2)))}  {ends}"
+
+
+def _fitting(facts: Sequence[str], width: int) -> str:
+    """The first facts, as many as fit the width whole; at least one."""
+    first, *longer = accumulate(facts, "{}  {}".format)
+    return [first, *(line for line in longer if len(line) <= width)][-1]
 
 
 def _dim(text: str) -> Text:

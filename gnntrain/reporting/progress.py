@@ -44,6 +44,8 @@ class Progress:
     def __init__(self, info: RunInfo, clock: Callable[[], float]) -> None:
         self.info = info
         self.best: Best | None = None
+        if info.best_epoch is not None:
+            self._note_value(info.best_epoch, info.best_value)
         self.step: StepProgress | None = None
         self.first_epoch = info.first_epoch
         self.values: list[float | None] = []
@@ -67,12 +69,15 @@ class Progress:
         self.note_step(StepProgress(record.epoch, num_steps, num_steps, loss, *rates, memory))
         value = record.metric("val", self.info.metric)
         self.values.append(value)
+        return self._note_value(record.epoch, value)
+
+    def _note_value(self, epoch: int, value: float | None) -> bool:
         if value is None or math.isnan(value):
             return False
         metric = get_metric(self.info.metric)
         if self.best is not None and not metric.is_better(value, than=self.best.value):
             return False
-        self.best = Best(value, record.epoch)
+        self.best = Best(value, epoch)
         return True
 
     @property
@@ -84,7 +89,7 @@ class Progress:
         """The epoch: ``epoch 3/20``; empty before the first step."""
         return "" if self.step is None else f"epoch {self.step.epoch}/{self.info.epochs}"
 
-    def facts(self) -> str:
+    def facts(self) -> list[str]:
         """Loss, metric, speed and memory."""
         facts = [f"loss {format_loss(self._loss)}"]
         if self.known_values:
@@ -93,7 +98,7 @@ class Progress:
         if self.step is not None:
             facts += format_speed(self.step.seeds_per_s, self.step.edges_per_s)
             facts.append(format_bytes(self.step.memory_bytes))
-        return "  ".join(facts)
+        return facts
 
     def share(self) -> float:
         """The share of this process's epochs that is done."""

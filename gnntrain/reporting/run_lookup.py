@@ -21,6 +21,7 @@ SWEEPS = RUNS / "multirun"
 LATEST = "latest"
 _DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
 _LONGEST_NAME = 100
+_FEW_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,13 @@ def _latest(root: Path) -> Path:
     link = root / LATEST
     if link.is_dir():
         return link
-    runs = _runs(root)
+    runs = _newest_first(root)
     if not runs:
         raise UserError(
             f"there is no run under {root.absolute()} yet",
             "Train one with `gnntrain`, or give the path of a run directory.",
         )
-    return max(runs, key=lambda path: (path / "config.yaml").stat().st_mtime)
+    return runs[0]
 
 
 def is_run(folder: Path) -> bool:
@@ -147,16 +148,21 @@ def _by_number(path: Path) -> tuple[float, str]:
     return (int(path.name) if path.name.isdecimal() else math.inf, path.name)
 
 
-def _runs(root: Path) -> list[Path]:
-    return [path.parent for path in root.glob("*/config.yaml") if path.parent.name != LATEST]
+def _newest_first(root: Path) -> list[Path]:
+    configs = (path for path in root.glob("*/config.yaml") if path.parent.name != LATEST)
+    return [path.parent for path in sorted(configs, key=lambda p: p.stat().st_mtime, reverse=True)]
 
 
 def known_runs(run: str | Path, root: Path) -> str:
     """A hint at the runs there are, the nearest names first."""
-    names = sorted(path.name for path in _runs(root))
+    names = [path.name for path in _newest_first(root)]
     if not names:
         return f"There are no runs under {root.absolute()}; give the path of a run directory."
     near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.7)
     if near:
         return f"Did you mean {' or '.join(near)}?"
-    return f"Runs under {root}: {', '.join(names[-5:])}; or give the path of a run directory."
+    newest = "" if len(names) <= _FEW_RUNS else "newest "
+    return (
+        f"The {newest}runs under {root} are {', '.join(names[:_FEW_RUNS])}. `gnntrain ls runs` "
+        "lists all."
+    )

@@ -63,7 +63,7 @@ def trial_columns(
         Column("time", lambda t: format_seconds(t.seconds), 7, 10),
     ]
     if courses is not None or any(map(_status, examples)):
-        ends.insert(1, Column("status", _status, 6, 25))
+        ends.insert(1, Column("status", _status, 6, 96))
     if courses is not None:
         ends.append(Column("course".ljust(_COURSE), _course_of(courses), _COURSE, 5))
     number: Column[Trial] = Column(

@@ -63,6 +63,8 @@ class RunInfo:
         seed: Seed of the run.
         run_dir: The run directory.
         first_epoch: The first epoch to train: not 1 in a resumed run.
+        best_epoch: The best of the epochs before; None where there is none.
+        best_value: Its validation metric.
         placement: Lines on the graph's placement for a GPU, with the reason.
         label_kind: Kind of labels.
         data: Summary of the files that the graph was made of; None for a store without one.
@@ -89,6 +91,8 @@ class RunInfo:
     seed: int
     run_dir: str
     first_epoch: int = 1
+    best_epoch: int | None = None
+    best_value: float | None = None
     placement: Sequence[str] = ()
     label_kind: LabelKind = "multiclass"
     data: DataSummary | None = None

@@ -76,7 +76,7 @@ def test_a_run_that_needs_too_much_names_the_key(
     monkeypatch.setattr(plan, "available_memory", lambda: 450 * MIB)
     lacking = plan_of(small, peak_bytes=460 * MIB)
     assert not lacking.fits
-    assert "trainer.batch_size" in lacking.checks[0].hint
+    assert "trainer.batch_size=32 " in lacking.checks[0].hint  # below 0.85 * 40 * 450 / 460
     full = plan_of([*small, "sampler=full"], peak_bytes=460 * MIB)
     assert "sampler=neighbor" in full.checks[0].hint
     assert "evaluation.memory_limit" in plan_of(small, peak_bytes=GIB).checks[0].hint

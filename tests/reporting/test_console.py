@@ -64,6 +64,12 @@ def test_the_live_view_keeps_to_the_width(width: int) -> None:
     assert any("━" in line and "step 20/20  ETA" in line for line in lines)
     assert any(line.startswith("loss 1.9375") and "12.3k" in line for line in lines)
     assert any("best 0.7000 in epoch 2" in line for line in lines)
+    facts = [line for line in lines if line.startswith("loss 1.9375")]
+    assert not any("…" in line for line in facts)
+
+
+def test_a_run_resumed_for_fewer_epochs_counts_those_that_it_has() -> None:
+    assert "completed after 2,000 of 2,000 epochs" in logged(summary(epochs=2000), 1, epochs=400)
 
 
 def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:

@@ -53,4 +53,12 @@ def test_a_step_without_a_loss_keeps_the_loss_before(clock: Clock) -> None:
     progress = Progress(info(), clock)
     progress.note_epoch(record_with_val(1, 0.5))
     progress.note_step(step(epoch=2, loss=None))
-    assert progress.facts().startswith("loss 1.9375  val accuracy 0.5000  12.3k seeds/s")
+    assert progress.facts()[:3] == ["loss 1.9375", "val accuracy 0.5000", "12.3k seeds/s"]
+
+
+def test_a_resumed_run_keeps_the_best_of_the_epochs_before(clock: Clock) -> None:
+    progress = Progress(info(first_epoch=3, best_epoch=2, best_value=0.8), clock)
+    assert not progress.note_epoch(record_with_val(3, 0.7))
+    assert progress.best is not None
+    assert (progress.best.epoch, progress.best.value) == (2, 0.8)
+    assert progress.note_epoch(record_with_val(4, 0.9))

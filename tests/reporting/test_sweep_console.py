@@ -100,6 +100,7 @@ def test_the_live_view_keeps_to_the_width(width: int) -> None:
 def test_a_wider_terminal_shows_more_columns(width: int, title: str) -> None:
     header = next(line for line in final_lines(shown(width)) if line.startswith("trial "))
     assert title in header
+    assert "status" in header
     assert len(header) <= width
 
 
