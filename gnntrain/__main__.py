@@ -3,11 +3,12 @@
 from typing import NoReturn
 
 from gnntrain.cli import main
-from gnntrain.startup import leave
+from gnntrain.startup import leave, open_closed_streams
 
 
 def run() -> NoReturn:
     """Run the command line, and end the process with its exit code."""
+    open_closed_streams()
     leave(main())
 
 

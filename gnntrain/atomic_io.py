@@ -1,4 +1,4 @@
-"""Drafts: what is written beside its place and put there when it is whole, or not at all."""
+"""Atomic files and folders: written under a temporary name, then renamed; whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from typing import IO
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write, which takes the place of what is at `path` once it is whole.
+    """Give a file to write, which replaces the one at `path` once it is complete.
 
-    A reader sees the old file or the new one. What an error or an interruption leaves unfinished
-    is removed; what a writer that was killed has left, by the next one. What is there and no
-    regular file (a terminal, a pipe) is written as it is.
+    A reader sees the old file or the new one. After an error or an interruption the temporary file
+    is removed; the temporary file of a killed writer is removed by the next one. A `path` that is
+    no regular file (a terminal, a pipe) is written directly.
 
     Raises:
-        OSError: The disk refuses; what was there stays.
+        OSError: The disk refuses; the old file stays.
     """
-    path = Path(os.path.realpath(path))  # a link goes on to point there
+    path = Path(os.path.realpath(path))  # a symbolic link stays one
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
         return
-    draft = _begin(path)
+    temporary = _begin(path)
     try:
-        with draft.open("xb") as file, _held(file.fileno()):
+        with temporary.open("xb") as file, _held(file.fileno()):
             yield file
             file.flush()
             os.fsync(file.fileno())
-            draft.replace(path)
+            temporary.replace(path)
     finally:
-        _remove(draft)
+        _remove(temporary)
     fsync_folder(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder to fill, which becomes `path`, where at most an empty one is.
+    """Give an empty folder to fill, which then replaces `path`, if that is missing or empty.
 
-    As `atomic_write` for all else.
+    All else as in `atomic_write`.
     """
-    draft = _begin(path)
+    temporary = _begin(path)
     try:
-        draft.mkdir(parents=True)
-        handle = os.open(draft, os.O_RDONLY)
+        temporary.mkdir(parents=True)
+        handle = os.open(temporary, os.O_RDONLY)
         try:
             with _held(handle):
-                yield draft
-                draft.replace(path)
+                yield temporary
+                temporary.replace(path)
         finally:
             os.close(handle)
     finally:
-        _remove(draft)
+        _remove(temporary)
     fsync_folder(path.parent)
 
 
 def _begin(path: Path) -> Path:
-    """Where to write; drafts of the same that nobody writes any more are removed."""
+    """The temporary path to write to; temporary files of killed writers are removed."""
     of_the_same = re.compile(rf"\.{re.escape(path.name)}\.\d+")
     with suppress(OSError):
         for name in os.listdir(path.parent):  # noqa: PTH208 - a match is rare, a path dear
@@ -71,35 +71,35 @@ def _begin(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
-def _remove_left_behind(draft: Path) -> None:
-    """Remove a draft unless a process, on whichever machine, still holds it."""
+def _remove_left_behind(temporary: Path) -> None:
+    """Remove a temporary file or folder unless a process, on this or another machine, locks it."""
     with suppress(OSError):
-        handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(draft)
+            _remove(temporary)
         finally:
             os.close(handle)
 
 
 @contextmanager
 def _held(handle: int) -> Iterator[None]:
-    """Show others meanwhile that the draft is being written."""
+    """Lock the file or folder while it is being written."""
     with suppress(OSError):  # a file system without locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     yield
 
 
-def _remove(draft: Path) -> None:
-    with suppress(OSError):  # a disk that is read-only now keeps it
-        if draft.is_dir():
-            shutil.rmtree(draft)
+def _remove(temporary: Path) -> None:
+    with suppress(OSError):  # the disk may have become read-only
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         else:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def fsync_folder(folder: Path) -> None:
-    """Have the names in a folder outlive a crash of the machine."""
+    """Flush a folder's entries, so that they survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

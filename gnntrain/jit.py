@@ -23,6 +23,7 @@ _LONGEST_COMPILATION = 60.0
 # By module: the process that compiles its kernels.
 _compiling: dict[str, BaseProcess] = {}
 _waiting = threading.Lock()
+os.register_at_fork(after_in_child=_compiling.clear)  # a process waits for its own children alone
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
@@ -68,7 +69,6 @@ def _compile(compute: Callable[[], None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.nice(1)  # where there is one core, what the run does first comes first
-    _compiling.clear()
     with suppress(Exception):  # the run meets it again, and tells it
         compute()
 

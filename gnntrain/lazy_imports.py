@@ -8,7 +8,7 @@ of their names is read. A script that imports gnntrain as a library keeps Python
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -31,8 +31,13 @@ class Lazy(NamedTuple):
     is_open: bool = False
 
 
-def _leave_as_it_is(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-    return function
+def _disable(*arguments: Any, **options: Any) -> Any:
+    """A function of torch's own is left as it is. A user's `torch.compiler.disable` must hold when
+    a model that calls the function is compiled later."""
+    if sys._getframe(1).f_globals.get("__name__") == "torch._compile":
+        return arguments[0]
+    execute(_DYNAMO)
+    return sys.modules[_DYNAMO].disable(*arguments, **options)
 
 
 def _do_nothing() -> None:
@@ -84,7 +89,7 @@ LAZY_MODULES: Mapping[str, Lazy] = {
         {
             # torch's optimisers call these two in each step. Without the compiler they have no
             # effect.
-            "disable": _leave_as_it_is,
+            "disable": _disable,
             "graph_break": _do_nothing,
             # A process group clears the compiler's cache, and DDP asks for its mode.
             "trace_rules": _Submodule(_DYNAMO, "trace_rules", {"clear_lru_cache": _do_nothing}),

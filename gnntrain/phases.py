@@ -1,4 +1,4 @@
-"""Where time goes: seconds by phase, on the host's clock or a GPU's."""
+"""Seconds by phase, on the host's clock or a GPU's."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _END: Any = object()
 class Phases:
     """Adds up the seconds of each phase; from any thread.
 
-    On a GPU a phase is what lies between two events on the current stream. They are read once they
-    have passed: nothing ever waits for the GPU, and a phase costs some microseconds.
+    On a GPU a phase is timed by two events on the current stream, which are read after they have
+    passed: the host never waits for the GPU, and a phase costs some microseconds.
 
     Args:
         device: Where the phases compute; None or a CPU: the host's clock.
@@ -40,7 +40,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """What runs inside belongs to the phase `name`."""
+        """Time the block as the phase `name`."""
         begin = self._now()
         try:
             yield
@@ -48,7 +48,7 @@ class Phases:
             self._add(name, begin, self._now())
 
     def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """The items, of which each is waited for in the phase `name`."""
+        """The items; the wait for each is timed as the phase `name`."""
         iterator = iter(items)
         while True:
             with self(name):
@@ -56,11 +56,11 @@ class Phases:
             if item is _END:
                 return
             yield item
-            del item  # or it would live on while the next is waited for
+            del item  # free it before the wait for the next
 
     @contextmanager
     def split(self, before: str, after: str) -> Iterator[None]:
-        """What runs inside belongs to `before` until the last `mark`, and from there to `after`."""
+        """Time the block as `before` until the last `mark`, from there as `after`."""
         begin, self._mark = self._now(), None
         yield
         end, mark = self._now(), self._mark
@@ -69,16 +69,16 @@ class Phases:
             self._add(after, mark, end)
 
     def mark(self, *_: object) -> None:
-        """Now is where `split` splits, unless another mark follows."""
+        """Set the border of `split` to now; a later mark moves it."""
         if self._on_gpu and self._mark is not None:
             self._mark.record()  # a new event for each gradient would cost more
         else:
             self._mark = self._now()
 
     def drain(self) -> dict[str, float]:
-        """The seconds by phase since the last call, of what has passed."""
+        """The seconds by phase since the last call, without events that have not passed yet."""
         with self._lock:
-            self._settle()
+            self._read_events()
             seconds, self._seconds = self._seconds, {}
         return {self._prefix + name: value for name, value in seconds.items()}
 
@@ -86,7 +86,7 @@ class Phases:
         if not self._on_gpu:
             return time.perf_counter()
         if torch.cuda.is_current_stream_capturing():
-            return None  # what is recorded takes no time; its replays are a phase of their own
+            return None  # a captured phase takes no time; replays have a phase of their own
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
@@ -96,10 +96,10 @@ class Phases:
             return
         with self._lock:
             self._pending.append((name, begin, end))
-            self._settle()
+            self._read_events()
 
-    def _settle(self) -> None:
-        """Add up what has passed, so that what is pending stays short."""
+    def _read_events(self) -> None:
+        """Add up the events that have passed, so that the list stays short."""
         while self._pending and (not self._on_gpu or self._pending[0][2].query()):
             name, begin, end = self._pending.popleft()
             seconds = begin.elapsed_time(end) / 1000 if self._on_gpu else end - begin
@@ -109,7 +109,7 @@ class Phases:
 def combined(step: Mapping[str, float], loader: Mapping[str, float]) -> dict[str, float]:
     """A training step's phases and its loader's, so that no second counts twice.
 
-    What the loader did in the step's own thread was waited for there: it is taken off `wait`.
+    The loader's time in the step's own thread is part of `wait`, and is subtracted there.
     """
     inline = sum(seconds for name, seconds in loader.items() if not name.startswith(BACKGROUND))
     wait = max(0.0, step.get("wait", 0.0) - inline)

@@ -40,7 +40,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.run_store import object_dataset, open_run_store, prepare_store, record_of
-from gnntrain.training.checkpoint import State, load_last, remove_stale_drafts
+from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
 __all__ = [
@@ -197,12 +197,12 @@ def _train(run: RunDirectory, job: Job, graph: StoredGraph, plan: LaunchPlan) ->
         _close(run, job, graph, plan.world_size, error)
 
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
-        remove_stale_drafts(run.checkpoints)  # of a process that was killed while it wrote
+        remove_stale_files(run.checkpoints)  # of a process that was killed while it wrote
         try:
             _launch(run, job, plan)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
-            remove_stale_drafts(run.checkpoints)
+            remove_stale_files(run.checkpoints)
             close(error)
             raise
     return {"run": run.shown, **(run.summary() or {})}

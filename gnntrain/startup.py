@@ -66,6 +66,18 @@ def _load(path: Path) -> None:
     dlopen(os.fsencode(path), os.RTLD_NOW)
 
 
+def open_closed_streams() -> None:
+    """Open the null device for each standard stream that the shell has closed, as in `>&-`.
+
+    Otherwise the next pipe or file gets its number, and ranks take that for their output.
+    """
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def leave(exit_code: int) -> NoReturn:
     """End this process as Python does, but leave its memory to the operating system.
 
@@ -73,13 +85,21 @@ def leave(exit_code: int) -> NoReturn:
     Python would go on to free every object of every module, which takes a quarter of the time that
     their import took.
     """
-    if sys.getprofile() is not None or sys.gettrace() is not None:  # they write at the very end
+    if _is_watched():  # a profiler writes at the very end
         sys.exit(exit_code)
     threading._shutdown()  # type: ignore[attr-defined]  # as `multiprocessing` ends its processes
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell has closed it
+            stream.flush()
     except (OSError, ValueError):  # closed: Python says so
         sys.exit(exit_code)
+    ctypes.CDLL(None).fflush(None)  # what libraries in C have printed
     os._exit(exit_code)
+
+
+def _is_watched() -> bool:
+    """Whether a profiler, a debugger or a measurement of coverage watches this process."""
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on; it has six tools
+    tools = [] if monitoring is None else [monitoring.get_tool(number) for number in range(6)]
+    return any(tool is not None for tool in (sys.getprofile(), sys.gettrace(), *tools))

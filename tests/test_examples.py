@@ -74,5 +74,5 @@ def test_the_page_about_python_runs_and_has_the_calls_it_names(tmp_path: Path) -
         "assert slower.model.name == 'sage'",
     ]
     said = run("\n".join([*examples, *checks, *names]), tmp_path)
-    assert "TrainerConfig.lr=-1" in said
-    assert "TrainerConfig.epoch=10" in said
+    assert "trainer.lr=-1" in said
+    assert "trainer.epoch=10" in said

@@ -63,6 +63,29 @@ assert torch._dynamo.utils.get_optimize_ddp_mode() == mode
 dist.destroy_process_group()
 """
 
+DISABLE = """
+from gnntrain import lazy_imports
+lazy_imports.install()
+import torch
+
+@torch.compiler.disable()
+def mean(x):
+    return x.mean()
+
+@torch.compiler.disable(recursive=False)
+def total(x):
+    return x.sum()
+
+graphs = []
+def note(graph, _):
+    graphs.append(graph.code)
+    return graph.forward
+
+model = torch.compile(lambda x: mean(x * 2) + total(x), backend=note)
+assert model(torch.ones(3)) == 5
+assert graphs and not any("mean" in code or "sum" in code for code in graphs), graphs
+"""
+
 # Each on its own needs what operators do to tensors without data.
 USES_OF_META = {
     "compile": """
@@ -114,6 +137,12 @@ def test_ranks_do_not_import_the_compiler(tmp_path: Path) -> None:
 
 def test_a_lazy_module_is_whole_once_it_is_used(tmp_path: Path) -> None:
     ended = python(USE, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_model_keeps_from_the_compiler_is_not_compiled(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DISABLE)  # the compiler reads sources
+    ended = python("import runpy; runpy.run_path('script.py')", tmp_path)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gnntrain.startup import collection_paused, resume_collection
+from gnntrain.startup import collection_paused, leave, resume_collection
 
 LEAVE = """
-import atexit, os, sys, tempfile, threading, time
+import atexit, ctypes, os, sys, tempfile, threading, time
 from gnntrain.startup import leave
 atexit.register(print, "registered")
 threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
@@ -22,6 +24,12 @@ folder = tempfile.TemporaryDirectory(dir=".")
 sys.stdout.write("buffered ")
 if "closed" in sys.argv:
     os.close(1)
+if "no stream" in sys.argv:
+    sys.stdout.flush()
+    sys.stdout = sys.stderr = None
+if "by C" in sys.argv:
+    sys.stdout.flush()
+    ctypes.CDLL(None).printf(b"printed ")
 if "watched" in sys.argv:
     sys.setprofile(lambda *_: None)
 leave(3)
@@ -32,6 +40,8 @@ leave(3)
     ("case", "exit_code", "out"),
     [
         ("plain", 3, "buffered thread\nregistered\n"),
+        ("no stream", 3, "buffered "),
+        ("by C", 3, "buffered thread\nregistered\nprinted "),
         ("closed", 120, ""),  # as Python ends where its output cannot be written
         ("watched", 3, "buffered thread\nregistered\nfreed"),
     ],
@@ -44,6 +54,31 @@ def test_a_process_that_leaves_loses_nothing(
     ended = subprocess.run(command, cwd=tmp_path, env=buffered, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (exit_code, out)
     assert not list(tmp_path.iterdir())
+
+
+def test_ranks_train_where_the_shell_has_closed_their_output(tmp_path: Path) -> None:
+    keys = "distributed.num_processes=2 trainer.gpus=0 trainer.epochs=1 dataset.num_nodes=200"
+    command = f'exec "{sys.executable}" -m gnntrain run.dir=run {keys} <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "completed"
+
+
+def test_a_profile_of_the_command_line_is_kept(tmp_path: Path) -> None:
+    profile = tmp_path / "profile"
+    command = [sys.executable, "-m", "cProfile", "-o", str(profile), "-m", "gnntrain", "--version"]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert profile.stat().st_size > 0
+
+
+def test_a_tool_of_sys_monitoring_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cProfile does from Python 3.12 on."""
+    monkeypatch.setattr(sys, "getprofile", lambda: None)
+    monkeypatch.setattr(sys, "gettrace", lambda: None)
+    tools = {2: "cProfile"}
+    monkeypatch.setattr(sys, "monitoring", SimpleNamespace(get_tool=tools.get), raising=False)
+    with pytest.raises(SystemExit) as ended:
+        leave(3)
+    assert ended.value.code == 3
 
 
 def test_garbage_is_collected_again_whatever_happens() -> None:

@@ -52,13 +52,13 @@ for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are im
 
 
 class Table:
-    """Rows as the kernels take them: source u is row `nodes[u]` of `words`, or row u without."""
+    """Rows as the kernels take them: source u is row `nodes[u]` of `data`, or row u without."""
 
     def __init__(self, features: LazyFeatures) -> None:
         if features.slots is not None or features.parts is not None:
             features = LazyFeatures(reference.rows_of(features, 0, len(features)))
         self.rows, self.width = features.rows.contiguous(), features.num_features
-        self.words, self.kind = words_of(self.rows), _KINDS[self.rows.dtype]
+        self.data, self.kind = array_of(self.rows), _KINDS[self.rows.dtype]
         self.nodes = _NO_NUMBERS if features.nodes is None else features.nodes.numpy()
 
     def put(self, first: int, start: int, stop: int, out: Tensor, column: int = 0) -> None:
@@ -66,8 +66,8 @@ class Table:
 
         The first goes to row 0 of `out`, from `column` on.
         """
-        rows = words_of(out), kind_of(out), column
-        kernels.gather_rows(self.words, self.kind, self.nodes, first, start, stop, *rows)
+        rows = array_of(out), kind_of(out), column
+        kernels.gather_rows(self.data, self.kind, self.nodes, first, start, stop, *rows)
 
 
 class Reduction:
@@ -85,7 +85,7 @@ class Reduction:
             share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
             source_scale = share if source_scale is None else share * source_scale
         self._arguments = (
-            table.words,
+            table.data,
             table.kind,
             table.nodes,
             total.indptr.numpy(),
@@ -107,7 +107,7 @@ class Reduction:
         """Reduce for the destinations `start … stop − 1` into the rows of `out`, on this thread."""
         is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
         memory = np.empty(self.width, np.float64 if is_double else np.float32)
-        kernels.reduce_rows(*self._arguments, start, stop, words_of(out), kind_of(out), memory)
+        kernels.reduce_rows(*self._arguments, start, stop, array_of(out), kind_of(out), memory)
         if self._root == "beside":
             self._table.put(self._own, start, stop, out, column=self.width)
 
@@ -226,12 +226,12 @@ def aggregate_max(
     table, indptr, indices = Table(features), edges.indptr, edges.indices
     out = torch.empty(edges.num_dst, table.width, dtype=dtype)
     ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32)
-    given = table.words, table.kind, table.nodes, indptr.numpy(), indices.numpy()
+    given = table.data, table.kind, table.nodes, indptr.numpy(), indices.numpy()
     number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
 
     def task(start: int, stop: int) -> None:
         counts = ties[start:stop].numpy() if count else _NO_TIES
-        rows = words_of(out[start:stop]), kind_of(out), counts, np.empty(table.width, number)
+        rows = array_of(out[start:stop]), kind_of(out), counts, np.empty(table.width, number)
         kernels.max_rows(*given, start, stop, *rows)
 
     by_rows(len(out), len(indices), task)
@@ -242,13 +242,13 @@ def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
     grad_rows = torch.empty_like(rows)
-    given = words_of(rows), words_of(out), ties.numpy(), words_of(grad), kind_of(rows)
+    given = array_of(rows), array_of(out), ties.numpy(), array_of(grad), kind_of(rows)
     edges = indptr.numpy(), indices.numpy()
     number = np.float64 if rows.dtype == torch.float64 else np.float32
 
     def task(start: int, stop: int) -> None:
         memory = np.empty(rows.shape[1], number)
-        target = words_of(grad_rows[start:stop])
+        target = array_of(grad_rows[start:stop])
         kernels.spread_maximum(*given, *edges, start, stop, target, memory)
 
     by_rows(len(rows), len(indices), task)
@@ -310,8 +310,8 @@ def aggregate_linear_backward(
             part = grad[a:b]
             if out is not None:
                 part = torch.empty_like(part)
-                args = words_of(grad), words_of(out), kind_of(out), factor, a, b
-                kernels.mask_rows(*args, words_of(part))
+                args = array_of(grad), array_of(out), kind_of(out), factor, a, b
+                kernels.mask_rows(*args, array_of(part))
             if in_place:
                 weight_sums[number].addmm_(part.t(), inputs[a:b])
             else:
@@ -363,7 +363,7 @@ class Drop:
     def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
         """Change the rows `start … stop − 1` in place, after a ReLU if `relu`."""
         key = np.uint64(self.key)
-        given = words_of(rows), kind_of(rows), relu, self.threshold, self.factor, key
+        given = array_of(rows), kind_of(rows), relu, self.threshold, self.factor, key
         kernels.activate_rows(*given, start, stop)
 
     def applied(self, x: Tensor) -> Tensor:
@@ -384,7 +384,7 @@ def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
     return Drop.of(p, int(state)).applied(grad)
 
 
-def words_of(rows: Tensor) -> Array:
+def array_of(rows: Tensor) -> Array:
     """The tensor's memory as an array that the kernels take."""
     if rows.dtype in (torch.bfloat16, torch.float16):
         rows = rows.view(torch.uint16)

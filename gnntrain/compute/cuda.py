@@ -10,7 +10,7 @@ from torch import Tensor
 from gnntrain.compute import reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import (
-    Pieces,
+    Chunks,
     Tile,
     launch,
     launch_by_edge,
@@ -39,7 +39,7 @@ def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype)
     out = torch.empty(total.num_dst, across, dtype=dtype, device=total.indptr.device)
     weight, loop, adds_own = total.edge_weight, total.loop, root == "added"
     num_edges = len(features.rows if total.indices is None else total.indices)
-    pieces = Pieces.of(num_edges, total.max_in_edges)
+    chunks = Chunks.of(num_edges, total.max_in_edges)
     args = {
         **_places(features),
         "indptr": total.indptr,
@@ -51,12 +51,12 @@ def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype)
         "own": total.dst_offset,
         "HEADS": total.heads,
         "SKIP_OWN": total.skip_own,
-        "PIECE": pieces.size,
+        "CHUNK": chunks.size,
     }
-    partial = pieces.partial(out, width)
+    partial = chunks.partial(out, width)
     if partial is not None:
         num_rows = total.num_dst
-        launch_by_row("triton_kernels.reduce_pieces", partial, width, **args, num_rows=num_rows)
+        launch_by_row("triton_kernels.reduce_chunks", partial, width, **args, num_rows=num_rows)
     launch_by_row(
         "triton_kernels.reduce_rows",
         out,
@@ -90,8 +90,8 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
         "SKIP_OWN": total.skip_own,
     }
     name, width = "triton_kernels.edge_products", rows.shape[1]
-    pieces = Pieces.of(len(total.indices), total.max_in_edges)
-    launch_by_edge(name, out, width, total.num_dst, pieces, **args)
+    chunks = Chunks.of(len(total.indices), total.max_in_edges)
+    launch_by_edge(name, out, width, total.num_dst, chunks, **args)
     return out
 
 
@@ -101,13 +101,13 @@ def aggregate_max(
     width, num_dst = features.num_features, edges.num_dst
     out = torch.empty(num_dst, width, dtype=dtype, device=edges.indptr.device)
     ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32, device=out.device)
-    pieces = _pieces_of(edges)
-    given = {**_places(features), **_tables(edges), "PIECE": pieces.size}
-    partial, partial_ties = pieces.partial(out, width), None
+    chunks = _chunks_of(edges)
+    given = {**_places(features), **_tables(edges), "CHUNK": chunks.size}
+    partial, partial_ties = chunks.partial(out, width), None
     if partial is not None:
         partial_ties = torch.empty_like(partial, dtype=torch.int32)
         args = {**given, "ties": partial_ties, "num_rows": num_dst}
-        launch_by_row("triton_maximum.max_pieces", partial, width, **args)
+        launch_by_row("triton_maximum.max_chunks", partial, width, **args)
     args = {**given, "partial": partial, "partial_ties": partial_ties}
     args |= {"ties": ties if count else None}
     launch_by_row("triton_maximum.max_rows", out, width, **args)
@@ -117,13 +117,13 @@ def aggregate_max(
 def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
-    grad_rows, pieces, width = torch.empty_like(rows), Pieces.of(len(indices)), rows.shape[1]
+    grad_rows, chunks, width = torch.empty_like(rows), Chunks.of(len(indices)), rows.shape[1]
     args: dict[str, Any] = {"rows": rows, "tops": out, "ties": ties, "grad": grad, "indptr": indptr}
-    args |= {"indices": indices, "PIECE": pieces.size}
-    partial = pieces.partial(grad_rows, width)
+    args |= {"indices": indices, "CHUNK": chunks.size}
+    partial = chunks.partial(grad_rows, width)
     if partial is not None:
         num_rows = len(grad_rows)
-        launch_by_row("triton_maximum.spread_pieces", partial, width, **args, num_rows=num_rows)
+        launch_by_row("triton_maximum.spread_chunks", partial, width, **args, num_rows=num_rows)
     launch_by_row("triton_maximum.spread_maximum", grad_rows, width, **args, partial=partial)
     return grad_rows
 
@@ -138,21 +138,21 @@ def edge_softmax(
 ) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(loop_score)
     alpha = out.new_zeros(len(edges.indices), out.shape[1])
-    pieces, width, num_rows = _pieces_of(edges), out.shape[1], len(out)
+    chunks, width, num_rows = _chunks_of(edges), out.shape[1], len(out)
     given: dict[str, Any] = {"rows": score, "target": target, **_tables(edges)}
-    given |= {"own": dst_offset, "SLOPE": slope, "PIECE": pieces.size}
-    partial, partial_tops = (pieces.partial(out, width) for _ in range(2))
-    tops, totals = (torch.empty_like(out) if pieces.size else None for _ in range(2))
+    given |= {"own": dst_offset, "SLOPE": slope, "CHUNK": chunks.size}
+    partial, partial_tops = (chunks.partial(out, width) for _ in range(2))
+    tops, totals = (torch.empty_like(out) if chunks.size else None for _ in range(2))
     if partial_tops is not None:
         args = {**given, "totals": partial, "num_rows": num_rows}
-        launch_by_row("triton_attention.softmax_pieces", partial_tops, width, **args)
+        launch_by_row("triton_attention.softmax_chunks", partial_tops, width, **args)
     sums = {"tops": tops, "totals": totals}
     partials = {"partial_tops": partial_tops, "partial": partial}
     args = {**given, **sums, **partials, "loop_score": loop_score, "alpha": alpha}
     launch_by_row("triton_attention.edge_softmax", out, width, **args)
-    if pieces.size:
+    if chunks.size:
         args = {**given, **sums, "num_rows": num_rows}
-        _launch_by_piece("softmax_of_pieces", alpha, pieces, **args)
+        _launch_by_chunk("softmax_of_chunks", alpha, chunks, **args)
     return alpha, out
 
 
@@ -166,29 +166,29 @@ def edge_softmax_backward(
     slope: float,
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    pieces, num_dst, width = _pieces_of(edges), edges.num_dst, alpha.shape[1]
+    chunks, num_dst, width = _chunks_of(edges), edges.num_dst, alpha.shape[1]
     score_grad, out = torch.zeros_like(alpha), torch.empty_like(loop_alpha)
     given: dict[str, Any] = {"rows": alpha, "grad": grad.contiguous(), "indptr": edges.indptr}
-    partial = pieces.partial(out, width)
+    partial = chunks.partial(out, width)
     if partial is not None:
-        args = {**given, "num_rows": num_dst, "PIECE": pieces.size}
-        launch_by_row("triton_attention.mean_pieces", partial, width, **args)
+        args = {**given, "num_rows": num_dst, "CHUNK": chunks.size}
+        launch_by_row("triton_attention.mean_chunks", partial, width, **args)
     given |= {"source": score, "target": target, "indices": edges.indices}
-    given |= {"means": torch.empty_like(out) if pieces.size else None}
-    given |= {"SLOPE": slope, "PIECE": pieces.size}
+    given |= {"means": torch.empty_like(out) if chunks.size else None}
+    given |= {"SLOPE": slope, "CHUNK": chunks.size}
     loops = {"loop_alpha": loop_alpha, "loop_grad": loop_grad.contiguous(), "partial": partial}
     name = "triton_attention.edge_softmax_gradient"
     launch_by_row(name, out, width, **given, **loops, score_grad=score_grad)
-    if pieces.size:
-        _launch_by_piece("gradient_of_pieces", score_grad, pieces, **given, num_rows=num_dst)
+    if chunks.size:
+        _launch_by_chunk("gradient_of_chunks", score_grad, chunks, **given, num_rows=num_dst)
     return score_grad, out
 
 
-def _launch_by_piece(name: str, out: Tensor, pieces: Pieces, **arguments: Any) -> None:
-    """Run a kernel of which a program writes the edges of one piece to `out`, by edge."""
+def _launch_by_chunk(name: str, out: Tensor, chunks: Chunks, **arguments: Any) -> None:
+    """Run a kernel of which a program writes the edges of one chunk to `out`, by edge."""
     width = out.shape[1]
     tile = Tile.of(width)
-    grid = pieces.number, num_parts(width, tile.block)
+    grid = chunks.number, num_parts(width, tile.block)
     launch(f"triton_attention.{name}", grid, tile, out, width, **arguments)
 
 
@@ -201,8 +201,8 @@ def pair_scores(
 ) -> Tensor:
     out = att.new_zeros(len(edges.indices), len(att))
     args: dict[str, Any] = {"rows": left, "right": right, "att": att, "SLOPE": slope}
-    name, pieces = "triton_pairs.pair_scores", _pieces_of(edges)
-    launch_by_edge(name, out, left.shape[1], edges.num_dst, pieces, **args, **_tables(edges))
+    name, chunks = "triton_pairs.pair_scores", _chunks_of(edges)
+    launch_by_edge(name, out, left.shape[1], edges.num_dst, chunks, **args, **_tables(edges))
     return out
 
 
@@ -222,25 +222,25 @@ def pair_scores_backward(
     exact = torch.promote_types(att.dtype, torch.float32)
     values = right.new_empty(right.shape, dtype=exact)
     by_target = {**given, **_tables(edges), "edges": None}
-    right_grad = _side_gradient(left, right, values, _pieces_of(edges), **by_target)
+    right_grad = _side_gradient(left, right, values, _chunks_of(edges), **by_target)
     out_edges = Edges(out_indptr, out_indices)
     by_source = {**given, **_tables(out_edges), "edges": out_edge_ids}
-    left_grad = _side_gradient(right, left, None, _pieces_of(out_edges), **by_source)
+    left_grad = _side_gradient(right, left, None, _chunks_of(out_edges), **by_source)
     return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
 
 def _side_gradient(
-    other: Tensor, mine: Tensor, values: Tensor | None, pieces: Pieces, **arguments: Any
+    other: Tensor, mine: Tensor, values: Tensor | None, chunks: Chunks, **arguments: Any
 ) -> Tensor:
     """The gradient of `mine`; what belongs to `att` goes to `values`."""
     out, width = torch.empty_like(mine), mine.shape[1]
-    given = {**arguments, "rows": other, "mine": mine, "PIECE": pieces.size}
-    partial, partial_values = pieces.partial(out, width), None
+    given = {**arguments, "rows": other, "mine": mine, "CHUNK": chunks.size}
+    partial, partial_values = chunks.partial(out, width), None
     if partial is not None:
         partial_values = None if values is None else torch.empty_like(partial)
         args = {name: value for name, value in given.items() if name != "att"}
         args |= {"num_rows": len(mine), "values": partial_values}
-        launch_by_row("triton_pairs.pair_pieces", partial, width, **args)
+        launch_by_row("triton_pairs.pair_chunks", partial, width, **args)
     partials = {"partial": partial, "partial_values": partial_values, "values": values}
     launch_by_row("triton_pairs.pair_gradient", out, width, **given, **partials)
     return out
@@ -263,6 +263,6 @@ def _tables(edges: Edges) -> dict[str, Tensor]:
     return {"indptr": edges.indptr, "indices": edges.indices}
 
 
-def _pieces_of(edges: Edges) -> Pieces:
+def _chunks_of(edges: Edges) -> Chunks:
     """How the edges of long rows are cut."""
-    return Pieces.of(len(edges.indices), edges.max_in_edges)
+    return Chunks.of(len(edges.indices), edges.max_in_edges)

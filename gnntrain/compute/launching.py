@@ -21,8 +21,8 @@ _MIN_BLOCK, _MAX_BLOCK = 16, 128
 _MAX_ROWS = 64
 
 # Edges of a long row that a program takes. A row of a million edges is then as much work for its
-# own program (2,000 pieces to add up) as a few pieces are for theirs.
-_PIECE_EDGES = 512
+# own program (2,000 chunks to add up) as a few chunks are for theirs.
+_CHUNK_EDGES = 512
 
 
 class Tile(NamedTuple):
@@ -38,27 +38,27 @@ class Tile(NamedTuple):
         return cls(min(_MAX_ROWS, _TILE // block), block)
 
 
-class Pieces(NamedTuple):
+class Chunks(NamedTuple):
     """How the edges of long rows are shared out, see `triton_tables`.
 
     Attributes:
-        size: Edges of a piece; 0: no row is long.
-        number: Whole pieces that all edges make.
+        size: Edges of a chunk; 0: no row is long.
+        number: Whole chunks that all edges make.
     """
 
     size: int
     number: int
 
     @classmethod
-    def of(cls, num_edges: int, max_edges: int | None = None) -> Pieces:
+    def of(cls, num_edges: int, max_edges: int | None = None) -> Chunks:
         """For a block of so many edges, at most `max_edges` of them (if known) in a row."""
         longest = num_edges if max_edges is None else min(num_edges, max_edges)
-        if longest < 2 * _PIECE_EDGES:
+        if longest < 2 * _CHUNK_EDGES:
             return cls(0, 0)
-        return cls(_PIECE_EDGES, num_edges // _PIECE_EDGES)
+        return cls(_CHUNK_EDGES, num_edges // _CHUNK_EDGES)
 
     def partial(self, like: Tensor, width: int) -> Tensor | None:
-        """Room for the pieces' results, `[number, width]`, as fine as `like` is summed."""
+        """Room for the chunks' results, `[number, width]`, as fine as `like` is summed."""
         if not self.size:
             return None
         return like.new_empty(self.number, width, dtype=exact_type(like.dtype))
@@ -81,7 +81,7 @@ def launch_by_row(name: str, out: Tensor, width: int, **arguments: Any) -> None:
 
 
 def launch_by_edge(
-    name: str, out: Tensor, width: int, num_rows: int, pieces: Pieces, **arguments: Any
+    name: str, out: Tensor, width: int, num_rows: int, chunks: Chunks, **arguments: Any
 ) -> None:
     """Run a kernel that writes `out` edge by edge: a program takes a row's edges, and one head.
 
@@ -90,15 +90,15 @@ def launch_by_edge(
         out: `[num_edges]`, or `[num_edges, H]` for H heads.
         width: Of the rows that belong to the edges; each head has a part.
         num_rows: Whose edges they are.
-        pieces: The edges of long rows, which have programs of their own.
+        chunks: The edges of long rows, which have programs of their own.
         **arguments: What else it takes.
     """
     heads = out.shape[1] if out.dim() == 2 else 1
     tile = Tile.of(width // heads)
-    given = {**arguments, "num_rows": num_rows, "HEADS": heads, "PIECE": pieces.size}
-    launch(name, (num_rows, heads), tile, out, width, **given, OF_PIECES=False)
-    if pieces.size:
-        launch(name, (pieces.number, heads), tile, out, width, **given, OF_PIECES=True)
+    given = {**arguments, "num_rows": num_rows, "HEADS": heads, "CHUNK": chunks.size}
+    launch(name, (num_rows, heads), tile, out, width, **given, OF_CHUNKS=False)
+    if chunks.size:
+        launch(name, (chunks.number, heads), tile, out, width, **given, OF_CHUNKS=True)
 
 
 def launch(

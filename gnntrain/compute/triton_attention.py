@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_kernels import sum_of_pieces
-from gnntrain.compute.triton_tables import edges_at, row_of_piece, span_of
+from gnntrain.compute.triton_kernels import sum_of_chunks
+from gnntrain.compute.triton_tables import edges_at, row_of_chunk, span_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -62,7 +62,7 @@ def joined(tops: tl.tensor, totals: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 
 
 @triton.jit(do_not_specialize=["own", "num_rows"])  # type: ignore[untyped-decorator]
-def softmax_pieces(
+def softmax_chunks(
     rows: tl.tensor,
     target: tl.tensor,
     indptr: tl.tensor,
@@ -73,14 +73,14 @@ def softmax_pieces(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The tops (`out`) and sums (`totals`) of the pieces of long rows, `[num_pieces, WIDTH]`."""
-    piece = tl.program_id(0)
-    v, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    """The tops (`out`) and sums (`totals`) of the chunks of long rows, `[num_chunks, WIDTH]`."""
+    chunk = tl.program_id(0)
+    v, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if v >= 0:
         heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
@@ -92,7 +92,7 @@ def softmax_pieces(
             )
             tops, sums = added_up(tops, sums, score, 1.0)
         top, total = joined(tops, sums)
-        at = piece.to(tl.int64) * WIDTH + heads
+        at = chunk.to(tl.int64) * WIDTH + heads
         tl.store(out + at, top, mask=heads < WIDTH)
         tl.store(totals + at, total, mask=heads < WIDTH)
 
@@ -113,7 +113,7 @@ def put_weights(
     alpha: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -121,7 +121,7 @@ def put_weights(
     """Write the weights of some edges to `alpha`; 0 for those from `skipped`."""
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         score = scores_of(rows, target, indices, edge, last, v, skipped, heads, WIDTH, SLOPE, TOTAL)
         at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
         mask = (edge < last)[:, None] & (heads < WIDTH)[None, :]
@@ -144,7 +144,7 @@ def edge_softmax(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -154,27 +154,27 @@ def edge_softmax(
     Args:
         rows, target, SLOPE: The scores, see `scores_of`; edges from a node to itself are left out.
         loop_score: `[num_dst, WIDTH]`.
-        partial_tops, partial: What `softmax_pieces` gave.
+        partial_tops, partial: What `softmax_chunks` gave.
         tops, totals: `[num_dst, WIDTH]`, the largest score and the sum of exp(score − top), for
-            `softmax_of_pieces`.
-        alpha, out: The weights of the edges, but for those of pieces, and of the loops.
+            `softmax_of_chunks`.
+        alpha, out: The weights of the edges, but for those of chunks, and of the loops.
     """
     v = tl.program_id(0)
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_head = heads < WIDTH
-    first, last, begin, end = span_of(indptr, v, PIECE)
+    first, last, begin, end = span_of(indptr, v, CHUNK)
     lane_tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
     sums = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         score = scores_of(rows, target, indices, edge, last, v, own + v, heads, WIDTH, SLOPE, TOTAL)
         lane_tops, sums = added_up(lane_tops, sums, score, 1.0)
-    if PIECE > 0:
-        end_piece = end // PIECE
-        for start in range(begin // PIECE, end_piece, ROWS):
-            piece = start + tl.arange(0, ROWS)
-            mask = (piece < end_piece)[:, None] & is_head[None, :]
-            at = piece.to(tl.int64)[:, None] * WIDTH + heads[None, :]
+    if CHUNK > 0:
+        end_chunk = end // CHUNK
+        for start in range(begin // CHUNK, end_chunk, ROWS):
+            chunk = start + tl.arange(0, ROWS)
+            mask = (chunk < end_chunk)[:, None] & is_head[None, :]
+            at = chunk.to(tl.int64)[:, None] * WIDTH + heads[None, :]
             score = tl.load(partial_tops + at, mask=mask, other=float("-inf"))
             weight = tl.load(partial + at, mask=mask, other=0)
             lane_tops, sums = added_up(lane_tops, sums, score, weight)
@@ -183,18 +183,18 @@ def edge_softmax(
     edge_top, total = joined(lane_tops, sums)
     top = tl.maximum(loop, edge_top)
     total = total * tl.exp(edge_top - top) + tl.exp(loop - top)
-    if PIECE > 0:
+    if CHUNK > 0:
         tl.store(tops + own_at, top, mask=is_head)
         tl.store(totals + own_at, total, mask=is_head)
     tl.store(out + own_at, tl.exp(loop - top) / total, mask=is_head)
     put_weights(
         rows, target, indices, v, own + v, first, last, begin, end, top, total, alpha,
-        WIDTH, SLOPE, PIECE, TOTAL, ROWS, BLOCK,
+        WIDTH, SLOPE, CHUNK, TOTAL, ROWS, BLOCK,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["own", "num_rows"])  # type: ignore[untyped-decorator]
-def softmax_of_pieces(
+def softmax_of_chunks(
     rows: tl.tensor,
     target: tl.tensor,
     indptr: tl.tensor,
@@ -206,13 +206,13 @@ def softmax_of_pieces(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """`out`: the weights of the edges of pieces, of what `edge_softmax` gave."""
-    v, first, last = row_of_piece(indptr, num_rows, tl.program_id(0), PIECE)
+    """`out`: the weights of the edges of chunks, of what `edge_softmax` gave."""
+    v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
     if v >= 0:
         heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         own_at = v.to(tl.int64) * WIDTH + heads
@@ -233,7 +233,7 @@ def mean_of_edges(
     begin: tl.tensor,
     end: tl.tensor,
     WIDTH: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -242,7 +242,7 @@ def mean_of_edges(
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     means = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         mask = (edge < last)[:, None] & (heads < WIDTH)[None, :]
         at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
         alpha = tl.load(rows + at, mask=mask, other=0).to(TOTAL)
@@ -251,25 +251,25 @@ def mean_of_edges(
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def mean_pieces(
+def mean_chunks(
     rows: tl.tensor,
     grad: tl.tensor,
     indptr: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Σ weight · gradient over each piece of a long row, `TOTAL [num_pieces, WIDTH]`."""
-    piece = tl.program_id(0)
-    v, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    """Σ weight · gradient over each chunk of a long row, `TOTAL [num_chunks, WIDTH]`."""
+    chunk = tl.program_id(0)
+    v, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if v >= 0:
         heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         mean = mean_of_edges(rows, grad, first, last, last, last, WIDTH, 0, TOTAL, ROWS, BLOCK)
-        tl.store(out + piece.to(tl.int64) * WIDTH + heads, mean, mask=heads < WIDTH)
+        tl.store(out + chunk.to(tl.int64) * WIDTH + heads, mean, mask=heads < WIDTH)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -288,7 +288,7 @@ def put_gradient(
     score_grad: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -297,7 +297,7 @@ def put_gradient(
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_head = heads < WIDTH
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         mask = (edge < last)[:, None] & is_head[None, :]
         at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
         alpha = tl.load(rows + at, mask=mask, other=0).to(TOTAL)
@@ -327,7 +327,7 @@ def edge_softmax_gradient(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -339,32 +339,32 @@ def edge_softmax_gradient(
         grad, loop_grad: Their gradients.
         source, target, SLOPE: Whose leaky ReLU the scores were, see `scores_of`, or None:
             `score_grad` is then the gradient of what went into it.
-        partial: What `mean_pieces` gave.
-        means: `[num_dst, WIDTH]`, Σ weight · gradient, for `gradient_of_pieces`.
-        score_grad, out: The gradients of the scores of the edges, but for those of pieces, and of
+        partial: What `mean_chunks` gave.
+        means: `[num_dst, WIDTH]`, Σ weight · gradient, for `gradient_of_chunks`.
+        score_grad, out: The gradients of the scores of the edges, but for those of chunks, and of
             the loops.
     """
     v = tl.program_id(0)
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_head = heads < WIDTH
-    first, last, begin, end = span_of(indptr, v, PIECE)
-    mean = mean_of_edges(rows, grad, first, last, begin, end, WIDTH, PIECE, TOTAL, ROWS, BLOCK)
+    first, last, begin, end = span_of(indptr, v, CHUNK)
+    mean = mean_of_edges(rows, grad, first, last, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
     own_at = v.to(tl.int64) * WIDTH + heads
     loop = tl.load(loop_alpha + own_at, mask=is_head, other=0).to(TOTAL)
     given = tl.load(loop_grad + own_at, mask=is_head, other=0).to(TOTAL)
     mean += loop * given
-    if PIECE > 0:
-        mean += sum_of_pieces(partial, begin // PIECE, end // PIECE, WIDTH, TOTAL, ROWS, BLOCK)
+    if CHUNK > 0:
+        mean += sum_of_chunks(partial, begin // CHUNK, end // CHUNK, WIDTH, TOTAL, ROWS, BLOCK)
         tl.store(means + own_at, mean, mask=is_head)
     tl.store(out + own_at, loop * (given - mean), mask=is_head)
     put_gradient(
         rows, grad, source, target, indices, v, first, last, begin, end, mean, score_grad,
-        WIDTH, SLOPE, PIECE, TOTAL, ROWS, BLOCK,
+        WIDTH, SLOPE, CHUNK, TOTAL, ROWS, BLOCK,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def gradient_of_pieces(
+def gradient_of_chunks(
     rows: tl.tensor,
     grad: tl.tensor,
     source: tl.tensor,
@@ -376,13 +376,13 @@ def gradient_of_pieces(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """`out`: the gradients of the scores of the edges of pieces, see `edge_softmax_gradient`."""
-    v, first, last = row_of_piece(indptr, num_rows, tl.program_id(0), PIECE)
+    """`out`: the gradients of the scores of the edges of chunks, see `edge_softmax_gradient`."""
+    v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
     if v >= 0:
         heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         mean = tl.load(means + v.to(tl.int64) * WIDTH + heads, mask=heads < WIDTH, other=0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_tables import edges_at, place_of, row_of_piece, span_of, walk_of
+from gnntrain.compute.triton_tables import edges_at, place_of, row_of_chunk, span_of, walk_of
 
 
 @triton.jit(do_not_specialize=["first", "num_rows"])  # type: ignore[untyped-decorator]
@@ -65,20 +65,20 @@ def sum_of_edges(
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     SKIP_OWN: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
     """`[BLOCK]`: Σ edge_weight[e] · source_scale[u] · row(u) over some edges, see `reduce_rows`.
 
-    Over the edges `first … last − 1`, without the pieces `begin … end − 1` in between.
+    Over the edges `first … last − 1`, without the chunks `begin … end − 1` in between.
     """
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
     totals = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         source = edge
         if indices is not None:
@@ -111,7 +111,7 @@ def sum_of_edges(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def sum_of_pieces(
+def sum_of_chunks(
     partial: tl.tensor,
     first: tl.tensor,
     last: tl.tensor,
@@ -120,19 +120,19 @@ def sum_of_pieces(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """`[BLOCK]`: the sum of the rows `first … last − 1` of `partial`, `[num_pieces, WIDTH]`."""
+    """`[BLOCK]`: the sum of the rows `first … last − 1` of `partial`, `[num_chunks, WIDTH]`."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     totals = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last, ROWS):
-        piece = start + tl.arange(0, ROWS)
-        mask = (piece < last)[:, None] & (columns < WIDTH)[None, :]
-        at = piece.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        chunk = start + tl.arange(0, ROWS)
+        mask = (chunk < last)[:, None] & (columns < WIDTH)[None, :]
+        at = chunk.to(tl.int64)[:, None] * WIDTH + columns[None, :]
         totals += tl.load(partial + at, mask=mask, other=0)
     return tl.sum(totals, axis=0)
 
 
 @triton.jit(do_not_specialize=["own", "num_rows"])  # type: ignore[untyped-decorator]
-def reduce_pieces(
+def reduce_chunks(
     rows: tl.tensor,
     nodes: tl.tensor,
     slots: tl.tensor,
@@ -152,14 +152,14 @@ def reduce_pieces(
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     SKIP_OWN: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The sums over the pieces of long rows that `reduce_rows` adds up, `[num_pieces, WIDTH]`."""
-    piece = tl.program_id(0)
-    v, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    """The sums over the chunks of long rows that `reduce_rows` adds up, `[num_chunks, WIDTH]`."""
+    chunk = tl.program_id(0)
+    v, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if v >= 0:
         total = sum_of_edges(
             rows, nodes, slots, parts, indices, edges, edge_weight, source_scale, source_indptr,
@@ -167,7 +167,7 @@ def reduce_pieces(
             WIDTH, STRIDE, PART_ROWS, ALIGN, HEADS, SKIP_OWN, 0, TOTAL, ROWS, BLOCK,
         )  # fmt: skip
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(out + piece.to(tl.int64) * WIDTH + columns, total, mask=columns < WIDTH)
+        tl.store(out + chunk.to(tl.int64) * WIDTH + columns, total, mask=columns < WIDTH)
 
 
 @triton.jit(do_not_specialize=["first_loop", "num_loops", "own"])  # type: ignore[untyped-decorator]
@@ -198,7 +198,7 @@ def reduce_rows(
     SKIP_OWN: tl.constexpr,
     PUTS_OWN: tl.constexpr,
     ADDS_OWN: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -216,7 +216,7 @@ def reduce_rows(
         loop, first_loop, num_loops: `loop[i]` belongs to destination `first_loop + i`; other
             destinations have none.
         own: Source number of destination 0; negative where it is none.
-        partial: What `reduce_pieces` gave, `TOTAL [num_pieces, WIDTH]`.
+        partial: What `reduce_chunks` gave, `TOTAL [num_chunks, WIDTH]`.
         IS_MEAN: Divide the sum by the number of in-edges.
         SKIP_OWN: Leave out edges from a node to itself.
         PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(own + v).
@@ -225,14 +225,14 @@ def reduce_rows(
     v = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, v, PIECE)
+    first, last, begin, end = span_of(indptr, v, CHUNK)
     total = sum_of_edges(
         rows, nodes, slots, parts, indices, edges, edge_weight, source_scale, source_indptr,
         own + v, first, last, begin, end,
-        WIDTH, STRIDE, PART_ROWS, ALIGN, HEADS, SKIP_OWN, PIECE, TOTAL, ROWS, BLOCK,
+        WIDTH, STRIDE, PART_ROWS, ALIGN, HEADS, SKIP_OWN, CHUNK, TOTAL, ROWS, BLOCK,
     )  # fmt: skip
-    if PIECE > 0:
-        total += sum_of_pieces(partial, begin // PIECE, end // PIECE, WIDTH, TOTAL, ROWS, BLOCK)
+    if CHUNK > 0:
+        total += sum_of_chunks(partial, begin // CHUNK, end // CHUNK, WIDTH, TOTAL, ROWS, BLOCK)
     if IS_MEAN:
         total /= tl.maximum(last - first, 1).to(TOTAL)
     if row_scale is not None:
@@ -270,8 +270,8 @@ def edge_products(
     HEADS: tl.constexpr,
     IS_MEAN: tl.constexpr,
     SKIP_OWN: tl.constexpr,
-    OF_PIECES: tl.constexpr,
-    PIECE: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -285,10 +285,10 @@ def edge_products(
     """
     head = tl.program_id(1)
     part = WIDTH // HEADS
-    v, first, last, begin, end = walk_of(indptr, num_rows, OF_PIECES, PIECE)
+    v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
     count = tl.load(indptr + v + 1) - tl.load(indptr + v)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         source = tl.load(indices + edge, mask=is_edge, other=0)
         products = tl.zeros([ROWS, BLOCK], TOTAL)

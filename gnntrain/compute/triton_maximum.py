@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_kernels import sum_of_pieces
-from gnntrain.compute.triton_tables import edges_at, place_of, row_of_piece, span_of
+from gnntrain.compute.triton_kernels import sum_of_chunks
+from gnntrain.compute.triton_tables import edges_at, place_of, row_of_chunk, span_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -43,7 +43,7 @@ def top_of_edges(
     STRIDE: tl.constexpr,
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -53,7 +53,7 @@ def top_of_edges(
     tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
     counts = tl.zeros([ROWS, BLOCK], tl.int32)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         source = tl.load(indices + edge, mask=is_edge, other=0)
         place = place_of(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
@@ -65,7 +65,7 @@ def top_of_edges(
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def max_pieces(
+def max_chunks(
     rows: tl.tensor,
     nodes: tl.tensor,
     slots: tl.tensor,
@@ -79,14 +79,14 @@ def max_pieces(
     STRIDE: tl.constexpr,
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The maxima of the pieces of long rows, `TOTAL [num_pieces, WIDTH]`, for `max_rows`."""
-    piece = tl.program_id(0)
-    v, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    """The maxima of the chunks of long rows, `TOTAL [num_chunks, WIDTH]`, for `max_rows`."""
+    chunk = tl.program_id(0)
+    v, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if v >= 0:
         tops, counts = top_of_edges(
             rows, nodes, slots, parts, indices, first, last, last, last,
@@ -94,7 +94,7 @@ def max_pieces(
         )  # fmt: skip
         top, count = top_of(tops, counts)
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        at = piece.to(tl.int64) * WIDTH + columns
+        at = chunk.to(tl.int64) * WIDTH + columns
         tl.store(out + at, top, mask=columns < WIDTH)
         tl.store(ties + at, count, mask=columns < WIDTH)
 
@@ -115,7 +115,7 @@ def max_rows(
     STRIDE: tl.constexpr,
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -123,23 +123,23 @@ def max_rows(
     """The largest numbers of every destination's in-neighbours; 0 without, not a number wins.
 
     Args:
-        partial, partial_ties: What `max_pieces` gave.
+        partial, partial_ties: What `max_chunks` gave.
         ties: int32 as `out`: how many in-edges have brought the largest number.
     """
     v = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, v, PIECE)
+    first, last, begin, end = span_of(indptr, v, CHUNK)
     tops, counts = top_of_edges(
         rows, nodes, slots, parts, indices, first, last, begin, end,
-        WIDTH, STRIDE, PART_ROWS, ALIGN, PIECE, TOTAL, ROWS, BLOCK,
+        WIDTH, STRIDE, PART_ROWS, ALIGN, CHUNK, TOTAL, ROWS, BLOCK,
     )  # fmt: skip
-    if PIECE > 0:
-        end_piece = end // PIECE
-        for start in range(begin // PIECE, end_piece, ROWS):
-            piece = start + tl.arange(0, ROWS)
-            mask = (piece < end_piece)[:, None] & is_column[None, :]
-            at = piece.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    if CHUNK > 0:
+        end_chunk = end // CHUNK
+        for start in range(begin // CHUNK, end_chunk, ROWS):
+            chunk = start + tl.arange(0, ROWS)
+            mask = (chunk < end_chunk)[:, None] & is_column[None, :]
+            at = chunk.to(tl.int64)[:, None] * WIDTH + columns[None, :]
             row = tl.load(partial + at, mask=mask, other=float("-inf"))
             count = tl.load(partial_ties + at, mask=mask, other=0)
             tops, counts = higher_of(tops, counts, row, count)
@@ -163,7 +163,7 @@ def shares_of_edges(
     begin: tl.tensor,
     end: tl.tensor,
     WIDTH: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -172,7 +172,7 @@ def shares_of_edges(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     totals = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         v = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
         mask = is_edge[:, None] & (columns < WIDTH)[None, :]
@@ -184,7 +184,7 @@ def shares_of_edges(
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def spread_pieces(
+def spread_chunks(
     rows: tl.tensor,
     tops: tl.tensor,
     ties: tl.tensor,
@@ -194,14 +194,14 @@ def spread_pieces(
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """What the pieces of long rows bring, `TOTAL [num_pieces, WIDTH]`, for `spread_maximum`."""
-    piece = tl.program_id(0)
-    u, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    """What the chunks of long rows bring, `TOTAL [num_chunks, WIDTH]`, for `spread_maximum`."""
+    chunk = tl.program_id(0)
+    u, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if u >= 0:
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         is_column = columns < WIDTH
@@ -209,7 +209,7 @@ def spread_pieces(
         total = shares_of_edges(
             row, tops, ties, grad, indices, first, last, last, last, WIDTH, 0, TOTAL, ROWS, BLOCK
         )
-        tl.store(out + piece.to(tl.int64) * WIDTH + columns, total, mask=is_column)
+        tl.store(out + chunk.to(tl.int64) * WIDTH + columns, total, mask=is_column)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -223,7 +223,7 @@ def spread_maximum(
     partial: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -235,17 +235,17 @@ def spread_maximum(
         tops, ties, grad: The destinations' maxima, what `max_rows` wrote beside them, and their
             gradient.
         indptr, indices: The out-edges of every source.
-        partial: What `spread_pieces` gave.
+        partial: What `spread_chunks` gave.
     """
     u = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, u, PIECE)
+    first, last, begin, end = span_of(indptr, u, CHUNK)
     own = u.to(tl.int64) * WIDTH + columns
     row = tl.load(rows + own, mask=is_column, other=0)
     total = shares_of_edges(
-        row, tops, ties, grad, indices, first, last, begin, end, WIDTH, PIECE, TOTAL, ROWS, BLOCK
+        row, tops, ties, grad, indices, first, last, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK
     )
-    if PIECE > 0:
-        total += sum_of_pieces(partial, begin // PIECE, end // PIECE, WIDTH, TOTAL, ROWS, BLOCK)
+    if CHUNK > 0:
+        total += sum_of_chunks(partial, begin // CHUNK, end // CHUNK, WIDTH, TOTAL, ROWS, BLOCK)
     tl.store(out + own, total.to(out.dtype.element_ty), mask=is_column)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_kernels import sum_of_pieces
-from gnntrain.compute.triton_tables import edges_at, row_of_piece, span_of, walk_of
+from gnntrain.compute.triton_kernels import sum_of_chunks
+from gnntrain.compute.triton_tables import edges_at, row_of_chunk, span_of, walk_of
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
@@ -25,13 +25,13 @@ def pair_scores(
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    OF_PIECES: tl.constexpr,
-    PIECE: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The scores of all edges; a program takes a row, or a piece, and a head.
+    """The scores of all edges; a program takes a row, or a chunk, and a head.
 
     Args:
         rows: The left side, `[num_src, WIDTH]`.
@@ -41,9 +41,9 @@ def pair_scores(
     """
     head = tl.program_id(1)
     part = WIDTH // HEADS
-    v, first, last, begin, end = walk_of(indptr, num_rows, OF_PIECES, PIECE)
+    v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         source = tl.load(indices + edge, mask=is_edge, other=0)
         products = tl.zeros([ROWS, BLOCK], TOTAL)
@@ -76,14 +76,14 @@ def pairs_of_edges(
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """`[BLOCK]` twice: Σ grad[e] · leaky_relu′(row + mine) and Σ grad[e] · leaky_relu(row + mine).
 
-    Over the edges `first … last − 1`, without the pieces `begin … end − 1` in between.
+    Over the edges `first … last − 1`, without the chunks `begin … end − 1` in between.
     """
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
@@ -91,7 +91,7 @@ def pairs_of_edges(
     slopes = tl.zeros([ROWS, BLOCK], TOTAL)
     values = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, PIECE)
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         other = tl.load(indices + edge, mask=is_edge, other=0)
         if edges is not None:
@@ -108,7 +108,7 @@ def pairs_of_edges(
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def pair_pieces(
+def pair_chunks(
     rows: tl.tensor,
     mine: tl.tensor,
     grad: tl.tensor,
@@ -121,14 +121,14 @@ def pair_pieces(
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The sums over the pieces of long rows for `pair_gradient`, `TOTAL [num_pieces, WIDTH]`."""
-    piece = tl.program_id(0)
-    r, first, last = row_of_piece(indptr, num_rows, piece, PIECE)
+    """The sums over the chunks of long rows for `pair_gradient`, `TOTAL [num_chunks, WIDTH]`."""
+    chunk = tl.program_id(0)
+    r, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if r >= 0:
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         is_column = columns < WIDTH
@@ -137,7 +137,7 @@ def pair_pieces(
             rows, own, grad, indices, edges, first, last, last, last,
             WIDTH, HEADS, SLOPE, 0, TOTAL, ROWS, BLOCK,
         )  # fmt: skip
-        at = piece.to(tl.int64) * WIDTH + columns
+        at = chunk.to(tl.int64) * WIDTH + columns
         tl.store(out + at, slope_sum, mask=is_column)
         if values is not None:
             tl.store(values + at, value_sum, mask=is_column)
@@ -159,7 +159,7 @@ def pair_gradient(
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -172,25 +172,25 @@ def pair_gradient(
         grad: The scores' gradient, `[num_edges, HEADS]`.
         indptr, indices: By row of this side, the rows of the other.
         edges: The number of each edge in `grad`; None: as they lie.
-        partial, partial_values: What `pair_pieces` gave.
+        partial, partial_values: What `pair_chunks` gave.
         values: As `out`: each row's part of the gradient of `att`; they are still to be summed.
         out: The gradient of `mine`.
     """
     r = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, r, PIECE)
+    first, last, begin, end = span_of(indptr, r, CHUNK)
     at = r.to(tl.int64) * WIDTH + columns
     own = tl.load(mine + at, mask=is_column, other=0).to(TOTAL)
     slope_sum, value_sum = pairs_of_edges(
         rows, own, grad, indices, edges, first, last, begin, end,
-        WIDTH, HEADS, SLOPE, PIECE, TOTAL, ROWS, BLOCK,
+        WIDTH, HEADS, SLOPE, CHUNK, TOTAL, ROWS, BLOCK,
     )  # fmt: skip
-    if PIECE > 0:
-        begin, end = begin // PIECE, end // PIECE
-        slope_sum += sum_of_pieces(partial, begin, end, WIDTH, TOTAL, ROWS, BLOCK)
+    if CHUNK > 0:
+        begin, end = begin // CHUNK, end // CHUNK
+        slope_sum += sum_of_chunks(partial, begin, end, WIDTH, TOTAL, ROWS, BLOCK)
         if values is not None:
-            value_sum += sum_of_pieces(partial_values, begin, end, WIDTH, TOTAL, ROWS, BLOCK)
+            value_sum += sum_of_chunks(partial_values, begin, end, WIDTH, TOTAL, ROWS, BLOCK)
     slope_sum *= tl.load(att + columns, mask=is_column, other=0).to(TOTAL)
     tl.store(out + at, slope_sum.to(out.dtype.element_ty), mask=is_column)
     if values is not None:

@@ -7,11 +7,11 @@ when it runs; a width that is known lets numbers be read several at a time. Numb
 batch to batch are not specialised on: Triton would compile anew when one is 1 or a multiple of 16.
 
 A program walks over the in-edges of one destination. Where one may have very many, the edges are
-cut into pieces of `PIECE`: piece p is the edges `p · PIECE … (p + 1) · PIECE − 1`. A row of
-`2 · PIECE` edges or more leaves the pieces that lie wholly in it to programs of their own, which
-run before (`row_of_piece`), and adds their results to that of the edges at its two ends
+cut into chunks of `CHUNK`: chunk p is the edges `p · CHUNK … (p + 1) · CHUNK − 1`. A row of
+`2 · CHUNK` edges or more leaves the chunks that lie wholly in it to programs of their own, which
+run before (`row_of_chunk`), and adds their results to that of the edges at its two ends
 (`span_of`). Which edges are summed with which depends on the block alone: equal runs give equal
-numbers. `PIECE` 0: no row is that long.
+numbers. `CHUNK` 0: no row is that long.
 """
 
 from __future__ import annotations
@@ -65,39 +65,39 @@ def place_of(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def span_of(indptr: tl.tensor, v: tl.tensor, PIECE: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """The in-edges of a destination: the first, the end; and the first and end of its pieces."""
+def span_of(indptr: tl.tensor, v: tl.tensor, CHUNK: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """The in-edges of a destination: the first, the end; and the first and end of its chunks."""
     first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
     begin, end = last, last
-    if PIECE > 0:
-        is_long = last - first >= 2 * PIECE
-        begin = tl.where(is_long, (first + PIECE - 1) // PIECE * PIECE, last)
-        end = tl.where(is_long, last // PIECE * PIECE, last)
+    if CHUNK > 0:
+        is_long = last - first >= 2 * CHUNK
+        begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
+        end = tl.where(is_long, last // CHUNK * CHUNK, last)
     return first, last, begin, end
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def edges_at(
-    start: tl.tensor, begin: tl.tensor, end: tl.tensor, ROWS: tl.constexpr, PIECE: tl.constexpr
+    start: tl.tensor, begin: tl.tensor, end: tl.tensor, ROWS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tl.tensor:
-    """The next `ROWS` edges of a walk that has come to `start`, past the pieces `begin … end`.
+    """The next `ROWS` edges of a walk that has come to `start`, past the chunks `begin … end`.
 
     The walk runs up to the row's last edge less `end - begin`.
     """
     edge = start + tl.arange(0, ROWS)
-    if PIECE > 0:
+    if CHUNK > 0:
         edge += tl.where(edge >= begin, end - begin, 0)
     return edge
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def row_of_piece(
-    indptr: tl.tensor, num_rows: tl.tensor, piece: tl.tensor, PIECE: tl.constexpr
+def row_of_chunk(
+    indptr: tl.tensor, num_rows: tl.tensor, chunk: tl.tensor, CHUNK: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
-    """The row that leaves a piece to its own program (or −1), and the piece's edges."""
-    begin = piece.to(indptr.dtype.element_ty) * PIECE
+    """The row that leaves a chunk to its own program (or −1), and the chunk's edges."""
+    begin = chunk.to(indptr.dtype.element_ty) * CHUNK
     low, high = num_rows * 0, num_rows + 1
-    while high - low > 1:  # the last row that starts at or before the piece
+    while high - low > 1:  # the last row that starts at or before the chunk
         middle = low + (high - low) // 2
         is_before = tl.load(indptr + middle) <= begin
         low = tl.where(is_before, middle, low)
@@ -105,24 +105,24 @@ def row_of_piece(
     is_row = low < num_rows
     first = tl.load(indptr + low)
     last = tl.load(indptr + low + 1, mask=is_row, other=0)
-    is_inside = is_row & (last - first >= 2 * PIECE) & (begin + PIECE <= last)
-    return tl.where(is_inside, low, -1), begin, begin + PIECE
+    is_inside = is_row & (last - first >= 2 * CHUNK) & (begin + CHUNK <= last)
+    return tl.where(is_inside, low, -1), begin, begin + CHUNK
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def walk_of(
-    indptr: tl.tensor, num_rows: tl.tensor, OF_PIECES: tl.constexpr, PIECE: tl.constexpr
+    indptr: tl.tensor, num_rows: tl.tensor, OF_CHUNKS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
     """What this program walks over: its row, the first edge, the end, and what is left out.
 
-    With `OF_PIECES` that is its piece, if a long row has left it one; else a row without pieces.
+    With `OF_CHUNKS` that is its chunk, if a long row has left it one; else a row without chunks.
     """
-    if OF_PIECES:
-        v, first, last = row_of_piece(indptr, num_rows, tl.program_id(0), PIECE)
+    if OF_CHUNKS:
+        v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
         last = tl.where(v >= 0, last, first)
         v = tl.maximum(v, 0)
         begin, end = last, last
     else:
         v = tl.program_id(0)
-        first, last, begin, end = span_of(indptr, v, PIECE)
+        first, last, begin, end = span_of(indptr, v, CHUNK)
     return v, first, last, begin, end

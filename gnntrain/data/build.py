@@ -183,10 +183,10 @@ def _write_arrays(
     small = {"labels": _stored_labels(data)}
     for name in SPLITS:
         small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    for name, words in (("node_ids", data.node_ids), ("class_names", data.class_names)):
-        if words is not None:
-            kind = words.dtype if words.dtype.kind == "S" else np.dtype(np.int64)
-            small[name] = words.astype(kind, copy=False)
+    for name, values in (("node_ids", data.node_ids), ("class_names", data.class_names)):
+        if values is not None:
+            kind = values.dtype if values.dtype.kind == "S" else np.dtype(np.int64)
+            small[name] = values.astype(kind, copy=False)
     for name, array in small.items():
         arrays[name] = _write_array(directory, name, array)
     return arrays

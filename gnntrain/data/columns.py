@@ -90,11 +90,11 @@ def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
 
 def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> pa.Array:
     """As `to_plain`, but texts that are all numbers (or `MISSING_MARKS`) become numbers."""
-    words = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
-    words = with_decimal_point(words, decimal)
-    for kind in (pa.int64(), pa.float64()) if words.null_count < len(words) else ():
+    trimmed = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
+    trimmed = with_decimal_point(trimmed, decimal)
+    for kind in (pa.int64(), pa.float64()) if trimmed.null_count < len(trimmed) else ():
         try:
-            numbers = to_plain(words.cast(kind), labels=labels)
+            numbers = to_plain(trimmed.cast(kind), labels=labels)
         except pa.ArrowInvalid:
             continue
         if numbers.type != TEXT:

@@ -225,16 +225,16 @@ def _of_tensor(tensor: Tensor, what: str) -> AnyArray:
 def content_digest(graph: GraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
     digest = blake2b(digest_size=20)
-    words = {
+    fields = {
         name: getattr(graph, name)
         for name in ("num_nodes", "num_classes", "task", "metric", "symmetric", "labelled")
     }
-    words["ogb_name"] = graph.ogb_name
+    fields["ogb_name"] = graph.ogb_name
     made_by = graph.preprocessing
-    words["preprocessing"] = None if made_by is None else made_by.model_dump(mode="json")
-    words["feature_names"] = None if graph.feature_names is None else list(graph.feature_names)
-    words["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
-    digest.update(canonical_json(words).encode())
+    fields["preprocessing"] = None if made_by is None else made_by.model_dump(mode="json")
+    fields["feature_names"] = None if graph.feature_names is None else list(graph.feature_names)
+    fields["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
+    digest.update(canonical_json(fields).encode())
     named = {
         **{name: getattr(graph, name) for name in ("src", "dst", "labels", "edge_weight")},
         **{name: getattr(graph, name) for name in ("node_ids", "class_names")},

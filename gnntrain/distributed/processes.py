@@ -6,9 +6,11 @@ its libraries. CUDA forbids forks of a process that has used it; there each impo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import (
     forkserver,
     get_context,
@@ -17,6 +19,7 @@ from multiprocessing import (
     resource_tracker,
 )
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from gnntrain.distributed.signals import HANDLED, block_signals
@@ -32,7 +35,23 @@ def start_server(preloaded: str = _PRELOADED) -> None:
         resource_tracker.ensure_running()
         with block_signals():  # the tracker has unblocked two
             forkserver.set_forkserver_preload([preloaded])
-            forkserver.ensure_running()
+            with _our_modules_alone():
+                forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _our_modules_alone() -> Iterator[None]:
+    """The server looks for modules in the current directory only if this process does: `python -c`,
+    which it is, would find a user's `random.py` before Python's."""
+    name, here = "PYTHONSAFEPATH", Path.cwd()
+    if name in os.environ or any(Path(folder).absolute() == here for folder in sys.path):
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def start_process(

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -119,7 +119,13 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     with _temporary_folder(nearest_folder(runs)) as folder:
         job, plan = _Job(config, graph.path, folder), LaunchPlan.of(config)
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
-        return REPORTS.validate_json((folder / _ANSWER).read_bytes())
+        reports = REPORTS.validate_json((folder / _ANSWER).read_bytes())
+    if plan.world_size == 1 and not plan.use_gpus:
+        # Training will be in the command's process, which has itself imported the libraries that
+        # this rank found in the process that it was forked from.
+        (report,) = reports
+        return [replace(report, library_bytes=report.library_bytes + mapped_bytes())]
+    return reports
 
 
 def run_rank(context: DistributedContext, job: _Job) -> None:

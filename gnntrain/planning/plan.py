@@ -241,13 +241,8 @@ def _middle(values: Sequence[float]) -> list[float]:
 def _checks(plan: Plan) -> Iterator[Check]:
     """Memory, page cache and disk."""
     config, memory = plan.config, plan.memory
-    hint = (
-        f"Lower trainer.batch_size (now {config.trainer.batch_size}), sampler.fan_outs, "
-        "model.hidden_channels or the number of ranks."
-    )
-    if config.sampler.name == "full":
-        hint = "Set sampler=neighbor, which trains in mini-batches."
     available = available_memory()
+    hint = _smaller_batches(plan, available)
     if memory["needed"] > 1.2 * memory["training"]:
         limit = max(0.01, 0.1 * available / 2**30)
         hint = f"Set evaluation.memory_limit={limit:.2g}: larger layers go to disk; or "
@@ -262,6 +257,20 @@ def _checks(plan: Plan) -> Iterator[Check]:
     hint += ", or evaluation=sampled." if memory["on_disk"] else "."
     needed = memory["on_disk"] + plan.checkpoint_bytes
     yield _check("disk", needed, free_bytes(runs_folder(config)), hint)
+
+
+def _smaller_batches(plan: Plan, available: int) -> str:
+    """What to set for training in this much memory."""
+    if plan.config.sampler.name == "full":
+        return "Set sampler=neighbor, which trains in mini-batches."
+    # Of the ranks' memory, libraries and the model stay: this is the most that can be enough.
+    asked = plan.config.trainer.batch_size
+    seeds = min(asked, max(size.num_seeds for size in plan.ranks[0].batches))
+    most = max(1, int(seeds * _TIGHT * available / max(1, plan.memory["needed"])))
+    return (
+        f"Set trainer.batch_size={1 << (most.bit_length() - 1)} or less (now {asked}), or lower "
+        "sampler.fan_outs, model.hidden_channels or the number of ranks."
+    )
 
 
 def _check(

@@ -28,7 +28,8 @@ def plan_sections(plan: Plan) -> Iterator[Section]:
     yield Section(f"memory{of_one}", [pairs(_memory(plan))])
     yield Section("does it fit?", [checks(plan.checks)])
     seconds = format_seconds(time.perf_counter() - plan.began)
-    yield Section(f"planned in {seconds}; nothing was written", [])
+    kept = "nothing" if plan.store_reason.startswith("opened") else "only the store"
+    yield Section(f"planned in {seconds}; {kept} was written", [])
 
 
 def _run(plan: Plan) -> Pairs:
@@ -38,7 +39,8 @@ def _run(plan: Plan) -> Pairs:
     return [
         ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
         ("", f"{graph.num_features:,} features, {outputs}"),
-        ("store", f"{plan.store_reason}: {shown_path(graph.path)}"),
+        ("store", plan.store_reason),
+        ("", shown_path(graph.path)),
         ("model", f"{plan.config.model.name}, {plan.ranks[0].num_parameters:,} parameters"),
         ("ranks", f"{counted(plan.asked.world_size, f'{kind} rank')}{threads}"),
         *(("", where) for where in plan.ranks[0].placement),

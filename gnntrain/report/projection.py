@@ -89,7 +89,6 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
         return None
     # a second to import: where it is used
     from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     rows = rows.astype(np.float64)
@@ -99,13 +98,22 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
         return None
     rows /= scale
     num_columns = min(_PCA_COLUMNS, *rows.shape)
-    narrow = PCA(num_columns, random_state=0).fit_transform(rows)
-    if num_columns < 2:
-        return np.column_stack([narrow[:, 0], np.zeros(len(narrow))])
-    perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
-    tsne = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=_ITERATIONS)
     # Several threads wait for each other more than they compute with so few points.
-    with threadpool_limits(1), warnings.catch_warnings():
+    with threadpool_limits(1):
+        narrow = PCA(num_columns, random_state=0).fit_transform(rows)
+        if num_columns < 2:
+            return np.column_stack([narrow[:, 0], np.zeros(len(narrow))])
+        placed = _tsne(narrow)
+    return placed if np.isfinite(placed).all() else None
+
+
+def _tsne(rows: Floats) -> Floats:
+    """Places of rows `[n, width]` of PCA, with `width` at least 2."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
+    begin = 1e-4 * rows[:, :2] / rows[:, 0].std()  # as init="pca", which computes PCA again
+    tsne = TSNE(perplexity=perplexity, init=begin, random_state=0, max_iter=_ITERATIONS)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of equal rows, which share a place
-        placed = tsne.fit_transform(narrow)
-    return placed.astype(np.float64) if np.isfinite(placed).all() else None
+        return np.asarray(tsne.fit_transform(rows), np.float64)

@@ -223,7 +223,7 @@ class GPUSampler(Sampler):
             kernels.draw_with_twins[_grid(num_edges)](
                 *graph, num_dst, num_edges, fan_out, hop, keys, *draws, STEPS=steps, BLOCK=BLOCK
             )
-            positions = settle(*draws, fan_out)
+            positions = resolve_draws(*draws, fan_out)
             if batch.is_padded:
                 number = torch.arange(num_edges, device=self._device)
                 positions = positions * (number < offsets[-1])
@@ -359,7 +359,7 @@ class _Batch:
         self.nodes, self.num_known = nodes, num_known
 
 
-def settle(
+def resolve_draws(
     values: Tensor, twins: Tensor, positions: Tensor, fallbacks: Tensor, fan_out: int
 ) -> Tensor:
     """Floyd's algorithm for all draws of a destination at once; see `draw_with_twins`.

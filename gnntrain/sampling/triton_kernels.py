@@ -224,7 +224,7 @@ def draw_with_twins(
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The first half of distinct draws for large fan-outs; `gpu.settle` is the other.
+    """The first half of distinct draws for large fan-outs; `gpu.resolve_draws` is the other.
 
     Writes, int64 `[num_edges]`: `values`, equal for two edges where one destination drew the same
     number t twice; `twins`, the earlier edge of the destination that may have fallen back to t,

@@ -1,4 +1,4 @@
-"""Matrices of all nodes that ranks compute together: in memory, on disk, or on their GPUs."""
+"""Matrices of all nodes, computed by all ranks: in memory, on disk, or on their GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.pinned import pinned_room
 
-# One chunk on a CPU: bounds what is held beside the matrices.
+# One chunk on a CPU: bounds the memory beside the matrices.
 _MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
 _MAX_CHUNK_EDGES = 1 << 20
 
@@ -32,7 +32,7 @@ class Buffers(Protocol):
         ...
 
     def chunk_limits(self, width: int) -> tuple[int, int]:
-        """The most rows and edges that are computed at a time, of so many columns."""
+        """The most rows and edges of a chunk, for this number of columns."""
         ...
 
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
@@ -52,20 +52,20 @@ class Buffers(Protocol):
         ...
 
     def release(self, name: str | None = None) -> None:
-        """Forget the matrix `name`, or all: free once nobody holds it. Called on all ranks."""
+        """Drop the matrix `name`, or all; freed with the last reference. Called on all ranks."""
         ...
 
 
 class SharedBuffers:
-    """One copy on a machine, which all its ranks read and write.
+    """One copy on a machine, shared by all its ranks.
 
-    One rank alone gets ordinary memory. Several ranks map one file: in memory (which the size of
-    /dev/shm does not limit), or in `directory` beyond `memory_limit`, as a single rank then does
-    too. On Linux the file has no name, and whatever ends the ranks, it goes with them; elsewhere
-    it loses its name as soon as every rank has mapped it.
+    A single rank gets ordinary memory. Several ranks map one file: in memory (a `memfd`, which the
+    size of /dev/shm does not limit). Beyond `memory_limit` the file is in `directory`, also for a
+    single rank. On Linux the file has no name and is freed with the processes, however they end;
+    elsewhere it is unlinked as soon as every rank has mapped it.
 
     Args:
-        directory: Where files go that are too large for memory.
+        directory: The folder for matrices beyond the limit.
         memory_limit: Bytes; a larger matrix goes to disk.
     """
 
@@ -83,7 +83,7 @@ class SharedBuffers:
         return max(1, _MAX_CHUNK_NUMBERS // width), _MAX_CHUNK_EDGES
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `Buffers.sync`: what all ranks write to needs nothing."""
+        """See `Buffers.sync`: all ranks write to the same memory, so nothing is to do."""
 
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
         """See `Buffers.matrix`."""
@@ -114,16 +114,16 @@ class SharedBuffers:
 
 
 class DeviceBuffers:
-    """On each rank's GPU where they fit, else in host memory or on disk.
+    """On each rank's GPU if they fit, else in host memory or on disk.
 
-    Where all matrices fit into half of the GPU's free memory they stay there, and each rank is sent
-    the rows of the others. Else they lie in host memory, pinned where one rank is alone, or, beyond
-    the limit of `host`, on disk.
+    If all matrices fit into half of the GPU's free memory they stay there, and each rank receives
+    the rows of the others. Else they are in host memory (pinned for a single rank) or, beyond the
+    limit of `host`, on disk.
 
     Args:
         context: This rank.
         host: Gives matrices in host memory or on disk.
-        room: Bytes of the GPU's memory for the matrices; None: half of what is free.
+        room: Bytes of the GPU's memory for the matrices; None: half of the free memory.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class DeviceBuffers:
         return self._matrices[name]
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `Buffers.sync`. Where rank 0 computes alone, nobody else asks for the rows."""
+        """See `Buffers.sync`. If rank 0 computes alone, no other rank needs the rows."""
         if self._is_resident and len(ranges) > 1:
             for rank, (a, b) in enumerate(ranges):
                 if b > a:
@@ -172,7 +172,7 @@ class DeviceBuffers:
         self._host.release(name)
 
     def _free(self) -> int:
-        """Bytes of memory for the matrices: what the rank with the least has."""
+        """Bytes of memory for the matrices: the minimum over the ranks."""
         if self._room is not None:
             return self._room
         device = self._context.device

@@ -1,8 +1,8 @@
-"""Callbacks of the training loop: all that happens between steps and epochs beside learning.
+"""Callbacks of the training loop: hooks between steps and epochs.
 
 All ranks have the same callbacks in the same order and call each hook after the same step, so that
-a hook may use collectives. What rank 0 alone does (show, log, write files) is done by listeners and
-by the checkpoint writer, which the other ranks do not have.
+a hook may use collectives. Listeners and the checkpoint writer show, log and write files; only rank
+0 has them.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class Callback:
 
 
 class RankProgress(Callback):
-    """Publishes where this rank is: who is late or has failed is told with it."""
+    """Publishes this rank's phase and step, for the message if a rank is late or fails."""
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """Training."""
+        """Publish the phase `TRAINING`."""
         self._enter(trainer, Phase.TRAINING)
 
     def before_step(self, trainer: Trainer) -> None:
-        """Training, in which step."""
+        """Publish the step."""
         self._enter(trainer, Phase.TRAINING)
 
     def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
-        """Evaluating."""
+        """Publish the phase `EVALUATING`."""
         self._enter(trainer, Phase.EVALUATING)
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Closing."""
+        """Publish the phase `CLOSING`."""
         self._enter(trainer, Phase.CLOSING)
 
     def _enter(self, trainer: Trainer, phase: Phase) -> None:
@@ -97,22 +97,22 @@ class StopOnSignal(Callback):
 
 
 class MetricSchedule(Callback):
-    """Tells the learning-rate schedule of the validation metric."""
+    """Passes the validation metric to the learning-rate schedule."""
 
     def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
-        """An epoch without the metric tells nothing."""
+        """Step the schedule if the epoch has the metric."""
         value = record.metric("val", trainer.task.metric.name)
         if value is not None and not math.isnan(value):
             trainer.update.schedule.after_evaluation(value)
 
 
 class Reporting(Callback):
-    """Tells the listeners of rank 0 of steps and epochs; one of them may prune the run.
+    """Calls the listeners of rank 0 after steps and epochs; one of them may prune the run.
 
     Args:
         listeners: Empty on other ranks.
-        log_every: Steps from one that reads the loss, for which a GPU is waited, to the next.
-        every_step: Tell of the steps between those too, without the loss.
+        log_every: Steps between two that read the loss, which synchronises a GPU.
+        every_step: Also report the steps between those, without the loss.
     """
 
     def __init__(self, listeners: Sequence[Listener], log_every: int, *, every_step: bool) -> None:
@@ -121,11 +121,11 @@ class Reporting(Callback):
         self._every_step = every_step
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:
-        """Tell of the step, if it is due. On rank 0 alone."""
+        """Report the step, if it is due; on rank 0 only."""
         reads_loss = totals.num_steps % self._log_every == 0
         if not self._listeners or not (reads_loss or self._every_step):
             return
-        ranks = trainer.context.world_size  # rank 0 speaks for all: their shares are even
+        ranks = trainer.context.world_size  # rank 0 reports for all: their batches are equal
         num_edges = totals.total_edges() if reads_loss else totals.num_edges
         progress = StepProgress(
             epoch=trainer.epoch,
@@ -140,7 +140,7 @@ class Reporting(Callback):
             listener.on_step(progress)
 
     def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
-        """Tell of the epoch; all ranks end training where a listener prunes the run. Collective."""
+        """Report the epoch; all ranks end training if a listener prunes the run. Collective."""
         is_pruned = False
         for listener in self._listeners:
             try:
@@ -154,19 +154,19 @@ class EarlyStopping(Callback):
     """Ends training once the validation metric has stalled.
 
     Args:
-        patience: Evaluations without a better one that are borne; 0: any number.
+        patience: Evaluations without a better one until training ends; 0: never.
     """
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """A run may go on from a checkpoint after which it had ended."""
+        """A resumed run may have stalled already."""
         if trainer.totals is None:
             self._judge(trainer)
 
     def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:  # noqa: ARG002
-        """All ranks have the same metrics, and end training alike."""
+        """All ranks have the same metrics, so they all stop after the same epoch."""
         self._judge(trainer)
 
     def _judge(self, trainer: Trainer) -> None:

@@ -17,7 +17,7 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.paths import is_file
 
 FORMAT_VERSION = 2
-_READABLE = (1, 2)  # the weights of version 1 can be evaluated, but not gone on from
+_READABLE = (1, 2)  # the weights of version 1 can be evaluated, but not resumed from
 
 LAST, PREVIOUS, BEST = "last.pt", "last.prev.pt", "best.pt"
 
@@ -27,7 +27,7 @@ State = dict[str, Any]
 
 
 class CheckpointError(UserError):
-    """A checkpoint that cannot be used; `reason` says why, in a few words."""
+    """A checkpoint that cannot be used, with the reason."""
 
     def __init__(self, path: Path, reason: str, hint: str | None = None) -> None:
         super().__init__(f"The checkpoint {path} cannot be used: {reason}.", hint)
@@ -40,10 +40,10 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
     A reader sees the old file or the new one, never a part of it.
 
     Args:
-        previous: What was at `path` is kept there, once the new file is written and verified.
+        previous: The old file is renamed to this path, once the new one is written and verified.
 
     Raises:
-        RunError: The file cannot be written; what was there is as it was.
+        RunError: The file cannot be written; the old one is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -58,7 +58,7 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         fsync_folder(path.parent)
     except (OSError, RuntimeError, CheckpointError) as error:
         # torch's writer tells a full disk as a RuntimeError.
-        with contextlib.suppress(OSError):  # a disk that is read-only now keeps the part too
+        with contextlib.suppress(OSError):  # the disk may have become read-only
             temporary.unlink(missing_ok=True)
         reason = error.reason if isinstance(error, CheckpointError) else _first_line(error)
         hint = "Free some space there; the checkpoint before it is as it was."
@@ -68,12 +68,11 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         raise RunError(f"The checkpoint {path} could not be written: {reason}.", hint) from error
 
 
-def remove_stale_drafts(directory: Path) -> None:
-    """Remove what processes that were killed while they wrote a checkpoint have left; called where
-    nobody writes any more."""
+def remove_stale_files(directory: Path) -> None:
+    """Remove the temporary files of killed writers. No process may be writing a checkpoint."""
     with contextlib.suppress(OSError):
-        for draft in directory.glob(".*.pt.*"):
-            draft.unlink()
+        for temporary in directory.glob(".*.pt.*"):
+            temporary.unlink()
 
 
 def verify_checkpoint(path: Path) -> None:
@@ -95,7 +94,7 @@ def verify_checkpoint(path: Path) -> None:
     except Exception as error:  # zipfile stumbles over damage in many ways
         raise CheckpointError(path, "it is cut off, damaged or no checkpoint") from error
     if damaged is not None:
-        raise CheckpointError(path, f"it is damaged: {damaged} is not what was written")
+        raise CheckpointError(path, f"it is damaged: the checksum of {damaged} differs")
 
 
 def _is_in_the_way(path: Path) -> bool:
@@ -108,13 +107,13 @@ def _move_away(path: Path) -> str:
 
 
 def _marked_as_folder(archive: zipfile.ZipFile) -> str | None:
-    """A record that torch's reader would skip: it returns memory as it finds it, and no error."""
+    """A record that torch's reader would skip: it returns uninitialised memory without an error."""
     records = archive.infolist()
     return next((r.filename for r in records if r.external_attr & _DOS_FOLDER), None)
 
 
 def load_checkpoint(path: Path) -> State:
-    """Read a checkpoint onto the CPU, after its checksums were compared.
+    """Verify a checkpoint's checksums and read it onto the CPU.
 
     Raises:
         CheckpointError: There is none, it is damaged, of another format version, or not ours.
@@ -129,7 +128,7 @@ def load_checkpoint(path: Path) -> State:
             "it holds more than tensors and plain data, which could run code when it is read",
             "gnntrain writes no such file; do not open it with other programs unless you trust it.",
         ) from error
-    except Exception as error:  # torch raises whatever its reader stumbles over
+    except Exception as error:  # torch's reader raises many types of exceptions
         raise CheckpointError(path, "it is no checkpoint that torch can read") from error
     version = state.get("format_version") if isinstance(state, dict) else None
     if not isinstance(version, int):
@@ -142,13 +141,13 @@ def load_checkpoint(path: Path) -> State:
 
 
 def load_last(directory: Path) -> tuple[State, Path, list[CheckpointError]]:
-    """The newest checkpoint of a run that is whole.
+    """The newest intact checkpoint of a run.
 
     Returns:
-        Its state, its path, and what was wrong with a newer one that had to be passed over.
+        Its state, its path, and the error of a newer checkpoint that was skipped, if any.
 
     Raises:
-        UserError: There is none, with what is wrong with each that is there.
+        UserError: There is none; the message has the error of each damaged one.
     """
     problems: list[CheckpointError] = []
     for path in (directory / LAST, directory / PREVIOUS):
@@ -222,7 +221,7 @@ def _shape(weight: object) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    # Torch's writer also stumbles over its own end after the disk has refused.
+    # After a disk error torch's writer fails once more when it is closed.
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

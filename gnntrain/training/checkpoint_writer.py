@@ -17,7 +17,7 @@ from gnntrain.training.checkpoint import (
     LAST,
     PREVIOUS,
     State,
-    remove_stale_drafts,
+    remove_stale_files,
     save_checkpoint,
 )
 
@@ -30,9 +30,9 @@ _SECONDS_BETWEEN_WRITES = 5.0
 class CheckpointWriter:
     """Keeps `last.pt`, `last.prev.pt` and `best.pt` of a run, in a thread of its own.
 
-    The first state offered is written at once; of those that follow in quick succession the newest
-    is written every few seconds, and `close` writes what is held. A disk that refuses is told
-    once, as a warning, and tried again every few seconds until it takes them, which is told too.
+    The first state is written at once. Later, the newest state is written every few seconds, and
+    `close` writes the pending one. After a disk error the thread warns once and tries again every
+    few seconds; it also logs the first success.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -43,10 +43,10 @@ class CheckpointWriter:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._failure: RunError | None = None
-        remove_stale_drafts(directory)
+        remove_stale_files(directory)
 
     def offer(self, state: State, *, best: bool, at_once: bool = False) -> None:
-        """Take `state`, which nobody may change any more, as the last, and as the best if so.
+        """Queue `state`, which must not change later, as the last checkpoint and perhaps the best.
 
         Args:
             at_once: Write it now, however short ago the one before was.
@@ -65,7 +65,7 @@ class CheckpointWriter:
             self._wakeup.notify()
 
     def close(self) -> None:
-        """Write what is held and end the thread."""
+        """Write the pending states and end the thread."""
         with self._wakeup:
             self._closing = True
             self._wakeup.notify()
@@ -74,7 +74,7 @@ class CheckpointWriter:
             thread.join()
 
     def raise_failure(self) -> None:
-        """Raises RunError where the newest states could not be written."""
+        """Raises RunError if the newest states could not be written."""
         if self._failure is not None:
             raise self._failure
 
@@ -84,7 +84,7 @@ class CheckpointWriter:
         self._write_held()
 
     def _wait(self) -> bool:
-        """Sleep until there is something to write; False once there will be nothing more."""
+        """Sleep until a state is due; False after `close`."""
         with self._wakeup:
             while not self._closing:
                 left = self._written + _SECONDS_BETWEEN_WRITES - time.monotonic()
@@ -94,8 +94,8 @@ class CheckpointWriter:
             return False
 
     def _write_held(self) -> None:
-        # The best first: a last checkpoint that speaks of it must find it there. For the same
-        # reason the last waits where the best cannot be written.
+        # The best first: the last checkpoint refers to it. So if the best cannot be written, the
+        # last waits.
         for name in (BEST, LAST):
             with self._wakeup:
                 state = self._held.pop(name, None)
@@ -133,14 +133,14 @@ class CheckpointWriter:
 
 
 class CheckpointClock:
-    """Says on all ranks alike in which steps inside an epoch a checkpoint is due.
+    """Decides, equally on all ranks, after which steps inside an epoch a checkpoint is due.
 
-    Steps are counted. Minutes are rank 0's: to ask it in every step would make the ranks wait for
-    each other, so that they look at its clock in ever shorter distances as the time approaches.
+    Minutes are measured by rank 0's clock. A broadcast in every step would make the ranks wait for
+    each other: they ask at intervals that shrink as the time approaches.
 
     Args:
         config: The `checkpoint` keys.
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class CheckpointClock:
         return due
 
     def _look(self, step: int, seconds: float) -> tuple[bool, int]:
-        """Whether it is time, and in how many steps to look again: half of what is left."""
+        """Whether it is time, and in how many steps to ask again: half of the steps left."""
         elapsed = self._clock() - self._since
         done = step - self._since_step
         left = done * (seconds - elapsed) / max(elapsed, 1e-6)

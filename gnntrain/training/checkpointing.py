@@ -34,7 +34,7 @@ class Checkpointing(Callback):
         self._clock = CheckpointClock(config, context)
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """The clock starts."""
+        """Start the clock."""
         self._clock.restart(trainer.step)
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
@@ -47,7 +47,7 @@ class Checkpointing(Callback):
         self.save(trainer, is_best=record.epoch == trainer.result.best_epoch)
 
     def on_fit_end(self, trainer: Trainer) -> None:  # noqa: ARG002
-        """Write what is held."""
+        """Write the pending states."""
         if self._writer is not None:
             self._writer.close()
 
@@ -56,11 +56,11 @@ class Checkpointing(Callback):
 
         Args:
             trainer: Inside an epoch its sums so far are saved, too.
-            is_best: Of all epochs.
+            is_best: Whether it is the best epoch so far.
             at_once: Write it now, however short ago the one before was.
 
         Raises:
-            Diverged: A number is not finite: a checkpoint must be worth going on from.
+            Diverged: A number is not finite: resuming from it would fail again.
         """
         if trainer.totals is not None:
             refuse_loss(trainer, trainer.totals)

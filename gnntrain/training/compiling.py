@@ -1,4 +1,4 @@
-"""`trainer.compile`: the model through torch.compile, where that can work."""
+"""`trainer.compile`: the model through `torch.compile`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HINT = "Set trainer.compile=false; the aggregation has kernels of its own eithe
 def compiled(module: nn.Module, device: torch.device) -> nn.Module:
     """The module, compiled when it is first called, for batches of any size.
 
-    The operators of `gnntrain.compute` are called as they are; what is around them is compiled.
+    The operators of `gnntrain.compute` are called unchanged; the code around them is compiled.
 
     Raises:
-        UserError: Torch cannot compile with this Python, or finds no C++ compiler for the CPU.
+        UserError: torch cannot compile with this Python, or finds no C++ compiler for the CPU.
     """
     default = "clang++" if sys.platform == "darwin" else "g++"
     compiler = shlex.split(os.environ.get("CXX") or default)[0]

@@ -18,19 +18,18 @@ from gnntrain.training.snapshot import EpochTotals
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes the function to record; returns the function that replays it."""
 
-# Eager steps count in the GPU's memory as well, so that a later one can be recorded.
+# Eager steps keep their counters in GPU memory as well, so that a later step can be captured.
 warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
-# In the first steps libraries set up and kernels are compiled, which cannot be recorded.
+# The first steps initialise libraries and compile kernels, which cannot be captured.
 _NUM_EAGER = 3
 
 
 class CUDAGraphStep:
-    """Samples, gathers, computes and updates in one recording, on fixed memory.
+    """A training step as one CUDA graph: sampling, gathering, model and optimiser, on fixed memory.
 
-    The first steps of the usual size run eagerly, then one is recorded. From then on a step is
-    three copies into the recording's memory (seeds, keys, learning rate) and a replay. All of these
-    are real steps of the training.
+    The first steps of full size run eagerly, then one is captured. From then on a step is three
+    copies into the graph's memory (seeds, keys, learning rate) and a replay. All of them train.
 
     Args:
         batches: The loader's batches of a fixed size; the steps to call this with come from them.
@@ -63,13 +62,13 @@ class CUDAGraphStep:
         self._replay: Callable[[], None] | None = None
 
     def __call__(self, step: SeedBatch, totals: EpochTotals) -> None:
-        """Train one step; the totals' tensors are the recording's own from then on."""
+        """Train one step; from the capture on, the totals' tensors are the graph's own."""
         self._totals.lend(totals)
         if self._given is not None and len(step.seeds) < len(self._given.seeds):
             self._update(self.batches.make(step), self._totals)  # the rest of an epoch
             return
         if self._given is None or len(step.seeds) > len(self._given.seeds):
-            # Who goes on from a checkpoint may begin with the rest of an epoch.
+            # A resumed run may begin with the smaller last batch of an epoch.
             self._given, self._num_eager, self._replay = step, 0, None
         self._given.seeds.copy_(step.seeds)
         self._given.keys.copy_(step.keys)
@@ -90,7 +89,7 @@ class CUDAGraphStep:
 
     @contextmanager
     def _rate_in_memory(self) -> Iterator[None]:
-        """Have the optimiser read its learning rate, and count its steps, in device memory."""
+        """Keep the optimiser's learning rate and step count in device memory."""
         groups = self._optimizer.param_groups
         before = [dict(group) for group in groups]
         if self._device.type == "cuda":
@@ -117,7 +116,7 @@ def _record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def _aside(side: Any) -> Iterator[None]:
-    """On a stream that is not the default one, as what comes before a recording must be."""
+    """Run on a side stream, as CUDA demands of the steps before a capture."""
     if side is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Losses, gradients and weights that are not finite: where, with which seeds, what to do."""
+"""Losses, gradients and weights that are not finite: the step, its seeds, and a hint."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ _SHOWN_SEEDS = 5
 
 
 class DivergenceGuard(Callback):
-    """Ends a training whose numbers are not finite any more."""
+    """Ends training if the loss or the weights are not finite."""
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:
-        """Look at the loss: on a CPU always, on a GPU, which is waited for, when it is due."""
+        """Check the loss: on a CPU always; on a GPU, which this synchronises, when it is due."""
         is_due = totals.num_steps % trainer.config.log_every == 0
         if is_due or trainer.context.device.type == "cpu":
             refuse_loss(trainer, totals)
 
     def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:
-        """Look at the loss, and tell how many steps were skipped."""
+        """Check the loss, and log the number of skipped steps."""
         refuse_loss(trainer, totals)
         _tell_skipped(trainer, totals)
 
 
 def refuse_loss(trainer: Trainer, totals: EpochTotals) -> None:
-    """Raises Diverged where a loss of the epoch was not finite; waits for a GPU."""
+    """Raises Diverged if a loss of the epoch was not finite; synchronises a GPU."""
     step = int(totals.first_bad)
     if step > 0:
         raise Diverged(
             f"The training loss is {float(totals.loss)} in epoch {trainer.epoch}, step {step} of "
             f"{len(trainer.loader)} ({_seeds_in_words(trainer, step)}).",
             f"Lower trainer.lr (now {trainer.config.lr}), set trainer.clip_norm=1 or "
-            "trainer.on_nonfinite=skip, or look for extreme features; the checkpoints of what "
-            "was before are kept.",
+            "trainer.on_nonfinite=skip, or look for extreme features; earlier checkpoints are "
+            "kept.",
         )
 
 
 def refuse_weights(trainer: Trainer) -> None:
-    """Raises Diverged where a weight is not finite.
+    """Raises Diverged if a weight is not finite.
 
-    All ranks have the same weights, and raise alike.
+    All ranks have the same weights, so all raise.
     """
     finite = torch.stack([weight.isfinite().all() for weight in trainer.model.parameters()])
     if not bool(finite.all()):
         raise Diverged(
             f"After step {trainer.step} weights are not finite, though the loss still was.",
             f"Lower trainer.lr (now {trainer.config.lr}), or set trainer.clip_norm=1 or "
-            "trainer.on_nonfinite=skip; the checkpoints of what was before are kept.",
+            "trainer.on_nonfinite=skip; earlier checkpoints are kept.",
         )
 
 
 def _tell_skipped(trainer: Trainer, totals: EpochTotals) -> None:
-    """Warn of the epoch's skipped steps; raises Diverged where no other step is left."""
+    """Warn of the epoch's skipped steps; raises Diverged if all were skipped."""
     if totals.num_skipped == 0:
         return
     message = f"{totals.num_skipped} of {totals.num_steps} steps of epoch {trainer.epoch}"

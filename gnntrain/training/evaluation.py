@@ -44,10 +44,10 @@ class Evaluator(Protocol):
     """Gives the metrics of a model on every split."""
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
-        """Collective: all ranks call it, and all get the same answer.
+        """The metrics by split, equal on all ranks. Collective.
 
         Raises:
-            Interrupted: On all ranks, where the run was asked to stop meanwhile.
+            Interrupted: On all ranks, if a stop was requested meanwhile.
         """
         ...
 
@@ -69,18 +69,18 @@ class Inferred:
 class LayerwiseEvaluator:
     """Exact evaluation: every layer for all nodes, over all in-neighbours, before the next.
 
-    A rank computes its part of the destination nodes, chunk by chunk, into one matrix of a layer's
-    activations for all ranks. Beside two such matrices (three where a model transforms rows before
-    it aggregates) it holds no more than a chunk. Where the layer before is not on the model's
-    device, a chunk's in-neighbours are gathered, each once, and numbered anew.
+    A rank computes its range of destination nodes, chunk by chunk, into one matrix of a layer's
+    activations for all ranks. Memory: two such matrices (three if a model transforms rows before
+    it aggregates) and one chunk. If the layer's input is not on the model's device, a chunk's
+    in-neighbours are gathered, each once, and renumbered.
 
     Args:
         store: The graph.
         context: This rank.
-        buffers: Gives the matrices, wherever they lie.
+        buffers: Allocates the matrices.
         task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
         all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
-        features: The rows of all nodes, wherever they lie; None: the store's pages.
+        features: The rows of all nodes; None: the store's pages.
         graph: The edges on the device; None: the store's.
     """
 
@@ -120,7 +120,7 @@ class LayerwiseEvaluator:
                 targets = self._task.targets[rows].to(outputs.device)
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits
-        # Between evaluations the memory is the training's.
+        # Between evaluations training uses the memory.
         self._numbers = None
         self.buffers.release()
         return self._context.broadcast(metrics)
@@ -128,7 +128,7 @@ class LayerwiseEvaluator:
     def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
         """The model's outputs for every node, on all ranks. Collective.
 
-        Belongs to the caller until the next call.
+        The result is valid until the next call.
 
         Args:
             embed: Keep the rows that enter the last layer, too.
@@ -139,7 +139,7 @@ class LayerwiseEvaluator:
         return Inferred(found.logits.cpu(), kept)
 
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
-        """This rank's nodes, cut into the ranges that it computes one after another.
+        """This rank's nodes, cut into chunks.
 
         Ends early after a stop request; `_sync` then raises `Interrupted` on all ranks.
         """
@@ -150,7 +150,7 @@ class LayerwiseEvaluator:
         return takewhile(lambda _: not control.stop_requested, cuts)
 
     def transform(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
-        """What the nodes `a … b − 1` send in layer `i`, whose input is `source`."""
+        """The messages of the nodes `a … b − 1` in layer `i`, whose input is `source`."""
         return model.conv(i).transform(self._input(model, i, source, a, b))
 
     def layer(self, model: GNN, i: int, source: Rows, given: Rows, a: int, b: int) -> Tensor:
@@ -160,7 +160,7 @@ class LayerwiseEvaluator:
             model: In evaluation mode.
             i: The layer.
             source: Its input, for all nodes.
-            given: What it aggregates, for all nodes: `transform`'s rows, or `source`.
+            given: The rows to aggregate, for all nodes: `transform`'s, or `source`.
             a, b: See above.
         """
         block, rows = self._view(model, i, given, a, b)
@@ -173,7 +173,7 @@ class LayerwiseEvaluator:
 
     @torch.no_grad()
     def _inferred(self, model: GNN, *, embed: bool) -> Inferred:
-        """As `infer`, on whichever device the matrices are."""
+        """As `infer`, on the matrices' device."""
         was_training = model.training
         model.eval()
         self.buffers.begin(self._needed(model, embed))
@@ -183,14 +183,14 @@ class LayerwiseEvaluator:
             model.train(was_training)
 
     def _needed(self, model: GNN, embed: bool) -> int:
-        """Bytes of the matrices that are there at the same time."""
+        """Bytes of the matrices that exist at the same time."""
         widths = [model.hidden_channels] * (2 if model.num_layers > 1 else 0)
         widths += [max(model.hidden_channels, model.out_channels), model.out_channels]
         widths += [model.embedding_channels] * embed
         return 4 * self._store.num_nodes * (sum(widths) + model.jk_channels)
 
     def _by_row(self, model: GNN, embed: bool) -> Inferred:
-        """Of a model that looks at no edge: all layers of a chunk at once."""
+        """For a model without edges: all layers of a chunk at once."""
         out = self._matrix("logits", model.out_channels)
         kept = self._matrix("embeddings", model.embedding_channels) if embed else None
         for a, b in self.chunks(model):
@@ -233,7 +233,7 @@ class LayerwiseEvaluator:
         return Inferred(target, embeddings)
 
     def _given(self, model: GNN, i: int, source: Rows) -> Rows:
-        """What layer `i` aggregates, for all nodes."""
+        """The rows that layer `i` aggregates, for all nodes."""
         if not model.conv(i).has_transform:
             return source
         z = self._matrix("z", self.transform(model, i, source, 0, 0).shape[1])
@@ -243,12 +243,12 @@ class LayerwiseEvaluator:
         return z
 
     def _input(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
-        """What layer `i` gets for the nodes `a … b − 1`."""
+        """The input of layer `i` for the nodes `a … b − 1`."""
         rows = self._read(source, a, b)
         return model.start(rows) if i == 0 else rows
 
     def _read(self, source: Rows, a: int, b: int) -> Tensor:
-        """The rows of the nodes `a … b − 1`, where the model computes."""
+        """The rows of the nodes `a … b − 1`, on the model's device."""
         rows = source[a:b] if isinstance(source, Tensor) else source.read(a, b)
         return rows.to(self._context.device)
 
@@ -325,8 +325,8 @@ class SampledEvaluator:
     With fan-outs of −1 it is exact, if slow.
 
     Args:
-        task: How outputs are judged.
-        loaders: By split. They share each batch out over the ranks that take part.
+        task: Targets and metrics.
+        loaders: By split. They divide each batch among the ranks that take part.
     """
 
     def __init__(
@@ -353,10 +353,10 @@ class SampledEvaluator:
 
     @torch.no_grad()
     def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
-        """The split's metrics on rank 0, none elsewhere."""
+        """The split's metrics on rank 0; empty on other ranks."""
         outputs: list[Tensor] = []
         targets: list[Tensor] = []
-        # A rank that does not take part has its plan, but draws nothing.
+        # A rank that does not take part has a plan, but samples nothing.
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
         for batch in () if idle else loader:
@@ -418,7 +418,7 @@ def chunks(
 
 
 def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
-    """The logits of nodes without edges; what enters the last layer goes to `kept`."""
+    """The logits of nodes without edges; the input of the last layer is written to `kept`."""
     block, h, state = edgeless(len(x)).to(x.device), model.start(x), None
     for i in range(model.num_layers):
         if kept is not None and model.jk == "none" and i == model.num_layers - 1:
@@ -432,7 +432,7 @@ def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def _put_embeddings(model: GNN, i: int, h: Tensor, state: Tensor, out: Tensor) -> None:
-    """With jumping knowledge: write what enters `lin` of the rows `h` that leave layer `i`."""
+    """With jumping knowledge: write the input of `lin` that the output `h` of layer `i` gives."""
     if model.jk == "cat":
         out[:, i * h.shape[1] : (i + 1) * h.shape[1]] = h
     else:

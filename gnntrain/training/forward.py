@@ -1,4 +1,4 @@
-"""Calling a model on a mini-batch, whichever kind of model it is."""
+"""Calling a model on a mini-batch: a `GNN` or a plain PyG model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gnntrain.models import GNN, PlainModel
 
 
 class OnBatch(nn.Module):
-    """Wraps a model so that it takes a `MiniBatch` and answers for its seeds.
+    """Wraps a model: takes a `MiniBatch`, returns the outputs of its seeds.
 
-    The one module that is handed to DDP and to `torch.compile`.
+    DDP and `torch.compile` wrap this module.
     """
 
     def __init__(self, model: GNN | PlainModel) -> None:

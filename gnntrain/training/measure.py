@@ -10,7 +10,7 @@ import torch
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process now, shared pages included."""
+    """Current resident memory of this process, shared pages included."""
     return int(psutil.Process().memory_info().rss)
 
 

@@ -1,4 +1,4 @@
-"""What to do where memory runs out: which keys to lower, told with the failure."""
+"""Out-of-memory errors: a message with the keys to lower."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gnntrain.errors import RunError
 from gnntrain.loading.loader import FullGraphLoader, Loader
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator
 
-# What torch's CPU allocator and the operating system say; a RuntimeError and an OSError.
+# Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
 _CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 
 
 @contextmanager
 def memory_explained(where: Callable[[], str], hint: str) -> Iterator[None]:
-    """Turn a lack of memory into a sentence that says where, and what to do.
+    """Turn an out-of-memory error into a RunError with the place and a hint.
 
     Raises:
         RunError: Memory ran out.
@@ -34,7 +34,7 @@ def memory_explained(where: Callable[[], str], hint: str) -> Iterator[None]:
 
 
 def lacking_memory(error: BaseException) -> str | None:
-    """Which memory an error says ran out; None where it is another error."""
+    """The memory that ran out, by the error; None for other errors."""
     if isinstance(error, torch.OutOfMemoryError):
         return "GPU memory"
     said = str(error)
@@ -44,7 +44,7 @@ def lacking_memory(error: BaseException) -> str | None:
 
 
 def training_hint(loader: Loader, config: TrainerConfig) -> str:
-    """What to lower where a training step lacks memory."""
+    """The keys to lower if a training step runs out of memory."""
     if isinstance(loader, FullGraphLoader):
         return "Set sampler=neighbor, which trains in mini-batches, or lower model.hidden_channels."
     return (
@@ -54,7 +54,7 @@ def training_hint(loader: Loader, config: TrainerConfig) -> str:
 
 
 def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
-    """What to lower where evaluation lacks memory."""
+    """The keys to lower if evaluation runs out of memory."""
     if not isinstance(evaluator, LayerwiseEvaluator):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
     if device.type == "cuda":

@@ -22,7 +22,7 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -
 
 
 def eager_state(state: dict[str, Any]) -> dict[str, Any]:
-    """An optimiser's saved state without what a recorded step has set, which binds it to a GPU."""
+    """An optimiser's saved state without a CUDA graph's settings, which need a GPU."""
     plain = {"capturable": False, "fused": None}
     groups = [
         group | {key: value for key, value in plain.items() if key in group}
@@ -32,7 +32,7 @@ def eager_state(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Schedule(Protocol):
-    """A learning-rate schedule that is told of every step and every evaluated metric."""
+    """A learning-rate schedule, called after every step and every evaluation."""
 
     def after_step(self) -> None: ...
 
@@ -50,14 +50,14 @@ class _ByStep(lr_scheduler.LambdaLR):
         self.step()
 
     def after_evaluation(self, metric: float) -> None:
-        """A schedule by step does not look at metrics."""
+        """A schedule by step ignores metrics."""
 
 
 class _ByMetric(lr_scheduler.ReduceLROnPlateau):
     """A factor applied whenever the validation metric has stalled."""
 
     def after_step(self) -> None:
-        """A schedule by metric does not count steps."""
+        """A schedule by metric ignores steps."""
 
     def after_evaluation(self, metric: float) -> None:
         self.step(metric)

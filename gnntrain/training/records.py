@@ -27,7 +27,7 @@ SPLIT_ORDER = ("train", "val", "test")
 def json_safe(value: Any) -> Any:
     """The same value with containers as dicts and lists, and NaN and infinities as ``None``.
 
-    JSON has no word for a number that is not finite, and most readers refuse a file with one.
+    JSON has no literal for a number that is not finite, and most readers refuse a file with one.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -51,22 +51,22 @@ class RunInfo:
         num_classes: Classes; labels, where a node has several; or targets of a regression.
         num_parameters: Trainable parameters of the model.
         world_size: Ranks that train together.
-        device: The devices in words, for example ``"2 CPU ranks (gloo)"``.
+        device: Description of the devices, for example ``"2 CPU ranks (gloo)"``.
         metric: Name of the metric that decides which epoch is the best.
         store_path: Directory of the graph store.
         store_reason: How the store was opened, for example ``"opened"``.
         store_seconds: Seconds to open or build it.
-        sampler: The sampler in words, for example ``"neighbor [25, 10] (numba)"``.
-        epochs: Epochs that were asked for.
+        sampler: Description of the sampler, for example ``"neighbor [25, 10] (numba)"``.
+        epochs: The key `trainer.epochs`.
         steps_per_epoch: Optimiser steps an epoch.
         global_batch_size: Seed nodes a step over all ranks.
         seed: Seed of the run.
         run_dir: The run directory.
-        first_epoch: The first epoch to come: not 1 where a run goes on from a checkpoint.
-        placement: Where the graph lies while a GPU trains, and why, in lines.
+        first_epoch: The first epoch to train: not 1 in a resumed run.
+        placement: Lines on the graph's placement for a GPU, with the reason.
         label_kind: Kind of labels.
-        data: What was read to make the graph; None where its store does not say.
-        initial_weights: What the weights begin with, in words; "" where they are random.
+        data: Summary of the files that the graph was made of; None for a store without one.
+        initial_weights: Description of the initial weights; "" if they are random.
     """
 
     dataset: str
@@ -97,7 +97,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class StepProgress:
-    """Where an epoch stands.
+    """The progress of an epoch.
 
     Attributes:
         epoch: The epoch, from 1.
@@ -137,7 +137,7 @@ class EpochRecord:
         cache_hit_rate: Share of the rows that were read from GPUs' caches, ``None`` without.
         time: Seconds of rank 0 by phase: ``sample``, ``gather`` (making the batch), ``wait`` (for
             the next batch), ``transfer`` (to the device), ``forward``, ``backward``, ``all_reduce``
-            (what backward waits for beside its own work), ``optimizer``, ``evaluation``; of a
+            (the time that backward waits for other ranks), ``optimizer``, ``evaluation``; of a
             phase ``background/…`` runs beside the others. On a GPU its own time, but for what the
             host computes.
     """
@@ -166,14 +166,14 @@ class EpochRecord:
         ``epoch, step, train/loss, val/<metric>, train/<metric>, test/<metric>, lr, seconds,
         eval_seconds, seeds_per_s, edges_per_s, memory``, with a GPU ``gpu_memory``, with a cache
         ``cache_hit_rate``, and ``time/<phase>``. A metric that was not computed has no entry;
-        numbers that are not finite stay what they are.
+        numbers that are not finite stay unchanged.
         """
         row: dict[str, int | float] = {
             "epoch": self.epoch,
             "step": self.step,
             "train/loss": self.train_loss,
         }
-        # The validation metric first: it is what a reader of the table looks for.
+        # The validation metric first: a reader of the table looks for it.
         for split in sorted(self.metrics, key=lambda name: name != "val"):
             row |= {f"{split}/{name}": value for name, value in self.metrics[split].items()}
         row |= {
@@ -289,7 +289,7 @@ class Summary:
         peak_rss_bytes: Peak resident memory of all ranks.
         peak_gpu_bytes: Peak GPU memory of a rank, 0 without a GPU.
         error: The error of a run that failed.
-        data: What was read to make the graph, and the sizes of its splits.
+        data: Summary of the files that the graph was made of, and the sizes of its splits.
         extra: Further fields, written beside the others.
     """
 
@@ -332,7 +332,7 @@ class Summary:
 
 
 class Pruned(Exception):
-    """Raised by a listener after an epoch: the run is to end, further epochs are not worthwhile."""
+    """Raised by a listener after an epoch to end the run early."""
 
 
 class Listener(Protocol):

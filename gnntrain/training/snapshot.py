@@ -1,4 +1,4 @@
-"""What one rank alone knows in the middle of an epoch: its sums and its random streams."""
+"""The state of one rank inside an epoch: its sums and its random-number generators."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class EpochTotals:
         first_bad: Step (from 1) of the epoch whose loss was the first that is not finite, 0 before;
             on the device too.
         step: As `num_steps`, on the device.
-        edges: Sampled edges of batches whose size only the device knows.
+        edges: Sampled edges of padded batches, whose sizes are in device memory.
         num_seeds: Seeds in the loss.
         num_edges: Sampled edges of the other batches.
         num_steps: Steps that are done.
         num_skipped: Steps whose gradient was not finite and was not used.
         lr: Learning rate of the last step.
-        seconds: Since the epoch began, without what an interruption took.
+        seconds: Since the epoch began, without the time of an interruption.
         times: This rank's seconds by phase.
     """
 
@@ -48,18 +48,18 @@ class EpochTotals:
 
     @classmethod
     def start(cls, device: torch.device) -> EpochTotals:
-        """Nothing yet."""
+        """Zero totals."""
         first_bad, step, edges = torch.zeros(3, dtype=torch.int64, device=device).unbind()
         return cls(torch.zeros((), device=device), first_bad, step, edges)
 
     def count(self, loss_sum: Tensor) -> None:
-        """Add the loss of the step, which is the sum over its seeds; the host does not wait."""
+        """Add the loss of the step, which is the sum over its seeds, without synchronisation."""
         is_bad = (self.first_bad == 0) & ~loss_sum.isfinite()
         self.first_bad += is_bad * self.step
         self.loss += loss_sum
 
     def lend(self, other: EpochTotals) -> None:
-        """Have `other` count in this one's memory, from where it stands."""
+        """Copy the counters of `other` into this one's tensors and let `other` use them."""
         for name in ("loss", "first_bad", "step", "edges"):
             own, theirs = getattr(self, name), getattr(other, name)
             if own is not theirs:
@@ -67,7 +67,7 @@ class EpochTotals:
                 setattr(other, name, own)
 
     def total_edges(self) -> int:
-        """Sampled edges; waits for the device."""
+        """Sampled edges; synchronises the device."""
         return self.num_edges + int(self.edges)
 
     def add_times(self, times: Mapping[str, float]) -> None:
@@ -77,8 +77,8 @@ class EpochTotals:
 
 
 def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
-    """A rank's part of a checkpoint: the states of the generators that dropout draws from, and
-    its sums of the epoch, where that has not ended."""
+    """A rank's part of a checkpoint: the states of the generators of dropout, and its sums of an
+    unfinished epoch."""
     state: RankState = {"rng": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda_rng"] = torch.cuda.get_rng_state(device)
@@ -97,7 +97,7 @@ def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
 
 
 def restored_totals(states: Sequence[RankState], context: DistributedContext) -> EpochTotals | None:
-    """This rank's sums of the epoch that was broken off; None where a whole epoch was done.
+    """This rank's sums of the unfinished epoch; None if the epoch was complete.
 
     On another number of ranks than before, rank 0 takes over the sums of all.
     """
@@ -123,9 +123,9 @@ def restored_totals(states: Sequence[RankState], context: DistributedContext) ->
 def restore_rng(
     states: Sequence[RankState], context: DistributedContext, *, seed: int, step: int
 ) -> None:
-    """Let dropout draw on where this rank stopped; on another number of ranks, anew."""
+    """Restore this rank's generators; with another number of ranks, seed new ones."""
     if len(states) != context.world_size:
-        # Each rank its own stream, and none that an earlier step has drawn from.
+        # Each rank gets its own stream, different from those of earlier steps.
         key = np.random.SeedSequence([seed, step, context.rank]).generate_state(1, np.uint64)
         torch.manual_seed(int(key[0]))
         return

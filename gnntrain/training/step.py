@@ -16,14 +16,14 @@ from gnntrain.training.update import Update
 
 
 class Step(Protocol):
-    """What the loop repeats."""
+    """The training loop calls `Step` once a batch."""
 
     def batches(self) -> Iterator[Any]:
-        """What each step of the rest of the epoch takes."""
+        """The inputs of the remaining steps of the epoch."""
         ...
 
     def __call__(self, batch: Any, totals: EpochTotals) -> None:
-        """Move the weights by one of `batches`, and count what was done."""
+        """Update the weights by one of `batches`, and add to the totals."""
         ...
 
 
@@ -34,7 +34,7 @@ class PlainStep:
         update: Moves the weights.
         loader: Makes the batches.
         context: This rank.
-        phases: Where the time of each part is noted.
+        phases: Takes the time of each phase.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PlainStep:
         self._phases = phases
 
     def batches(self) -> Iterator[MiniBatch]:
-        """The loader's."""
+        """The loader's batches."""
         return iter(self._loader)
 
     def __call__(self, batch: MiniBatch, totals: EpochTotals) -> None:
@@ -60,7 +60,7 @@ class PlainStep:
 
 
 class ReplayedStep:
-    """Replays a recorded step, which makes its batch on the device, see `CUDAGraphStep`.
+    """Replays a CUDA graph that samples its batch on the device, see `CUDAGraphStep`.
 
     Args:
         update: Moves the weights.
@@ -83,7 +83,7 @@ class ReplayedStep:
         self._phases = phases
 
     def batches(self) -> Iterator[SeedBatch]:
-        """Seeds and keys."""
+        """Seeds and keys of the steps."""
         return iter(self._replay.batches)
 
     def __call__(self, batch: SeedBatch, totals: EpochTotals) -> None:

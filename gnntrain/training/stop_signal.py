@@ -18,10 +18,10 @@ class StopSignal:
     """Has all ranks act on a signal after the same step, without a collective of its own.
 
     See `RunControl.agreed` for why they agree. Steps on several GPUs are enqueued ahead of the
-    gradient exchange: there only every tenth step is looked at, after waiting for its exchange.
+    gradient exchange: there only every tenth step is synchronised and checked.
 
     Args:
-        listeners: Told which step is saved; on rank 0 only.
+        listeners: Get a message with the saved step; on rank 0 only.
     """
 
     def __init__(self, context: DistributedContext, listeners: Sequence[Listener] = ()) -> None:

@@ -46,7 +46,7 @@ from gnntrain.training.update import Update
 
 _log = logging.getLogger("gnntrain")
 
-# What optimisers, schedules and generators raise at a state that is not theirs.
+# Exceptions of optimisers, schedules and generators for a state of another kind.
 _UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
 
@@ -66,7 +66,7 @@ class Trainer:
             the best.
         config: The `trainer` keys; None: the defaults.
         context: This rank; None: the only one, on the CPU.
-        listeners: Told what happens; on rank 0 only.
+        listeners: Called after steps and epochs; on rank 0 only.
         callbacks: Further hooks, called after the trainer's own, but before a signal ends training;
             the same on all ranks.
         checkpoints: Directory for `last.pt` and `best.pt`; None, also on other ranks than 0:
@@ -77,12 +77,12 @@ class Trainer:
             then a `BlockLoader` whose sampler can pad.
 
     Attributes:
-        result: What was reached; up to date at any time.
+        result: The result so far.
         step: Optimiser steps since the run began, the present one included.
         totals: Sums over the steps of the present epoch; None between epochs.
         update: The optimiser and its schedule.
         callbacks: In the order in which their hooks are called.
-        should_stop: Set by a callback to end training after the present epoch, on all ranks alike.
+        should_stop: Set by a callback, on all ranks, to end training after the present epoch.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Trainer:
         )
         self.callbacks: list[Callback] = [
             RankProgress(),
-            DivergenceGuard(),  # before anybody saves or shows a loss that is not finite
+            DivergenceGuard(),  # before a callback saves or shows a loss that is not finite
             MetricSchedule(),  # before the schedule is saved
             self._checkpointing,
             Reporting(listeners, config.log_every, every_step=not config.cuda_graph),
@@ -156,7 +156,7 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch is to come; on all ranks the same."""
+        """Whether training is complete; equal on all ranks."""
         if self.totals is not None:  # an epoch was broken off
             return False
         is_done = self.epoch > self.config.epochs or self.step >= self._num_steps
@@ -165,11 +165,11 @@ class Trainer:
     def fit(self) -> FitResult:
         """Train to the end, or until a callback stops it.
 
-        The checkpoints of what was reached are written also when an exception ends it.
+        Pending checkpoints are written also if an exception ends it.
 
         Raises:
             Interrupted: A signal asked for it: on all ranks after the same step, or instead of the
-                same evaluation; a checkpoint of just that is written.
+                same evaluation; the checkpoint is written.
             Diverged: The loss is not finite.
             RunError: Memory ran out; or the last checkpoint could not be written.
         """
@@ -240,7 +240,7 @@ class Trainer:
         return totals
 
     def _begin_epoch(self) -> EpochTotals:
-        """The totals to count into: those of the epoch that was broken off, or new ones."""
+        """The totals of the epoch: those of an unfinished epoch, or new ones."""
         self.update.begin_epoch()
         if self.totals is None:
             self.totals = EpochTotals.start(self.context.device)
@@ -249,7 +249,7 @@ class Trainer:
         return self.totals
 
     def _batches(self) -> Iterator[Any]:
-        """The rest of the epoch's batches, as many as steps are left."""
+        """The rest of the epoch's batches, at most as many as steps are left."""
         if self.step >= self._num_steps:
             return
         for batch in self._phases.each("wait", self._take_step.batches()):
@@ -270,7 +270,7 @@ class Trainer:
         return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges), hit_rate
 
     def _evaluate(self) -> SplitMetrics:
-        """The metrics of all splits; none where no evaluation is due."""
+        """The metrics of all splits; empty if no evaluation is due."""
         is_last = self.epoch == self.config.epochs or self.step >= self._num_steps
         if not is_last and self.epoch % self.config.eval_every:
             return {}
@@ -282,13 +282,13 @@ class Trainer:
             with memory_explained(lambda: where, hint):
                 return self.evaluator.evaluate(self.model)
         except Interrupted:
-            # Where all ranks have met, the epoch's training is saved, and its evaluation is due.
+            # All ranks have met: the epoch's training is saved, its evaluation still due.
             if self.context.world_size == 1 or not self.context.control.is_abandoned:
                 self.save_checkpoint()
             raise
 
     def save_checkpoint(self) -> None:
-        """Have rank 0 write where training stands, at once. Collective.
+        """Have rank 0 write a checkpoint at once. Collective.
 
         Raises:
             Diverged: A number is not finite.
@@ -296,13 +296,13 @@ class Trainer:
         self._checkpointing.save(self, at_once=True)
 
     def gather_rank_states(self) -> list[RankState]:
-        """What each rank alone knows, on rank 0; empty on the others. Collective."""
+        """The states of all ranks, on rank 0; empty on the others. Collective."""
         if self.totals is not None:
             self.totals.add_times(self._new_times())
         return self.context.gather_to_main(rank_state(self.totals, self.context.device))
 
     def state_dict(self, ranks: list[RankState]) -> State:
-        """All that `load_state` needs: copies, but for records, which are immutable and many.
+        """The state for `load_state`, copied. Records are immutable and many, and not copied.
 
         Args:
             ranks: As `gather_rank_states` gives them.
@@ -326,15 +326,15 @@ class Trainer:
     def load_state(self, state: State, path: Path | str = "") -> None:
         """Go on from a checkpoint, on any number of ranks with the same global batch.
 
-        With as many ranks as before, on the CPU, all that follows is bit for bit what it would
-        have been. Called on all ranks, before `fit`.
+        On the CPU, with as many ranks as before, the run equals an uninterrupted one bit for bit.
+        Called on all ranks, before `fit`.
 
         Args:
             state: As `load_checkpoint` gives it.
             path: Where it came from, for messages.
 
         Raises:
-            CheckpointError: It is another model's, or does not hold what is needed.
+            CheckpointError: It is another model's, or lacks an entry.
         """
         load_weights(self.model, state, path)
         try:

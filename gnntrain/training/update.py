@@ -1,4 +1,4 @@
-"""How a mini-batch moves the weights: forward, loss, backward with the exchange, optimiser."""
+"""One optimiser step: forward, loss, backward with the gradient exchange, update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Update:
-    """Moves a model's weights, on all ranks alike.
+    """Updates a model's weights, equally on all ranks.
 
     Args:
         model: On the context's device already, with equal weights on all ranks.
@@ -37,7 +37,7 @@ class Update:
 
     Attributes:
         optimizer: Holds the weights and their learning rate.
-        schedule: To be told of each step and each evaluation.
+        schedule: The learning-rate schedule, called after each step and each evaluation.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Update:
         if self._config.compile:
             module = compiled(module, self._context.device)
         if self._context.world_size > 1:
-            # Ours use all their parameters in every step; a user's may not.
+            # Built-in models use all parameters in every step; a user's model may not.
             unused = isinstance(self._model, PlainModel)
             module = DistributedDataParallel(module, find_unused_parameters=unused)
             for weight in self._model.parameters():
@@ -85,7 +85,7 @@ class Update:
         return module
 
     def begin_epoch(self) -> None:
-        """Have dropout and batch norm do what they do in training."""
+        """Set the model to training mode."""
         self._module.train()
 
     @property
@@ -94,7 +94,7 @@ class Update:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def __call__(self, batch: MiniBatch, totals: EpochTotals) -> bool:
-        """Move the weights, and count what was done; False where the step was skipped."""
+        """Update the weights and add to the totals; False if the step was skipped."""
         totals.step += 1
         self.optimizer.zero_grad(set_to_none=True)
         with self._phases("forward"):
@@ -117,7 +117,7 @@ class Update:
         return True
 
     def _take_step(self) -> bool:
-        """Move the weights along the gradient; False where it is not finite and may be skipped."""
+        """Call the optimiser; False if the gradient is not finite and the step is skipped."""
         skips = self._config.on_nonfinite == "skip" and not self._scaler.is_enabled()
         if self._config.clip_norm is not None:
             self._scaler.unscale_(self.optimizer)
@@ -125,7 +125,7 @@ class Update:
         elif skips:
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
             norm = nn.utils.get_total_norm(gradients)
-        # DDP has given all ranks the same gradient: they all skip, or none does.
+        # DDP gives all ranks the same gradient: all skip the step, or no rank does.
         if skips and not bool(norm.isfinite()):
             return False
         self._scaler.step(self.optimizer)
@@ -133,7 +133,7 @@ class Update:
         return True
 
     def state_dict(self) -> State:
-        """Copies of the weights and of what moves them, which go on changing."""
+        """Copies of the states of model, optimiser, schedule and scaler."""
         return {
             "model": copy.deepcopy(self._model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
@@ -142,7 +142,7 @@ class Update:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`'s, but for the weights, which `load_weights` checks and loads."""
+        """Load the state of `state_dict` but the weights, which `load_weights` checks and loads."""
         self.optimizer.load_state_dict(eager_state(state["optimizer"]))
         self.schedule.load_state_dict(state["schedule"])
         self._scaler.load_state_dict(state["scaler"])

@@ -79,7 +79,7 @@ def compile_all() -> set[tuple[str, int]]:
     _attend(torch.int32, torch.bfloat16)
     for dtype in (torch.float32, torch.float16):
         _fuse(dtype)
-    launching._PIECE_EDGES = 1  # now all rows are long
+    launching._CHUNK_EDGES = 1  # now all rows are long
     for aggregation in _aggregations(torch.int64):
         _aggregate(aggregation, torch.float32)
     _attend(torch.int64, torch.float32)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 RUN = """
-import sys
+import os, sys
 import torch
 from gnntrain import jit
 from gnntrain.compute import cpu, kernels
@@ -22,12 +22,17 @@ compile_kernels_beside(torch.float32)
 processes = list(jit._compiling.values())
 if sys.argv[1] == "killed":
     processes[0].kill()
+if sys.argv[1] == "forked":
+    child = os.fork()
+    if child != 0:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 rows = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
 indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
 total = Sum(indptr, indices, is_mean=True)
 print(cpu.aggregate(LazyFeatures(rows), total, "none", torch.float32).tolist())
 stats = kernels.reduce_rows.stats
-print(len(processes), sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
+print(len(processes), hits, misses, flush=True)
 """
 
 
@@ -54,3 +59,7 @@ def test_kernels_are_compiled_once_beside_the_run(tmp_path: Path) -> None:
 
 def test_a_run_compiles_what_a_process_that_was_killed_has_not(tmp_path: Path) -> None:
     assert processes_hits_misses("killed", tmp_path) == "1 0 1"
+
+
+def test_a_process_that_is_forked_meanwhile_does_not_wait(tmp_path: Path) -> None:
+    assert processes_hits_misses("forked", tmp_path).startswith("1 ")

@@ -13,7 +13,7 @@ from hypothesis import given
 from torch import Tensor
 
 from gnntrain.compute import launching, ops, reference
-from gnntrain.compute.launching import Pieces
+from gnntrain.compute.launching import Chunks
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
@@ -28,17 +28,17 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 
 @contextmanager
-def pieces_of(size: int) -> Iterator[None]:
-    """Small pieces, so that small graphs have rows of many."""
+def chunks_of(size: int) -> Iterator[None]:
+    """Small chunks, so that small graphs have rows of many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "_PIECE_EDGES", size)
+        patch.setattr(launching, "_CHUNK_EDGES", size)
         yield
 
 
 def test_only_rows_that_may_be_long_are_cut() -> None:
-    assert Pieces.of(1_000_000, 25) == Pieces(0, 0)
-    assert Pieces.of(1000) == Pieces(0, 0)
-    assert Pieces.of(1_000_000) == Pieces.of(1_000_000, 2000) == Pieces(512, 1953)
+    assert Chunks.of(1_000_000, 25) == Chunks(0, 0)
+    assert Chunks.of(1000) == Chunks(0, 0)
+    assert Chunks.of(1_000_000) == Chunks.of(1_000_000, 2000) == Chunks(512, 1953)
 
 
 HUB = 19
@@ -69,10 +69,10 @@ def given_by(reduce: Reduce, block: Block) -> Aggregation:
 @on_gpu_kernels
 @pytest.mark.parametrize("block", BLOCKS, ids=["int32", "int64"])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_an_aggregate_over_pieces_is_a_loop_over_edges(
+def test_an_aggregate_over_chunks_is_a_loop_over_edges(
     reduce: Reduce, block: Block, device: str
 ) -> None:
-    with pieces_of(4):
+    with chunks_of(4):
         check(given_by(reduce, block), 3, torch.float64, device)
 
 
@@ -114,13 +114,13 @@ def _with_slope(call: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("block", "shape", "size"),
     [(BLOCKS[0], (2, 5), 512), (BLOCKS[1], (2, 5), 4), (BLOCKS[0], (1, 1), 4)],
-    ids=["whole", "pieces", "one head"],
+    ids=["whole", "chunks", "one head"],
 )
-def test_attention_is_the_references_with_and_without_pieces(
+def test_attention_is_the_references_with_and_without_chunks(
     block: Block, shape: tuple[int, int], size: int, device: str
 ) -> None:
     for call, inputs in attention_calls(block, *shape):
-        with pieces_of(size):
+        with chunks_of(size):
             got = gradients(call, block, inputs, device, torch.float64)
         with registered(reference, "CPU"):
             wanted = gradients(call, replace(block, derived={}), inputs, "cpu", torch.float64)
@@ -134,7 +134,7 @@ def test_attention_over_a_padded_block_is_that_over_the_block(size: int, device:
     block, shape = hub_block(), (2, 3)
     longer = padded(block)
     for mine, inputs in attention_calls(block, *shape):
-        with pieces_of(size):
+        with chunks_of(size):
             expected = gradients(mine, block, inputs, device, torch.float64)
             more = [_longer(part, block, longer) for part in inputs]
             got = gradients(_cut(mine, block), longer, more, device, torch.float64)
@@ -183,7 +183,7 @@ def test_an_aggregate_over_a_padded_block_is_that_over_the_block(
         if (value := getattr(given, name)) is not None
     }
     same = {name: value[: -names[name]] for name, value in factors.items()}
-    with pieces_of(size):
+    with chunks_of(size):
         expected = gradients(
             lambda own, rows: aggregate(rows, replace(given, block=own, **same)),
             block, [x], device, torch.float64,

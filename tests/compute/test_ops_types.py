@@ -21,7 +21,7 @@ from gnntrain.models.dropout import dropout
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration, registered
 from tests.compute.test_ops import DTYPES
-from tests.compute.test_ops_edges import hub_block, pieces_of
+from tests.compute.test_ops_edges import chunks_of, hub_block
 from tests.models.slow_aggregate import INDEX_TYPES
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 
 def blocks(index: torch.dtype) -> list[tuple[Block, int]]:
-    """(block, edges of a piece): no destination, no edge, one row, hubs that are cut to pieces."""
+    """(block, edges of a chunk): no destination, no edge, one row, hubs cut into chunks."""
 
     def block(indptr: list[int], indices: list[int], num_src: int) -> Block:
         return Block(torch.tensor(indptr, dtype=index), torch.tensor(indices, dtype=index), num_src)
@@ -119,7 +119,7 @@ class Expected(NamedTuple):
     """What the reference makes of some inputs, in their type and in float64."""
 
     block: Block
-    piece: int
+    chunk: int
     inputs: list[Tensor]
     given: list[Tensor]
     exact: list[Tensor]
@@ -130,11 +130,11 @@ def expected(name: str, dtype: torch.dtype, index: torch.dtype) -> list[Expected
     call, shapes = CASES[name]
     results = []
     with registered(reference, "CPU"):
-        for block, piece in blocks(index):
+        for block, chunk in blocks(index):
             torch.manual_seed(0)
             inputs = [torch.randn(shape).to(dtype) for shape in shapes(block)]
             exact = computed(call, block, [part.double() for part in inputs])
-            results.append(Expected(block, piece, inputs, computed(call, block, inputs), exact))
+            results.append(Expected(block, chunk, inputs, computed(call, block, inputs), exact))
     return results
 
 
@@ -149,8 +149,8 @@ def error(got: Tensor, exact: Tensor) -> float:
 def test_an_operator_errs_no_more_than_the_reference(
     name: str, dtype: torch.dtype, index: torch.dtype, device: str
 ) -> None:
-    for block, piece, inputs, given, exact in expected(name, dtype, index):
-        with pieces_of(piece):
+    for block, chunk, inputs, given, exact in expected(name, dtype, index):
+        with chunks_of(chunk):
             moved = [part.to(device) for part in inputs]
             found = computed(CASES[name].call, block.to(device), moved)
         for got, other, best in zip(found, given, exact, strict=True):

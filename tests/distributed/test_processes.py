@@ -60,6 +60,30 @@ def test_a_process_has_the_parents_present_surroundings(
     assert capfd.readouterr() == ("standard output\n", "standard error\n")
 
 
+SHADOWED = """
+import sys
+from gnntrain.distributed.processes import start_process
+from tests.distributed.test_processes import tell
+
+if __name__ == "__main__":
+    process = start_process(tell, ("told.json",), uses_gpu=False)
+    process.join(60)
+    sys.exit(process.exitcode)
+"""
+
+
+def test_a_users_file_hides_no_module_of_python(tmp_path: Path) -> None:
+    """The server looks where this process does: not in the current directory, unless told to."""
+    script, folder = tmp_path / "script.py", tmp_path / "work"
+    script.write_text(SHADOWED)
+    folder.mkdir()
+    (folder / "random.py").write_text("raise ZeroDivisionError")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run([sys.executable, script], cwd=folder, env=environment, check=False)
+    assert ended.returncode == 0
+    assert json.loads((folder / "told.json").read_text())["worker"]
+
+
 def test_a_process_that_is_killed_has_the_signal_as_its_exit_code() -> None:
     process = start_process(signal.pause, (), uses_gpu=False)
     assert process.pid is not None

@@ -24,6 +24,7 @@ GOLDEN = """\
 run
   graph  synthetic: 400 nodes, 6,000 edges
          64 features, 8 classes
+  store  opened
   model  sage, 1,000 parameters
   ranks  1 CPU rank, 1 thread each
 
