@@ -1,4 +1,4 @@
-"""From a configuration to what a rank trains with, one function a part.
+"""From a configuration to a rank's task, model, loaders and evaluator, one function each.
 
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
@@ -31,14 +31,14 @@ from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
 
-# Sampled evaluation must not draw what training draws.
+# Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
 
 
 def build_task(
     config: Config, graph: Graph, labels: Labels | None = None, scale: TargetScale | None = None
 ) -> Task:
-    """What is learnt from the graph.
+    """The task on the graph.
 
     Args:
         config: The whole configuration.
@@ -82,7 +82,7 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
 ) -> LoaderBuilder:
-    """Makes the rank's loaders, for training and for evaluation."""
+    """The builder of the rank's loaders, for training and for evaluation."""
     return LoaderBuilder(
         config,
         graph,
@@ -95,7 +95,7 @@ def build_loaders(
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
-    """Which training seeds this rank takes when."""
+    """This rank's training seeds in each step."""
     seeds = task.seeds("train")
     is_full = config.sampler.name == "full"
     return SeedPlan(
@@ -121,13 +121,13 @@ def build_evaluator(
 
     Args:
         config, task, model, loaders, graph, context: As for training.
-        scratch_dir: Where activations go that do not fit in memory.
+        scratch_dir: The folder for activations that do not fit in memory.
     """
     if config.evaluation.name == "sampled":
         fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
     elif isinstance(model, GNN):
         return build_layerwise(config, task, loaders, graph, context, scratch_dir)
-    else:  # A plain PyG model cannot be run a layer at a time: exact by whole neighbourhoods.
+    else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.
         fan_outs = all_neighbors(config)
     plans = {split: _evaluation_plan(config, task, split, context) for split in SPLITS}
     return SampledEvaluator(
@@ -143,9 +143,9 @@ def build_layerwise(
     context: DistributedContext,
     scratch_dir: Path,
 ) -> LayerwiseEvaluator:
-    """The exact evaluator of a `GNN`, whichever one the `evaluation` keys name.
+    """The exact evaluator of a `GNN`, whichever `evaluation.name` is.
 
-    On a GPU it reads edges and features where mini-batches read them.
+    On a GPU it reads the same edges and features as the loaders.
     """
     all_ranks = config.evaluation.ranks == "all"
     buffers = build_buffers(config, context, scratch_dir)
@@ -164,7 +164,7 @@ def build_layerwise(
 
 
 def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:
-    """Matrices of all nodes, in `scratch_dir` where they are larger than the limit."""
+    """Matrices of all nodes, in `scratch_dir` beyond `evaluation.memory_limit`."""
     limit = config.evaluation.memory_limit
     if limit is None:
         limit = psutil.virtual_memory().total / 2**32  # a quarter, in GiB
@@ -177,7 +177,7 @@ def all_neighbors(config: Config) -> Sequence[int]:
 
 
 def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
-    """The sampler as the console shows it."""
+    """Description of the sampler for the console."""
     if config.sampler.name == "full":
         return "full graph"
     return f"neighbor {list(config.sampler.fan_outs)} ({loaders.backend})"

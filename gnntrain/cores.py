@@ -1,4 +1,4 @@
-"""How much of the machine's processor this process may use."""
+"""The number of cores for this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may be told went wrong, and with which exit code the command ends."""
+"""Errors with a message and a hint for the user, and their exit codes."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class UserError(GnntrainError):
 
 
 class RunError(GnntrainError):
-    """Something failed at run time: what was reached is saved, exit code 1."""
+    """A failure at run time, exit code 1; earlier checkpoints are kept."""
 
 
 class Diverged(RunError):
-    """The loss or the weights are not finite: from the same checkpoint it would happen again."""
+    """The loss or the weights are not finite; a restart from the checkpoint would fail again."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the run to end: it ends as after Ctrl-C, with what it reached.
+    """A signal asked the run to end: it saves and ends, as after Ctrl-C.
 
     Args:
-        number: The signal; the exit code is 128 more, as a shell has it.
+        number: The signal; the exit code is 128 + number, as in a shell.
     """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -51,5 +51,5 @@ class Interrupted(KeyboardInterrupt):
 
 
 def signal_of(error: KeyboardInterrupt) -> signal.Signals:
-    """The signal behind an interruption; Python itself raises one only for Ctrl-C."""
+    """The signal of an interruption; Python's own KeyboardInterrupt is SIGINT."""
     return signal.Signals(error.number if isinstance(error, Interrupted) else signal.SIGINT)

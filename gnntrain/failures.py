@@ -1,4 +1,4 @@
-"""How a failure is told: its sentence, and where its traceback is kept."""
+"""The message of a failure, the file of its traceback, and the command that resumes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnntrain.errors import GnntrainError
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, in one line or a few."""
+    """The message of an error, in one line or a few."""
     if isinstance(error, GnntrainError):
         return error.message
     said = str(error).strip()
@@ -21,7 +21,7 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
     """Write the traceback to `logs/error.log` of the run directory.
 
     Returns:
-        The file; None where there is no run directory, or it cannot be written.
+        The file; None if there is no run directory, or it cannot be written.
     """
     if run_dir is None or not Path(run_dir).is_dir():
         return None
@@ -36,17 +36,17 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
 
 
 def way_on(error: BaseException) -> str | None:
-    """The command that goes on with the run or sweep of a failure; None where nothing was saved.
+    """The command that resumes the run or sweep of a failure; None if nothing was saved.
 
     Args:
-        error: Its attribute `run_dir` says where the run is.
+        error: Its attribute `run_dir` is the run directory.
     """
     run_dir = getattr(error, "run_dir", None)
     if run_dir is None:
         return None
-    saved = ("checkpoints/last.pt", "checkpoints/last.prev.pt", "sweep.json")
+    saved = ("checkpoints/last.pt", "checkpoints/last.prev.pt", "sweep.json", "multirun.yaml")
     if not any((Path(run_dir) / name).is_file() for name in saved):
         return None
-    from gnntrain.reporting.text import shown_path  # not before there is something to tell
+    from gnntrain.reporting.text import shown_path  # imported only for a failed run
 
     return f"gnntrain resume {shlex.quote(shown_path(run_dir))}"

@@ -1,4 +1,4 @@
-"""The configuration files that can be chosen, by their names alone: nothing is read.
+"""The options of each configuration group, from the file names alone: no file is read.
 
 A file whose name starts with an underscore (`model/_layered.yaml`) is a base: siblings inherit its
 keys through their defaults list, and it cannot be chosen itself.
@@ -37,7 +37,7 @@ def config_groups(
 ) -> dict[str, list[str]]:
     """The options of every group, sorted, with those in the user's own folders.
 
-    A file whose name begins with an underscore is for others to inherit, and no option.
+    A file whose name begins with an underscore is inherited by others, and no option.
     """
     folders = [config_path or conf_dir(), *config_dirs]
     own = [file.parent.name for folder in config_dirs for file in folder.glob("[!_.]*/*.yaml")]

@@ -45,11 +45,11 @@ class BestModel:
         epoch: Its best epoch.
         config: Its configuration, perhaps with another data set.
         graph: The graph to compute on.
-        signature: What the model takes and gives.
-        scratch_dir: Where activations go that do not fit in memory.
+        signature: The model's inputs and outputs.
+        scratch_dir: The folder for activations that do not fit in memory.
 
     Attributes:
-        task: What the outputs mean.
+        task: The task of the outputs.
         model: With initial weights; `load_best` loads the trained ones.
     """
 
@@ -95,8 +95,7 @@ class BestModel:
             return layerwise.infer(self.model, embed=embed)
         if embed:
             raise UserError(
-                f"model {config.model.name} has no embeddings that gnntrain knows of: "
-                "it runs as a whole.",
+                f"model {config.model.name} has no embeddings: gnntrain runs it as a whole.",
                 "Ask for logits, or derive the model from gnntrain.models.GNN.",
             )
         nodes = np.arange(self.graph.num_nodes)
@@ -118,23 +117,23 @@ def infer(
 ) -> Inferred:
     """Compute the outputs of a run's best model for every node, exactly: over all in-neighbours.
 
-    Layer by layer, in chunks: beside two layers' activations, which go to disk where they are
-    larger than `evaluation.memory_limit`, little is held.
+    Layer by layer, in chunks. Memory: two layers' activations, which go to disk beyond
+    `evaluation.memory_limit`, and a chunk.
 
     Args:
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
-        config: The run's configuration with other keys: another data set makes it compute on that
-            graph, which may be without labels. None: as the run was.
+        config: The run's configuration, perhaps with another data set, which need not have labels.
+            None: the run's own.
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
         embed: Keep the rows that enter the last layer, too.
-        scratch_dir: Where activations go that are too large for memory; None: the run directory.
+        scratch_dir: The folder for activations that do not fit in memory; None: the run directory.
 
     Returns:
         The logits, float32 `[num_nodes, num_outputs]` on the CPU (a large matrix is mapped from
         disk), and the embeddings if asked for.
 
     Raises:
-        UserError: The graph is not there, or the model cannot take it.
+        UserError: The graph is missing, or does not fit the model.
     """
     return load_best(run_dir, config, scratch_dir, data).infer(embed=embed)
 

@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """What a model begins with.
+    """The initial weights of a model, taken from a run.
 
     Attributes:
         run: Directory of the run they come from.
         epoch: Its best epoch.
-        num_taken: Parameters that were taken from it.
-        num_parameters: All parameters of the model; the others begin at random.
+        num_taken: Number of parameters taken from it.
+        num_parameters: Number of parameters of the model; the others are random.
     """
 
     run: str
@@ -46,22 +46,21 @@ class InitialWeights:
         return f"{taken} from {shown_path(self.run)}, epoch {self.epoch}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As `summary.json` and checkpoints hold it."""
+        """Plain data, as in `summary.json` and checkpoints."""
         return asdict(self)
 
     @classmethod
     def saved_in(cls, state: State) -> InitialWeights | None:
-        """What a run began with that goes on from a checkpoint; None: random weights."""
+        """The initial weights of a resumed run, from its checkpoint; None: random weights."""
         saved = state.get("initial_weights")
         return None if saved is None else cls(**saved)
 
 
 def resolved_source(config: Config, graph: Graph) -> Config:
-    """The configuration with `trainer.init_from` as an absolute path, which means the same from
-    any folder, and `latest` the run that it is now.
+    """The configuration with `trainer.init_from` as an absolute path, also for `latest`.
 
     Raises:
-        UserError: There is no such run, or the model cannot take its weights.
+        UserError: There is no such run, or its weights do not fit the model.
     """
     if config.trainer.init_from is None:
         return config
@@ -78,15 +77,15 @@ def resolved_source(config: Config, graph: Graph) -> Config:
 def take_weights(config: Config, model: GNN | PlainModel) -> InitialWeights | None:
     """Give a new model the weights of the run `trainer.init_from`; None: it is not set.
 
-    Weights of the same name and shape are taken. Those of the layer that gives the outputs stay as
-    they are where their shapes differ.
+    Weights of the same name and shape are taken. The output layer stays random if its shapes
+    differ.
 
     Args:
-        config: As `resolved_source` gives it.
-        model: With random weights, equal ones on all ranks.
+        config: The result of `resolved_source`.
+        model: With random weights, equal on all ranks.
 
     Raises:
-        UserError: The run has gone, or other weights differ.
+        UserError: The run is missing, or other weights differ.
     """
     if config.trainer.init_from is None:
         return None
@@ -108,7 +107,7 @@ def _best(run: RunDirectory) -> State:
 
 
 def _check_features(run: RunDirectory, graph: Graph, dataset: DatasetConfig) -> None:
-    """Refuse features of another number; warn where they have other names or another scale."""
+    """Refuse another number of features; warn of other names or another scale."""
     saved = from_dict(run.config(), saved=True)
     signature = model_signature(run, saved.dataset)
     wanted = signature.num_features
@@ -133,7 +132,7 @@ def _check_features(run: RunDirectory, graph: Graph, dataset: DatasetConfig) -> 
 
 
 def _tell_other_names(run: RunDirectory, there: Sequence[str], here: Sequence[str]) -> None:
-    """Warn where features of the same number are others, or in another order."""
+    """Warn if features have other names, or another order."""
     place = next(
         (at for at, pair in enumerate(zip(there, here, strict=True)) if len({*pair}) > 1), None
     )
@@ -180,7 +179,7 @@ def _shape(weight: Tensor | None) -> str:
 
 
 def _other_keys(config: Config, run: RunDirectory) -> Iterator[str]:
-    """The model's keys in which the run differs."""
+    """The model keys in which the run differs."""
     there = from_dict(run.config(), saved=True).model.model_dump(mode="json")
     here = config.model.model_dump(mode="json")
     if there["name"] != here["name"]:

@@ -1,4 +1,4 @@
-"""The one place that says how our Numba kernels are compiled."""
+"""How Numba kernels are compiled, cached, and compiled in a second process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 _LONGEST_COMPILATION = 60.0
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)  # as files are after a power cut
 
-# By module: the process that compiles its kernels.
+# The processes that compile kernels, by module.
 _compiling: dict[str, BaseProcess] = {}
 _waiting = threading.Lock()
 os.register_at_fork(after_in_child=_compiling.clear)  # a process waits for its own children alone
@@ -33,7 +33,7 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     compiled: Callable[P, R]
     try:
         compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:  # nowhere to write a cache to: every process compiles for itself
+    except RuntimeError:  # no folder for the cache: every process compiles its own
         compiled = numba.njit(nogil=True, error_model="numpy")(function)
     else:
         _mend(getattr(compiled, "_cache", None), function.__module__)
@@ -41,14 +41,14 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
-    """Let another process compile kernels of a module, unless the cache on disk has some.
+    """Compile the kernels of a module in another process, unless the cache on disk has some.
 
-    A kernel that this process calls meanwhile is waited for. What the other process does not
-    compile, for whatever reason, this one compiles when it is called.
+    If this process calls a kernel meanwhile, it waits. A kernel that the other process has not
+    compiled, for any reason, is compiled at its first call.
 
     Args:
-        module: All of its functions that are decorated with `jit`.
-        compute: Calls the kernels, of whatever is a small example.
+        module: The module of the functions decorated with `jit`.
+        compute: Calls the kernels on a small example.
     """
     is_possible = sys.platform == "linux" and not multiprocessing.current_process().daemon
     if not is_possible or module.__name__ in _compiling or not _is_empty(module):
@@ -61,7 +61,7 @@ def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
 
 
 def _is_empty(module: ModuleType) -> bool:
-    """Whether there is a cache for the module's kernels, and nothing in it."""
+    """Whether the module's kernels have a cache, and it is empty."""
     caches = [getattr(value, "_cache", None) for value in vars(module).values()]
     files = [file for cache in caches if (file := getattr(cache, "_cache_file", None))]
     return bool(files) and not any(map(_has_kernels, files))
@@ -77,15 +77,15 @@ def _has_kernels(file: Any) -> bool:
 def _compile(compute: Callable[[], None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    os.nice(1)  # where there is one core, what the run does first comes first
-    with suppress(Exception):  # the run meets it again, and tells it
+    os.nice(1)  # lower priority: on one core the run itself comes first
+    with suppress(Exception):  # the run raises the same error, and reports it
         compute()
 
 
 def _mend(cache: Any, module: str) -> None:
-    """Have the cache wait for the process that compiles, and forgive a full disk and broken files.
+    """Make the cache wait for the process that compiles, and ignore a full disk and broken files.
 
-    What was compiled works without having been kept, but Numba would let the disk end it.
+    A compiled kernel works without being saved, but Numba would raise the disk's error.
     """
     if not hasattr(cache, "save_overload"):
         return

@@ -1,4 +1,4 @@
-"""The job that the parent of a run gives its ranks, and the summary that either can write."""
+"""The job that the parent of a run sends to its ranks, and the summary that either can write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnntrain.training.records import FitResult, Status, Summary
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that a rank is told; picklable.
+    """The input of a rank; picklable.
 
     Attributes:
         config: The resolved configuration.
@@ -27,9 +27,9 @@ class Job:
         store_reason: How the parent opened it, for example "opened".
         store_seconds: Seconds to open or build it.
         run: The run directory.
-        started: When the run began, or went on, seconds since the epoch.
-        checkpoint: The checkpoint to go on from; None: train from the beginning.
-        listener: A process that is told of the run; None: the console shows it.
+        started: Start of the run, or of its resumption, in seconds since 1970.
+        checkpoint: The checkpoint to resume from; None: train from the beginning.
+        listener: The channel to a process that shows the run; None: the console shows it.
     """
 
     config: Config
@@ -54,7 +54,7 @@ def summarize(
     peak_gpu: int = 0,
     initial_weights: Mapping[str, Any] | None = None,
 ) -> Summary:
-    """How a run ended, as `summary.json` holds it."""
+    """The summary of a run, as in `summary.json`."""
     records = result.records
     config = job.config
     return Summary(
@@ -84,7 +84,7 @@ def summarize(
 
 
 def status_of(error: BaseException | None) -> Status:
-    """The status of a run that ended with `error`; None: it ended by itself."""
+    """The status of a run that ended with `error`; None: it completed."""
     if error is None:
         return "completed"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 
 class Lazy(NamedTuple):
-    """What a module that is not executed yet can do.
+    """The properties of a lazy module.
 
     Attributes:
-        stand_ins: Names that do not execute it, each with what it stands for till then.
+        stand_ins: Names that can be read without executing it, each with its value until then.
         first: A module that is executed before it.
         is_open: Whether its submodules can be imported without it.
     """
@@ -41,16 +41,16 @@ def _disable(*arguments: Any, **options: Any) -> Any:
 
 
 def _do_nothing() -> None:
-    """Nothing is compiled: there is no graph to break, and no cache to clear."""
+    """Stand-in for the compiler's functions: nothing is compiled yet."""
 
 
 def _no() -> bool:
-    """Nothing is exported before the exporter is executed."""
+    """Stand-in for `is_exporting`: False before the exporter is executed."""
     return False
 
 
 def _default_ddp_mode() -> str:
-    """Nobody has configured the compiler."""
+    """Stand-in for DDP's mode of the compiler: its default."""
     return "ddp_optimizer"
 
 
@@ -102,8 +102,8 @@ LAZY_MODULES: Mapping[str, Lazy] = {
 """The modules, whichever the versions of their packages."""
 
 LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
-    # A third of `import torch`. The compiler, the exporter and fake tensors come by it through one
-    # of the next two.
+    # A third of `import torch`. Compiler, exporter and fake tensors import it through one of
+    # the next two.
     META: Lazy(),
     "torch._decomp": Lazy(first=META),
     "torch.export": Lazy(first=META),
@@ -131,7 +131,7 @@ _executing = RLock()
 
 
 class LazyFinder(MetaPathFinder):
-    """Finds lazy modules, and no others."""
+    """A module finder for lazy modules only."""
 
     def __init__(self, modules: Mapping[str, Lazy]) -> None:
         self._modules = modules
@@ -139,7 +139,7 @@ class LazyFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own specification, with a loader that waits."""
+        """The module's own specification, with a lazy loader."""
         if fullname not in self._modules:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -149,21 +149,21 @@ class LazyFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Let this process execute the lazy modules late; what is imported already stays."""
+    """Make modules lazy in this process, except those imported already."""
     if not any(isinstance(finder, LazyFinder) for finder in sys.meta_path):
         modules = {**LAZY_MODULES, **(LAZY_TORCH_MODULES if _knows_torch() else {})}
         sys.meta_path.insert(0, LazyFinder(modules))
 
 
 def execute(name: str) -> None:
-    """Execute a lazy module, for what executing it does; where there is none, nothing."""
+    """Execute a lazy module for its side effects; do nothing if it is not lazy."""
     module = sys.modules.get(name)
     if isinstance(module, _LazyModule):
         module.__dict__  # noqa: B018  # to read is to execute
 
 
 def _knows_torch() -> bool:
-    """Whether the installed torch is of a version that has been tried."""
+    """Whether the installed version of torch is a tested one."""
     spec = PathFinder.find_spec("torch")
     if spec is None or spec.origin is None:
         return False
@@ -221,7 +221,7 @@ def _rule(name: str) -> Lazy:
 
 
 class _ModuleInExecution(ModuleType):
-    """The thread that executes the module reads it; other threads wait until it is whole."""
+    """A module in execution: its own thread may read it, other threads wait for the end."""
 
     def __getattribute__(self, name: str) -> Any:
         with _executing:

@@ -8,8 +8,8 @@ Another package offers such a function by an entry point in the group `gnntrain.
 point has the metric's name. The best epoch, early stopping, schedules, pruning, sweeps and reports
 ask the registry which values are better.
 
-Importing this module imports neither torch nor torchmetrics: a sweep or a report needs directions
-alone, and torchmetrics takes two seconds.
+Importing this module imports neither torch nor torchmetrics (two seconds): sweeps and reports need
+only the directions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Metric:
         name: As in `metrics.jsonl`.
         compute: The function.
         higher_is_better: Its direction.
-        label_kinds: The kinds of labels that it takes.
+        label_kinds: The kinds of labels that it supports.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Metric:
     label_kinds: frozenset[str]
 
     def cost(self, value: float) -> float:
-        """The value turned such that less is better, to sort and to compare by."""
+        """The value with the sign for which less is better, for sorting and comparing."""
         return -value if self.higher_is_better else value
 
     def is_better(self, value: float, than: float) -> bool:
@@ -83,9 +83,9 @@ def metric(
     """Register the decorated function as a metric.
 
     Args:
-        name: Under which it is chosen, recorded and shown.
+        name: Its name in the configuration, in records and in reports.
         higher_is_better: Its direction: True for an accuracy, False for an error.
-        label_kinds: The kinds of labels that it takes, of `LABEL_KINDS` or of a task of one's own.
+        label_kinds: The kinds of labels that it supports, of `LABEL_KINDS` or of your own task.
 
     Raises:
         ValueError: Another function has the name.
@@ -102,7 +102,7 @@ def metric(
 
 
 def get_metric(name: str) -> Metric:
-    """The metric of this name, imported from the package that offers it if need be.
+    """The metric of this name; imports the package that offers it if necessary.
 
     Raises:
         UserError: There is none, or its package cannot be imported.
@@ -120,7 +120,7 @@ def metric_names() -> tuple[str, ...]:
 
 
 def metrics_for(kind: str) -> tuple[str, ...]:
-    """Names of the metrics that take this kind of labels, in the order of `metric_names`."""
+    """Names of the metrics that support this kind of labels, in the order of `metric_names`."""
     return tuple(name for name in metric_names() if kind in get_metric(name).label_kinds)
 
 
@@ -163,7 +163,7 @@ def f1_micro(outputs: Tensor, targets: Tensor) -> float:
 
 @metric("f1_macro", higher_is_better=True, label_kinds=CLASS_KINDS)
 def f1_macro(outputs: Tensor, targets: Tensor) -> float:
-    """Mean F1 of the classes (or labels) that some node has, or is predicted to have."""
+    """Mean F1 of the classes (or labels) that occur in targets or predictions."""
     right, counted = _f1(outputs, targets)
     occurs = counted > 0
     return float((right[occurs] / counted[occurs]).double().mean()) if occurs.any() else 0.0
@@ -172,7 +172,7 @@ def f1_macro(outputs: Tensor, targets: Tensor) -> float:
 @metric("r2", higher_is_better=True, label_kinds=("continuous",))
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """R², the coefficient of determination; of several targets, their mean over those that vary.
-    NaN where none varies."""
+    NaN if all targets are constant."""
     return _mean_over_targets(_r2, outputs, targets, is_defined=_varies)
 
 
@@ -217,7 +217,7 @@ def _r2(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _scores(outputs: Tensor) -> Tensor:
-    # Probabilities: torchmetrics guesses from the range whether it was given logits.
+    # Probabilities: torchmetrics guesses from the range whether inputs are logits.
     return outputs.sigmoid()
 
 
@@ -231,9 +231,9 @@ def _predicted(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _f1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each class or label, twice the right predictions, and the predicted and the true ones.
+    """By class or label: twice the right predictions; the predicted plus the true ones.
 
-    F1 is their ratio. By hand: importing torchmetrics takes as long as training a small graph.
+    F1 is their ratio. Without torchmetrics, whose import takes as long as training a small graph.
     """
     predicted = _predicted(outputs, targets)
     if targets.ndim == 2:
@@ -251,7 +251,7 @@ def _mean_over_labels(
 ) -> float:
     """A ranking metric of each label, their mean; NaN where no label can be ranked.
 
-    A label that all nodes have, or none, has no ranking; torchmetrics would count it as 0.
+    A label of all nodes or of no node has no ranking; torchmetrics would count it as 0.
     """
     scores, flags = _scores(outputs), targets.view(outputs.shape)
     num_positive = flags.sum(dim=0)

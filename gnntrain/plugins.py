@@ -50,7 +50,7 @@ def find_plugin(group: str, name: str) -> EntryPoint:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import what a name stands for.
+    """Import the object behind a name.
 
     Raises:
         UserError: No installed package offers the name, or its code cannot be imported.
@@ -62,5 +62,5 @@ def load_plugin(group: str, name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}",
-            "install or mend the package that declares it",
+            "install or repair the package that declares it",
         ) from error

@@ -1,10 +1,10 @@
-"""What the fork server imports: all that a rank or a trial runs (see `distributed.processes`)."""
+"""Imports of the fork server: the modules of a rank or a trial (see `distributed.processes`)."""
 
 from gnntrain import lazy_imports, startup
 
 lazy_imports.install()
 
-with startup.collection_paused():  # and ranks do not look through what they share
+with startup.collection_paused():  # garbage collection in ranks skips the shared objects
     import torch
 
     import gnntrain.run

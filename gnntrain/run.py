@@ -64,16 +64,16 @@ def train(
     data: object = None,
     place: RunPlace | None = None,
 ) -> dict[str, Any]:
-    """Train as `config` says and return the summary, as `summary.json` holds it.
+    """Train and return the summary, as in `summary.json`.
 
     Args:
         config: The whole configuration.
-        overrides: The overrides as they were typed, for the record.
-        listener: A process that is told of the run (see `Channel`) instead of the console.
+        overrides: The overrides as typed, for the record.
+        listener: A `Channel` to a process that shows the run instead of the console.
         data: The graph: a PyG `Data`, a mapping of arrays by PyG's names (`x`, `y`, `edge_index`,
             `train_mask`, …), or a `GraphData`. `FilesConfig` then has its name, split, task and
-            metric. None: `config.dataset` says where the graph is.
-        place: Where Hydra has made the run directory; None: `config.run` says where it goes.
+            metric. None: the graph of `config.dataset`.
+        place: The run directory that Hydra has made; None: that of `config.run`.
 
     Returns:
         The summary, and the run directory as `run`.
@@ -84,7 +84,7 @@ def train(
     """
     started = time.time()
     if data is not None:
-        # As a whole, so that task.type reaches the data set's keys.
+        # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
     _refuse_mistakes(config)
@@ -106,7 +106,7 @@ def train(
 
 
 def _refuse_mistakes(config: Config) -> None:
-    """Raise a ConfigError for what a configuration made in Python was not yet judged by."""
+    """Raise a ConfigError for contradictory keys in a configuration made in Python."""
     num_gpus = torch.cuda.device_count() if needs_gpu_count(config) else 0
     contradicting = [problem for _, problem in contradictions(config)]
     problems = [*contradicting, *machine_problems(config, num_gpus)]
@@ -125,13 +125,13 @@ def resume(
     overrides: Sequence[str] = (),
     listener: Connection | None = None,
 ) -> dict[str, Any]:
-    """Go on with a run from its last checkpoint and return the summary, as `train` does.
+    """Resume a run from its last checkpoint and return the summary, as `train` does.
 
     Args:
         run_dir: The run.
-        config: The configuration to go on with; None: the run's own. Where its `run` keys name
-            another directory, the run goes on there, and this one stays as it is.
-        overrides: The overrides as they were typed, for the record.
+        config: The configuration to resume with; None: the run's own. If its `run` keys name
+            another directory, the run continues there, and the old one is unchanged.
+        overrides: The overrides as typed, for the record.
         listener: As for `train`.
 
     Raises:
@@ -145,7 +145,7 @@ def resume(
     with run.held():
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
-            _log.warning("%s Going on from %s.", problem.message, checkpoint.name)
+            _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
         _refuse_other_batches(config, plan.world_size, state)
         opened = open_run_store(run, config.dataset)
         if config.run != saved.run:
@@ -187,17 +187,17 @@ def _job(
 
 
 def _train(run: RunDirectory, job: Job, graph: StoredGraph, plan: LaunchPlan) -> dict[str, Any]:
-    """Start the ranks, after failures as often as `trainer.max_restarts` allows.
+    """Start the ranks, again after failures up to `trainer.max_restarts` times.
 
-    However they end, the run directory gets a summary.
+    In every case the run directory gets a summary.
     """
 
     def close(error: BaseException) -> None:
-        restore_terminal()  # a rank that was killed could not
+        restore_terminal()  # a killed rank could not
         _close(run, job, graph, plan.world_size, error)
 
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
-        remove_stale_files(run.checkpoints)  # of a process that was killed while it wrote
+        remove_stale_files(run.checkpoints)  # of a killed writer
         try:
             _launch(run, job, plan)
         except BaseException as error:
@@ -213,7 +213,7 @@ def _launch(run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
     while True:
         try:
             return launch("gnntrain.worker:train_rank", job, plan, run.logs)
-        except (UserError, Diverged):  # they would only happen again
+        except (UserError, Diverged):  # these would fail again
             raise
         except Exception as error:
             if restarts_left == 0:
@@ -223,7 +223,7 @@ def _launch(run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
 
 
 def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int) -> Job:
-    """The job from its last checkpoint, or from the beginning where there is none yet."""
+    """The job from its last checkpoint, or from the beginning if there is none yet."""
     try:
         _, checkpoint, _ = load_last(run.checkpoints)
     except UserError:
@@ -239,9 +239,9 @@ def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int
 def _close(
     run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
 ) -> None:
-    """Write how the run ended into its summary, as the parent knows it.
+    """Write the run's status into its summary, by the parent's knowledge.
 
-    Rank 0 may not have had the time, or may have taken another rank's end for its own failure.
+    Rank 0 may have been killed, or may have recorded the lost connection to another rank.
     """
     summary = run.summary() or _reached(run, job, graph, world_size, error).to_dict()
     summary = {key: value for key, value in summary.items() if key != "error"}
@@ -249,14 +249,14 @@ def _close(
     summary |= {"status": status_of(error)} | ({} if text is None else {"error": text})
     try:
         run.rewrite_summary(summary)
-    except RunError as failure:  # a full disk is not what ended the run
+    except RunError as failure:  # a full disk must not hide the run's own error
         _log.warning("%s", failure.message)
 
 
 def _reached(
     run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
 ) -> Summary:
-    """How far a run came whose rank 0 cannot say it any more."""
+    """The progress of a run whose rank 0 was killed."""
     try:
         state: State = load_last(run.checkpoints)[0]
     except UserError:
@@ -273,7 +273,7 @@ def _reached(
 
 
 def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
-    """Another number of seeds a step would be another training."""
+    """Refuse another global batch: it would be another training."""
     saved = state.get("global_batch_size")
     batch_size = config.trainer.batch_size * world_size
     if config.sampler.name == "full" or not isinstance(saved, int) or saved == batch_size:
@@ -291,7 +291,7 @@ def _refuse_other_batches(config: Config, world_size: int, state: State) -> None
 
 
 def _copy_progress(source: RunDirectory, target: RunDirectory) -> None:
-    """Copy checkpoints and metrics to the directory where the run goes on."""
+    """Copy checkpoints and metrics to the directory where the run continues."""
     try:
         for path in source.checkpoints.glob("*.pt"):
             shutil.copyfile(path, target.checkpoints / path.name)
@@ -308,9 +308,9 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         `run`, `epoch`, `metric` and `metrics` (by split, by name).
 
     Raises:
-        UserError: The graph, the checkpoint or the configuration are not the run's any more.
+        UserError: The graph, the checkpoint or the configuration has changed.
     """
-    from gnntrain.inference import load_best  # what only a process that computes needs
+    from gnntrain.inference import load_best  # only processes that compute need these imports
 
     best = load_best(run_dir)
     return {
@@ -322,7 +322,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
 
 
 def prepare(config: Config) -> dict[str, Any]:
-    """Build the data set's store, or verify every byte of the one that is there."""
+    """Build the data set's store, or verify every byte of an existing one."""
     opened = prepare_store(config.dataset)
     if not opened.built:
         opened.store.verify()
@@ -342,8 +342,7 @@ def prepare(config: Config) -> dict[str, Any]:
 
 
 def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
-    """Refuse labels that the task cannot learn, and a graph or a batch size that leaves nothing to
-    train on.
+    """Refuse labels that do not fit the task, and a graph or batch size without a training step.
 
     Raises:
         UserError: The labels do not fit `task.type`; there is no training node, or no whole batch

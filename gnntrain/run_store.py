@@ -39,8 +39,8 @@ class ModelSignature:
         num_classes: Number of classes; of targets.
         class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
-        preprocessing: What made the features of a user's columns, if something did.
-        target_scale: How the outputs of a regression become quantities; None: of classes.
+        preprocessing: The preprocessing of a user's columns, if any.
+        target_scale: The scale of a regression's targets; None for classes.
     """
 
     dataset: str
@@ -83,7 +83,7 @@ def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature
     """The signature of a run's model; opens the run's graph only if the run did not record it.
 
     Raises:
-        UserError: The run does not say, and its graph is gone.
+        UserError: The run did not record it, and its graph is missing.
     """
     record = run.store_record()
     if record is None or record.learnt is None:  # from before this was recorded
@@ -109,13 +109,13 @@ def prepare_store(
     preprocessing: Preprocessing | None = None,
     data: object = None,
 ) -> OpenedStore:
-    """Open the data set's graph store, building it first where that is needed.
+    """Open the data set's graph store; build it first if necessary.
 
     Args:
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: What makes features of a user's own files; None: it is learnt from them.
-        data: The graph itself, see `gnntrain.run.train`; None: `dataset` says where it is.
+        preprocessing: The preprocessing of a user's own files; None: fitted to them.
+        data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
     builder: DatasetBuilder
     if data is None:
@@ -128,7 +128,7 @@ def prepare_store(
 
 
 def object_dataset(dataset: DatasetConfig) -> FilesConfig:
-    """The configuration of a graph that is given as an object beside `dataset`.
+    """The configuration of a graph given as an object.
 
     Raises:
         UserError: `dataset` is another graph: one of files, or a published one.
@@ -151,7 +151,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
 
 
 def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
-    """The configuration of another graph, given as an object, that is prepared as `dataset` is."""
+    """The configuration of another graph, given as an object, with the preparation of `dataset`."""
     keys = set(DatasetConfig.model_fields) - {"name", "root"}
     return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
 
@@ -162,7 +162,7 @@ def _options(dataset: DatasetConfig) -> PrepareOptions:
 
 
 def store_folder(dataset: DatasetConfig) -> Path:
-    """The folder of the data set's own store, which need not be there yet."""
+    """The folder of the data set's own store, which need not exist yet."""
     identity = builder_for(dataset).identity()
     return stores_folder(dataset).absolute() / store_name(identity, _options(dataset))
 
@@ -173,7 +173,7 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 
 
 def record_of(store: StoredGraph) -> StoreRecord:
-    """The record of a graph in a run directory: its path, its digest and what is learnt from it."""
+    """The record of a graph in a run directory: path, digest and model signature."""
     return StoreRecord(str(store.path), _digest(store), ModelSignature.of(store).to_dict())
 
 
@@ -197,11 +197,11 @@ def _digest(store: StoredGraph) -> str:
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     """The graph that the run was trained on, byte for byte.
 
-    If the recorded store has gone, or holds another graph now, it is built again from the
+    If the recorded store is missing or holds another graph, it is built again from the
     configuration and compared.
 
     Raises:
-        UserError: The store has gone, and the data set now gives another graph, or none.
+        UserError: The store is missing, and the data set is another graph now, or none.
     """
     begin = time.perf_counter()
     record = run.store_record()
@@ -237,7 +237,7 @@ def _is_object(dataset: DatasetConfig) -> bool:
 
 
 def _opened(record: StoreRecord) -> StoredGraph | None:
-    """The recorded store; None if it is not there, or holds another graph."""
+    """The recorded store; None if it is missing, or holds another graph."""
     try:
         store = StoredGraph.open(Path(record.path))
     except StoreError:

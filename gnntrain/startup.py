@@ -1,7 +1,7 @@
-"""What makes a command of the command line begin and end sooner; a library's user meets none of it.
+"""A faster start and end of commands; not used when gnntrain is imported as a library.
 
-Imports make a million objects that stay, and Python looks through all of them again and again for
-garbage. The largest of torch's libraries can be loaded while Python imports other modules.
+Imports make a million objects, which each garbage collection would traverse. torch's largest
+library can be loaded while Python imports other modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _is_paused = False
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """No garbage is looked for until `resume_collection`, or the end of the block."""
+    """Disable garbage collection until `resume_collection`, or the end of the block."""
     global _is_paused
     if not gc.isenabled():
         yield
@@ -39,7 +39,7 @@ def collection_paused() -> Iterator[None]:
 
 
 def resume_collection() -> None:
-    """Look for garbage again, if that was paused, but not among the objects there are by now."""
+    """Enable garbage collection again, if it was paused, without all existing objects."""
     global _is_paused
     if _is_paused:
         _is_paused = False
@@ -50,7 +50,7 @@ def resume_collection() -> None:
 def load_torch_library() -> None:
     """Load torch's largest library in a thread: `import torch` then finds it, or waits for it.
 
-    So does the import of any other compiled module: call it where only Python code follows.
+    The import of any other compiled module waits too: call it before imports of Python code only.
     """
     spec = PathFinder.find_spec("torch")
     if "torch" in sys.modules or sys.platform != "linux" or spec is None or spec.origin is None:
@@ -60,7 +60,7 @@ def load_torch_library() -> None:
 
 
 def _load(path: Path) -> None:
-    # `CDLL` would keep the interpreter's lock meanwhile. Where it fails, torch's import will tell.
+    # `CDLL` would hold the GIL meanwhile. If this fails, torch's import reports the error.
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
     dlopen(os.fsencode(path), os.RTLD_NOW)
@@ -81,9 +81,8 @@ def open_closed_streams() -> None:
 def leave(exit_code: int) -> NoReturn:
     """End this process as Python does, but leave its memory to the operating system.
 
-    Threads are waited for, what was registered with `atexit` is called and streams are flushed.
-    Python would go on to free every object of every module, which takes a quarter of the time that
-    their import took.
+    Joins threads, calls `atexit` functions and flushes streams. Python would then free every object
+    of every module, which takes a quarter of the time of their import.
     """
     if _is_watched():  # a profiler writes at the very end
         sys.exit(exit_code)

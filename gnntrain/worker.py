@@ -1,4 +1,4 @@
-"""One rank of a run. Launched by name: a parent of several ranks need not import its modules."""
+"""One rank of a run. Launched by name, so that a parent of several ranks does not import torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("gnntrain")
 
 
 def train_rank(context: DistributedContext, job: Job) -> None:
-    """Train as the job says. All ranks do the same; rank 0 also tells listeners and writes."""
+    """Run a job. All ranks do the same; rank 0 also calls listeners and writes files."""
     config = job.config
     plain = config.to_dict()
     run = RunDirectory(job.run)
@@ -103,7 +103,7 @@ def _fit(
     listeners: Sequence[Listener],
     initial: InitialWeights | None,
 ) -> None:
-    """Train; rank 0 writes and tells the summary, however training ends."""
+    """Train; rank 0 writes the summary in every case and passes it to the listeners."""
     context = trainer.context
     error: BaseException | None = None
     peak = 0
@@ -129,14 +129,14 @@ def _fit(
             unwritten = _write(summary, run)
             for listener in listeners:
                 listener.on_finish(summary)
-            if unwritten is not None and error is None:  # of two errors the first is raised
+            if unwritten is not None and error is None:  # the first of two errors is raised
                 raise unwritten
 
 
 def _cause(error: BaseException, control: RunControl) -> BaseException:
     """The error that ended the run.
 
-    Where another rank failed first, `error` only says that the connection to it is lost.
+    If another rank failed first, `error` is only the lost connection to it.
     """
     if control.stop_requested:
         return error
@@ -147,7 +147,7 @@ def _cause(error: BaseException, control: RunControl) -> BaseException:
 
 
 def _write(summary: Summary, run: RunDirectory) -> RunError | None:
-    """Write the summary; the error if that fails: listeners must hear of the end first."""
+    """Write the summary; return the error if that fails, since listeners are called first."""
     try:
         run.write_summary(summary)
     except RunError as error:

@@ -5,8 +5,9 @@ Hydra imports this file at each start, to look for plug-ins: what a sweep needs 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +35,16 @@ class GnntrainSweeper(Sweeper):
 
     Args:
         resume: Whether to go on with the sweep in `hydra.sweep.dir`.
+        params: Overrides by key, for those that the command line does not set.
     """
 
     task_function: TrainTask
     hydra_context: HydraContext
     config: DictConfig
 
-    def __init__(self, resume: bool) -> None:
+    def __init__(self, resume: bool, params: Mapping[str, Any] | None = None) -> None:
         self._resume = resume
+        self._params = params or {}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -62,18 +65,28 @@ class GnntrainSweeper(Sweeper):
         """
         from gnntrain.sweep import HydraOptions, SweepFolder, resume_sweep, run_sweep
 
-        task, path = self.task_function, Path(self.config.hydra.sweep.dir)
+        task = self.task_function
         typed = [text for text in task.typed if not _HYDRAS_KEY.match(text)]
+        basic = self.config.hydra.launcher._target_ == _BASIC_LAUNCHER
+        launcher = None if basic else self._job_launcher
         if self._resume:
-            folder = SweepFolder(path.absolute(), self._trial_names())
+            folder = SweepFolder(self._path().absolute(), self._trial_names())
             keys = [text for text in typed if text.lstrip("+").startswith("sweep.")]
-            results = resume_sweep(folder, keys, self._job_launcher())
+            results = resume_sweep(folder, keys, launcher and launcher(folder.path))
         else:
             hydras = self.config.hydra.overrides.hydra
             kept = [text for text in hydras if text.lstrip("+").startswith(_KEPT)]
-            options = HydraOptions(path, self._trial_names(), self._job_launcher(), kept)
-            results = run_sweep(typed, task.sources, options)
+            options = HydraOptions(self._path, self._trial_names(), launcher, kept)
+            results = run_sweep([*self._unset_params(typed), *typed], task.sources, options)
         return [[_job_return(trial) for trial in results.trials]]
+
+    def _path(self) -> Path:
+        return Path(self.config.hydra.sweep.dir)
+
+    def _unset_params(self, typed: Sequence[str]) -> list[str]:
+        """`hydra.sweeper.params` as overrides, except keys that were typed."""
+        keys = {text.partition("=")[0].lstrip("+~") for text in typed}
+        return [f"{key}={value}" for key, value in self._params.items() if key not in keys]
 
     def _trial_names(self) -> TrialName | None:
         """Names by `hydra.sweep.subdir`; None: nobody has set it."""
@@ -89,20 +102,17 @@ class GnntrainSweeper(Sweeper):
             config.hydra.job.num = config.hydra.job.id = number
         return str(config.hydra.sweep.subdir)
 
-    def _job_launcher(self) -> JobLauncher | None:
-        if self.config.hydra.launcher._target_ == _BASIC_LAUNCHER:
-            return None
+    def _job_launcher(self, folder: Path) -> JobLauncher:
         from hydra.core.plugins import Plugins
 
         from gnntrain.sweep.launching import JobLauncher, TrialJob
 
         num_jobs = OmegaConf.select(self.config, "hydra.launcher.n_jobs")
-        log = Path(self.config.hydra.sweep.dir).absolute() / "workers.log"
+        # Jobs of joblib share the terminal; submitit has log files of its own.
+        log = None if num_jobs is None else folder / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            # Processes of joblib share the terminal (a single job is this process); submitit has
-            # log files of its own.
-            task_function=TrialJob(self.task_function, None if num_jobs in (None, 1) else log),
+            task_function=TrialJob(self.task_function, log, os.getpid()),
             config=self.config,
         )
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from gnntrain.cli import main, parse
+from gnntrain.cli import main
 from gnntrain.commands import COMMANDS
+from gnntrain.commands.parsing import parse
 from gnntrain.config import Config
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.run_lookup import RunPlace
@@ -93,9 +94,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
     monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
-    for verb, room in (("predict", "prediction"), ("export", "export")):
+    for command, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
-        setattr(module, verb, fake.result)
+        setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
@@ -140,19 +141,19 @@ def test_help_shows_verbs_examples_and_the_options_of_every_group(
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("verb", list(COMMANDS))
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_each_verb_has_help_with_examples_that_are_understood(
-    verb: str, capsys: pytest.CaptureFixture[str]
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([verb, "--help"]) == 0
-    assert f"usage: gnntrain {verb}" in capsys.readouterr().out
-    for example in COMMANDS[verb].examples:
-        assert (parse(shlex.split(example)[1:]).verb or "train") == verb
+    assert main([command, "--help"]) == 0
+    assert f"usage: gnntrain {command}" in capsys.readouterr().out
+    for example in COMMANDS[command].examples:
+        assert (parse(shlex.split(example)[1:]).command or "train") == command
 
 
 def test_the_examples_compose(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in COMMANDS.values():
-        for example in verb.examples:
+    for command in COMMANDS.values():
+        for example in command.examples:
             assert main(shlex.split(example)[1:]) == 0, (example, capsys.readouterr().err)
     assert run.asked
 
@@ -245,11 +246,13 @@ def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> 
         (["--cfg"], "--cfg needs a value"),
         (["--cfg", "jobs"], "Did you mean job?"),
         (["-m", "prepare"], "goes with training, not with prepare"),
+        (["resume", "latest", "--cfg", "job"], "goes with training, not with resume"),
+        (["evaluate", "latest", "--config-dir", "."], "goes with training, not with evaluate"),
         (["--help=x"], "unknown option"),
         (["--lr", "0.1"], "without dashes"),
         (["trainer.lr", "=", "0.1"], "without spaces"),
         (["help"], "Did you mean --help?"),
-        ([""], "unknown verb"),
+        ([""], "unknown command"),
         (["cora"], "dataset=cora"),
         (["model=gat", "train"], "key=value"),
         (["model=gta"], "did you mean gat?"),

@@ -1,4 +1,4 @@
-"""The verb `resume`, and the word of it at the end of a run that was broken off."""
+"""The command `resume`, and the word of it at the end of a run that was broken off."""
 
 from __future__ import annotations
 

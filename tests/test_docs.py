@@ -46,7 +46,7 @@ def test_the_page_and_the_list_of_keys_are_the_schemas() -> None:
 def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  # noqa: ARG001
     words = shlex.split(command)[1:]
     if words[0].startswith("-") or (words[0] in COMMANDS and words[0] not in ("train", "plan")):
-        return  # judged by the verb itself, about a run that is not there
+        return  # judged by the command itself, about a run that is not there
     try:
         compose_config([word for word in words if "=" in word])
         wrong = set()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.cli import parse
+from gnntrain.commands.parsing import parse
 from gnntrain.config import ConfigError, from_dict
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded, file_names, is_file, is_folder

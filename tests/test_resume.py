@@ -241,7 +241,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         go_on(run)
     assert "last.pt cannot be used" in caplog.text
-    assert "Going on from last.prev.pt" in caplog.text
+    assert "Resuming from last.prev.pt" in caplog.text
     assert_same_run(run, whole)
 
 

@@ -36,8 +36,8 @@ from gnntrain.app.sources import (
     COMPOSE_ERRORS,
     Sources,
     compose_files,
-    search_path,
     source_problems,
+    with_search_path,
 )
 from gnntrain.config import Config, machine_problems, needs_gpu_count
 from gnntrain.config.problems import ConfigError, Problem
@@ -87,8 +87,9 @@ def compose_config(
     Raises:
         ConfigError: With every mistake.
     """
-    composer = Composer(Sources(config_dirs, config_path, config_name))
-    return composer.compose(overrides, for_here=for_here)
+    sources = Sources(config_dirs, config_path, config_name)
+    overrides, sources = with_search_path(overrides, sources)
+    return Composer(sources).compose(overrides, for_here=for_here)
 
 
 class Composer:
@@ -136,8 +137,6 @@ class Composer:
     def _compose(self, choices: Sequence[Override], problems: Sequence[Problem]) -> DictConfig:
         """The chosen YAML files put together."""
         lines = [_line(override, self.groups) for override in choices if not override.is_delete()]
-        if self.sources.config_dirs:
-            lines.append(search_path(self.sources.config_dirs))
         if tuple(lines) not in self._nodes:
             try:
                 self._nodes[tuple(lines)] = compose_files(lines, self.sources)

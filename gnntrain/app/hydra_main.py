@@ -43,7 +43,7 @@ def run_hydra(
     )
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
     main = hydra.main(
-        version_base="1.3", config_path=str(sources.primary), config_name=sources.config_name
+        version_base="1.3", config_path=str(sources.main), config_name=sources.config_name
     )(task)
     try:
         with _command_line(arguments), _whole_errors():
@@ -60,7 +60,7 @@ def run_hydra(
 
 def _places(sources: Sources) -> list[str]:
     """Hydra's option for a folder of the user's; `translate` adds the others."""
-    return [f"--config-dir={folder}" for folder in sources.config_dirs[:1]]
+    return [f"--config-dir={folder}" for folder in sources.own_dirs[:1]]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.whole import ConfigFile
 
 _MOST_INTERPOLATIONS = 32
@@ -74,7 +74,8 @@ def _remove(node: DictConfig, key: str) -> Problem | None:
     section, _, last = key.rpartition(".")
     parent = OmegaConf.select(node, section) if section else node
     if not isinstance(parent, DictConfig) or last not in parent:
-        return Problem("", f"~{key}", "a key that is there")
+        known = map(str, parent) if isinstance(parent, DictConfig) else ()
+        return Problem("", f"~{key}", "a key that is there", did_you_mean(last, list(known)))
     del parent[last]  # pop would look up what its value refers to
     return None
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app.overrides import is_hydras, parse_override, sides_of
-from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files, search_path
+from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files
 from gnntrain.config.problems import Problem, did_you_mean
 from gnntrain.config.synonyms import synonym
 from gnntrain.errors import GnntrainError, UserError
@@ -35,7 +35,7 @@ def as_ours(error: Exception) -> Exception:
     if isinstance(error, HydraException | OmegaConfBaseException):
         kind = UserError if "sweep" in frames else HydraRefused
         return kind(_one_line(error), "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
-    if isinstance(error, OSError) and "run_job" in frames:
+    if isinstance(error, OSError) and frames & {"run_job", "sweep"}:
         try:
             with explained(Path(error.filename or ".")):
                 raise error
@@ -83,16 +83,16 @@ def _problem(override: Override, lines: list[str], sources: Sources) -> Problem 
     except COMPOSE_ERRORS as error:
         key, value = sides_of(override)
         known = [f"hydra.{name}" for name in _keys(_compose_hydra(lines[:-1], sources).hydra)]
+        if key in known:
+            return Problem(key, value, str(error.__cause__ or error).splitlines()[0])
         ours = synonym(key)
         hint = f"did you mean {ours}?" if ours else did_you_mean(key, known)
-        expects = _one_line(error) if key in known else "a key of Hydra's"
-        return Problem(key, value, expects, hint)
+        return Problem(key, value, "a key of Hydra's", hint)
     return None
 
 
 def _compose_hydra(lines: list[str], sources: Sources) -> DictConfig:
-    folders = [search_path(sources.config_dirs)] if sources.config_dirs else []
-    return compose_files([*folders, *lines], sources, with_hydra=True)
+    return compose_files(lines, sources, with_hydra=True)
 
 
 def _keys(node: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -14,10 +14,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from gnntrain.app.overrides import parse_override
 from gnntrain.config.problems import Problem, did_you_mean
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir
-from gnntrain.paths import is_file, is_folder
+from gnntrain.paths import expanded, is_file, is_folder
 
 COMPOSE_ERRORS = (
     HydraException,
@@ -43,9 +44,18 @@ class Sources:
     config_name: str = "config"
 
     @property
-    def primary(self) -> Path:
-        """The folder of the file to begin with."""
+    def main(self) -> Path:
+        """`conf/`, or the folder in its place."""
         return conf_dir() if self.config_path is None else self.config_path
+
+    @property
+    def own_dirs(self) -> list[Path]:
+        """`config_dirs`; the folder of the file to begin with comes first."""
+        return sorted(self.config_dirs, key=lambda folder: not self.has_primary(folder))
+
+    def has_primary(self, folder: Path) -> bool:
+        """Whether the file to begin with is in this folder."""
+        return is_file(folder / f"{self.config_name.removesuffix('.yaml')}.yaml")
 
 
 def compose_files(
@@ -59,8 +69,13 @@ def compose_files(
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(sources.primary)):
-            return compose(sources.config_name, overrides, return_hydra_config=with_hydra)
+        folders = [sources.main, *sources.own_dirs]
+        if not sources.has_primary(sources.main):  # Hydra begins in no folder of its search path
+            folders[:2] = folders[1::-1]
+        first, *others = [folder.absolute() for folder in folders]
+        lines = [search_path(others), *overrides] if others else overrides
+        with initialize_config_dir(version_base="1.3", config_dir=str(first)):
+            return compose(sources.config_name, lines, return_hydra_config=with_hydra)
     finally:
         GlobalHydra.instance().hydra = running
 
@@ -71,15 +86,34 @@ def search_path(folders: Sequence[Path]) -> str:
     return f"hydra.searchpath={json.dumps(paths, ensure_ascii=False)}"
 
 
+def with_search_path(typed: Sequence[str], sources: Sources) -> tuple[list[str], Sources]:
+    """The overrides without folders in `hydra.searchpath`, and the sources with them.
+
+    Hydra looks into both in the same way; the options in these folders have to be known here.
+    """
+    texts, folders = list(typed), list(sources.config_dirs)
+    for text in typed:
+        parsed = parse_override(text)
+        if parsed is None or parsed[0].key_or_group != "hydra.searchpath":
+            continue
+        value = parsed[0].value()
+        paths = (
+            [str(path).removeprefix("file://") for path in value] if isinstance(value, list) else []
+        )
+        if paths and not any("://" in path for path in paths):
+            texts.remove(text)
+            folders += [expanded(path) for path in paths]
+    return texts, replace(sources, config_dirs=folders)
+
+
 def source_problems(sources: Sources) -> Iterator[Problem]:
     """What is wrong with the places of the user's own YAML files."""
-    if not is_folder(sources.primary):
-        yield Problem("--config-path", str(sources.primary), "a folder that exists")
     for folder in sources.config_dirs:
         yield from _folder_problems(folder)
-    folders = [sources.primary, *sources.config_dirs]
-    name = f"{sources.config_name.removesuffix('.yaml')}.yaml"
-    if not any(is_file(folder / name) for folder in folders):
+    folders = [sources.main, *sources.config_dirs]
+    if not is_folder(sources.main):
+        yield Problem("--config-path", str(sources.main), "a folder that exists")
+    if all(map(is_folder, folders)) and not any(map(sources.has_primary, folders)):
         names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
         expects = f"a YAML file in {' or '.join(map(str, folders))}"
         hint = did_you_mean(sources.config_name, names)

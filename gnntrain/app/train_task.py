@@ -23,6 +23,7 @@ from gnntrain.groups import GROUPS
 from gnntrain.reporting.run_lookup import RunPlace
 
 RUN_DIR_RESOLVER = "gnntrain.run_dir"
+_HYDRAS_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _HYDRAS_LINE = "Error executing job with overrides:"
 
 
@@ -68,9 +69,10 @@ class TrainTask:
             return _train(config, [str(text) for text in overrides], _place(config))
         except BaseException as error:
             run_dir = Path(own.runtime.output_dir)
-            if not hasattr(error, "run_dir"):
-                error.run_dir = run_dir  # type: ignore[attr-defined]  # where the command says it is
-            _remove_empty(run_dir)
+            is_swept = not is_single and isinstance(error, KeyboardInterrupt)
+            if is_swept or not hasattr(error, "run_dir"):  # where the command says it is
+                error.run_dir = own.sweep.dir if is_swept else run_dir  # type: ignore[attr-defined]
+            _remove_unused(run_dir)
             if is_single:
                 sys.stderr = _Stderr(sys.stderr)
             raise
@@ -112,10 +114,18 @@ def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float |
     return None if metric is None else float(metric)
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove the run directory that Hydra made, if nothing was written; below the current directory
-    those around it too."""
-    here = Path(HydraConfig.get().runtime.cwd)
+def _remove_unused(folder: Path) -> None:
+    """Remove the run directory that Hydra made, if nothing but Hydra's own files was written; below
+    the current directory those around it too."""
+    own = HydraConfig.get()
+    if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
+        for name in _HYDRAS_FILES:
+            (folder / own.output_subdir / name).unlink(missing_ok=True)
+        _remove_empty(folder / own.output_subdir, Path(own.runtime.cwd))
+    _remove_empty(folder, Path(own.runtime.cwd))
+
+
+def _remove_empty(folder: Path, here: Path) -> None:
     for path in (folder, *folder.parents):
         if path != folder and here not in path.parents:
             return

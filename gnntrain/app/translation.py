@@ -53,7 +53,7 @@ def translate(typed: Sequence[str], sources: Sources, *, forced: bool = False) -
     for override, form in read:
         lines += _of_override(override, form, groups, forced=forced)
     if len(sources.config_dirs) > 1:  # Hydra's option --config-dir takes one
-        lines.append(search_path(sources.config_dirs[1:]))
+        lines.append(search_path(sources.own_dirs[1:]))
     return list(dict.fromkeys(lines))
 
 

@@ -1,6 +1,6 @@
-"""The verbs of the command line, a module each.
+"""The commands of the command line, a module each.
 
-What a verb needs is imported when it runs: help must answer at once, and workers import this too.
+What each needs is imported when it runs: help must answer at once, and workers import this too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a verb of the command line is."""
+"""What a command of the command line is."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Arguments:
     """The command line, sorted.
 
     Attributes:
-        verb: What to do; None: not said, so train.
-        words: Arguments without `=`: what the verb is about.
+        command: What to do; None: not said, so train.
+        positionals: Arguments without `=`: what the command is about.
         overrides: Arguments with `=`, or that remove a key with `~`.
-        options: The verb's own options (`--out`) and their values; of a switch nothing.
+        options: The command's own options (`--out`) and their values; of a switch nothing.
         config_dirs: Folders of the user's own YAML files.
         config_path: A folder in place of `conf/`.
         config_name: The file to begin with.
@@ -34,8 +34,8 @@ class Arguments:
         show_config: Whether to print the whole configuration.
     """
 
-    verb: str | None = None
-    words: list[str] = field(default_factory=list)
+    command: str | None = None
+    positionals: list[str] = field(default_factory=list)
     overrides: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
     config_dirs: list[Path] = field(default_factory=list)
@@ -50,19 +50,19 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Command:
-    """One verb of the command line.
+    """One command of the command line.
 
     Attributes:
-        usage: What follows the verb.
+        usage: What follows the command.
         summary: What it does, in a line.
         details: More about it.
         examples: Command lines that run as they are.
         run: Does it with the sorted command line, and returns the exit code.
-        words: The names of the words it takes, as in "run directory"; without any, it is about a
-            configuration.
-        num_optional: How many of the last words may be left out.
-        repeats: Whether there may be more words of the last name.
-        changes_keys: Whether it takes keys besides its words.
+        positionals: The names of its positional arguments, as in "run directory"; without any, it
+            is about a configuration.
+        num_optional: How many of the last ones may be left out.
+        repeats: Whether the last may be repeated.
+        changes_keys: Whether it takes keys besides.
         options: Its own options, each with a value: `--out` → "FILE  what it is".
         switches: Its own options without a value: `--yes` → "what it does".
     """
@@ -72,7 +72,7 @@ class Command:
     details: str
     examples: Sequence[str]
     run: Callable[[Arguments], int]
-    words: Sequence[str] = ()
+    positionals: Sequence[str] = ()
     num_optional: int = 0
     repeats: bool = False
     changes_keys: bool = False

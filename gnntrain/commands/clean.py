@@ -25,7 +25,7 @@ def _clean(arguments: Arguments) -> int:
     from gnntrain.reporting.text import shown_path
     from gnntrain.run_store import stores_folder
 
-    given = arguments.words[0] if arguments.words else None
+    given = arguments.positionals[0] if arguments.positionals else None
     folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
     if given is not None and not folder.is_dir():
         raise UserError(f"there is no folder {given}", "Give one that is there.")
@@ -113,7 +113,7 @@ COMMAND = Command(
     "`gnntrain ls stores` shows sizes and when each was last used.",
     ["gnntrain clean", "gnntrain clean --older-than 30d --yes"],
     _clean,
-    words=["folder"],
+    positionals=["folder"],
     num_optional=1,
     options={"--older-than": "AGE  only stores not used for so long: 12h, 30d, 8w"},
     switches={"--yes": "           do not ask"},

@@ -9,7 +9,7 @@ from gnntrain.errors import UserError
 def _completion(arguments: Arguments) -> int:
     from gnntrain.completion.scripts import INSTALL, SCRIPTS
 
-    shell = arguments.words[0]
+    shell = arguments.positionals[0]
     if shell not in SCRIPTS:
         hint = f"There are {', '.join(SCRIPTS)}: {INSTALL['bash']}"
         raise UserError(f"completion for {shell!r} is not known", hint)
@@ -26,20 +26,20 @@ def _completion(arguments: Arguments) -> int:
 def _candidates(line: str, *, with_meaning: bool) -> list[str]:
     from gnntrain.commands import COMMANDS
     from gnntrain.commands.ls import KINDS
-    from gnntrain.completion.candidates import VerbWords, candidates
+    from gnntrain.completion.candidates import CommandInfo, candidates
     from gnntrain.completion.scripts import SCRIPTS
 
-    verbs = {
-        name: VerbWords(
-            verb.summary,
-            verb.words,
-            verb.changes_keys or not verb.words,
-            verb.options,
-            verb.switches,
+    commands = {
+        name: CommandInfo(
+            command.summary,
+            command.positionals,
+            command.changes_keys or not command.positionals,
+            command.options,
+            command.switches,
         )
-        for name, verb in COMMANDS.items()
+        for name, command in COMMANDS.items()
     }
-    found = candidates(line, verbs, {"shell": list(SCRIPTS), "kind": list(KINDS)})
+    found = candidates(line, commands, {"shell": list(SCRIPTS), "kind": list(KINDS)})
     if not with_meaning:
         return list(found)
     return [f"{word}\t{meaning}".rstrip() for word, meaning in found.items()]
@@ -47,11 +47,11 @@ def _candidates(line: str, *, with_meaning: bool) -> list[str]:
 
 COMMAND = Command(
     "bash|zsh|fish",
-    "print the script that completes verbs, keys and values in your shell",
+    "print the script that completes commands, keys and values in your shell",
     "Put the line of the example into the shell's start-up file; for fish: "
     "`gnntrain completion fish | source`.",
     ["gnntrain completion bash", "gnntrain completion zsh"],
     _completion,
-    words=["shell"],
+    positionals=["shell"],
     options={"--line": "TEXT      answer for this half-typed command line, as the script asks"},
 )

@@ -12,7 +12,7 @@ from gnntrain.groups import conf_dir, config_groups
 
 
 def _cp(arguments: Arguments) -> int:
-    named, target = arguments.words[0], Path(arguments.words[1]).expanduser()
+    named, target = arguments.positionals[0], Path(arguments.positionals[1]).expanduser()
     group, option = _shipped(named)
     _check_target(named, group, target)
     try:
@@ -78,5 +78,5 @@ COMMAND = Command(
         "gnntrain cp model/sage my_conf/model/wide_sage.yaml",
     ],
     _cp,
-    words=["experiment", "file"],
+    positionals=["experiment", "file"],
 )

@@ -9,7 +9,7 @@ def _evaluate(arguments: Arguments) -> int:
     from gnntrain.reporting.text import format_metric
     from gnntrain.run import evaluate
 
-    result = evaluate(arguments.words[0])
+    result = evaluate(arguments.positionals[0])
     say(f"{result['run']}, best epoch {result['epoch']}, chosen by val {result['metric']}")
     for split, metrics in result["metrics"].items():
         figures = "  ".join(f"{name} {format_metric(value)}" for name, value in metrics.items())
@@ -23,5 +23,5 @@ COMMAND = Command(
     "RUN is a run directory, a name under runs/, or `latest`.",
     ["gnntrain evaluate latest"],
     _evaluate,
-    words=["run directory"],
+    positionals=["run directory"],
 )

@@ -9,7 +9,7 @@ def _export(arguments: Arguments) -> int:
     from gnntrain.reporting.text import shown_path
     from gnntrain.results.export import export
 
-    done = export(arguments.words[0], arguments.options.get("--out"))
+    done = export(arguments.positionals[0], arguments.options.get("--out"))
     say(f"{shown_path(done.path)}: the best model of {done.run} as {done.made_with}")
     say("README.md there says how to use it without gnntrain")
     return 0
@@ -23,6 +23,6 @@ COMMAND = Command(
     "and PyG alone, and a card: what the model takes and gives, its metrics, its configuration.",
     ["gnntrain export latest"],
     _export,
-    words=["run directory"],
+    positionals=["run directory"],
     options={"--out": "DIR  where to; must not be there yet, or empty"},
 )

@@ -19,20 +19,20 @@ _HYDRA_OPTIONS = """\
 """
 _GENERAL_OPTIONS = """\
   --version         print the version
-  -h, --help        print this; after a verb, more about it
+  -h, --help        print this; after a command, more about it
 """
 
 
-def general_help(verbs: Mapping[str, Command]) -> str:
+def general_help(commands: Mapping[str, Command]) -> str:
     """What `gnntrain --help` prints."""
-    width = max(map(len, verbs))
-    lines = "\n".join(f"  {name:{width}}  {verb.summary}" for name, verb in verbs.items())
-    examples = "\n".join(f"  {line}" for verb in verbs.values() for line in verb.examples)
+    width = max(map(len, commands))
+    lines = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in commands.items())
+    examples = "\n".join(f"  {line}" for command in commands.values() for line in command.examples)
     groups = "\n".join(_group_lines())
     return (
-        "usage: gnntrain [verb] [options] [group=option] [group.key=value] ...\n\n"
+        "usage: gnntrain [command] [options] [group=option] [group.key=value] ...\n\n"
         "Train graph neural networks on graphs of any size, on any number of GPUs.\n\n"
-        f"verbs:\n{lines}\n\n"
+        f"commands:\n{lines}\n\n"
         f"options:\n{_SWEEP_OPTION}{_CONFIG_OPTIONS}{_HYDRA_OPTIONS}{_GENERAL_OPTIONS}\nexamples:\n{examples}\n\n"
         f"groups and their options:\n{groups}\n\n"
         "`gnntrain --cfg job` prints every key with its value; conf/ explains each."
@@ -53,17 +53,17 @@ def _group_lines() -> list[str]:
     ]
 
 
-def command_help(name: str, verb: Command) -> str:
+def command_help(name: str, command: Command) -> str:
     """What `gnntrain NAME --help` prints."""
-    examples = "\n".join(f"  {line}" for line in verb.examples)
-    details = textwrap.fill(verb.details, width=98)
-    own = "".join(f"  {f'{option} {value}'}\n" for option, value in verb.options.items())
-    own += "".join(f"  {option}  {what}\n" for option, what in verb.switches.items())
+    examples = "\n".join(f"  {line}" for line in command.examples)
+    details = textwrap.fill(command.details, width=98)
+    own = "".join(f"  {f'{option} {value}'}\n" for option, value in command.options.items())
+    own += "".join(f"  {option}  {what}\n" for option, what in command.switches.items())
     shared = _CONFIG_OPTIONS
     if name == "train":
         shared = _SWEEP_OPTION + _CONFIG_OPTIONS + _HYDRA_OPTIONS
-    options = own + ("" if verb.words else shared)
+    options = own + ("" if command.positionals else shared)
     return (
-        f"usage: gnntrain {name} {verb.usage}\n\n{verb.summary}\n\n{details}\n\n"
+        f"usage: gnntrain {name} {command.usage}\n\n{command.summary}\n\n{details}\n\n"
         f"examples:\n{examples}" + (f"\n\noptions:\n{options}".rstrip() if options else "")
     )

@@ -20,7 +20,7 @@ _BRIEF = 5
 
 
 def _ls(arguments: Arguments) -> int:
-    kind, folder = [*arguments.words, None, None][:2]
+    kind, folder = [*arguments.positionals, None, None][:2]
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         guess = f"Did you mean {near[0]}? " if near else ""
@@ -112,6 +112,6 @@ COMMAND = Command(
     "where runs or stores lie, if not at their usual places.",
     ["gnntrain ls", "gnntrain ls datasets", "gnntrain ls stores", "gnntrain ls runs"],
     _ls,
-    words=["kind", "folder"],
+    positionals=["kind", "folder"],
     num_optional=2,
 )

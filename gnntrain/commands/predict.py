@@ -27,11 +27,11 @@ def _predict(arguments: Arguments) -> int:
 
     config = None
     if arguments.overrides:
-        config = predicting_config(saved_config(arguments.words[0]), arguments.overrides)
+        config = predicting_config(saved_config(arguments.positionals[0]), arguments.overrides)
     from gnntrain.results.prediction import predict
 
     options = {key[2:]: value for key, value in arguments.options.items() if key != "--out"}
-    done = predict(arguments.words[0], out, config=config, **options)
+    done = predict(arguments.positionals[0], out, config=config, **options)
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
     return 0
@@ -107,7 +107,7 @@ COMMAND = Command(
         "gnntrain predict latest --out new.npz dataset.seed=1",
     ],
     _predict,
-    words=["run directory"],
+    positionals=["run directory"],
     changes_keys=True,
     options={
         "--out": "FILE    where to: .csv, .parquet, .npz or .npy, which must not be there yet",

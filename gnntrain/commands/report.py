@@ -12,7 +12,7 @@ def _report(arguments: Arguments) -> int:
 
     out = arguments.options.get("--out")
     path = write_report(
-        arguments.words,
+        arguments.positionals,
         expanded(out) if out is not None else None,
         arguments.options.get("--format"),
         say,
@@ -34,7 +34,7 @@ COMMAND = Command(
         "gnntrain report latest --format md",
     ],
     _report,
-    words=["run directory"],
+    positionals=["run directory"],
     repeats=True,
     options={
         "--out": "FILE       the report; its suffix is the format",

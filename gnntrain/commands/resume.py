@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _resume(arguments: Arguments) -> int:
     from gnntrain.sweep.adoption import find_sweep
 
-    run = arguments.words[0]
+    run = arguments.positionals[0]
     folder = find_sweep(run)
     if folder is not None:
         return _resume_sweep(folder, arguments.overrides)
@@ -51,6 +51,6 @@ COMMAND = Command(
     "seeds a step over all of them; those that would make another run of it are refused.",
     ["gnntrain resume latest", "gnntrain resume latest trainer.epochs=50"],
     _resume,
-    words=["run directory"],
+    positionals=["run directory"],
     changes_keys=True,
 )

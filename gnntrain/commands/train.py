@@ -35,15 +35,16 @@ def _run(arguments: Arguments) -> int:
     from gnntrain.app import Sources
     from gnntrain.app.hydra_main import run_hydra
     from gnntrain.app.refusals import HydraRefused
+    from gnntrain.app.sources import with_search_path
 
-    typed = arguments.overrides
-    sources = Sources(tuple(arguments.config_dirs), arguments.config_path, arguments.config_name)
+    sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
+    typed, sources = with_search_path(arguments.overrides, sources)
     is_sweep = _is_sweep(arguments)
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
     flags += ["--cfg=job"] if arguments.show_config else []
     if not is_sweep:
         _refuse_sweep_keys(typed)
-    elif sources != Sources() or any(map(_FOREIGN.match, typed)):
+    elif sources != Sources([]) or any(map(_FOREIGN.match, typed)):
         _judge(typed, sources, is_sweep=True)  # a sweeper that is not ours may not
     try:
         return run_hydra(typed, flags, sources)

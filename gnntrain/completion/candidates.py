@@ -29,26 +29,26 @@ _CHOICES = {"--cfg": ("job", "hydra", "all"), "--info": _TOPICS}
 _TAKE_FILES = ("--config-dir", "--config-name", "--config-path", "--package")
 
 
-class VerbWords(NamedTuple):
-    """What completion has to know of a verb.
+class CommandInfo(NamedTuple):
+    """What completion has to know of a command.
 
     Attributes:
         summary: What it does.
-        words: Names of the words it takes.
+        positionals: Names of its positional arguments.
         takes_keys: Whether it takes keys.
         options: Its own options with a value, and what they mean.
         switches: Those without a value.
     """
 
     summary: str
-    words: Sequence[str] = ()
+    positionals: Sequence[str] = ()
     takes_keys: bool = True
     options: Mapping[str, str] = {}
     switches: Mapping[str, str] = {}
 
 
 def candidates(
-    line: str, verbs: Mapping[str, VerbWords], choices: Mapping[str, Sequence[str]]
+    line: str, commands: Mapping[str, CommandInfo], choices: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """The words that the last word of `line` may become, and what they mean.
 
@@ -56,28 +56,31 @@ def candidates(
 
     Args:
         line: What was typed up to the cursor, the command first.
-        verbs: The verbs by name.
-        choices: What may stand for a verb's word, by the word's name; run directories and
-            experiments are found here.
+        commands: The commands by name.
+        choices: Values of a positional argument, by its name; run directories and experiments
+            are found here.
     """
     *before, current = _split(line)[1:] or [""]
-    has_verb = bool(before) and before[0] in verbs
-    verb, previous = verbs[before[0] if has_verb else "train"], before[-1] if before else ""
+    has_command = bool(before) and before[0] in commands
+    command, previous = (
+        commands[before[0] if has_command else "train"],
+        before[-1] if before else "",
+    )
     found: dict[str, str] = {}
-    if previous in _CHOICES and not verb.words:
+    if previous in _CHOICES and not command.positionals:
         found = dict.fromkeys(_CHOICES[previous], "")
-    elif previous in (*_TAKE_FILES, *verb.options):
+    elif previous in (*_TAKE_FILES, *command.options):
         pass
     elif current.startswith("-"):
-        found = _options(verb)
+        found = _options(command)
     elif "=" in current:
         found = _values(current, _config_dirs(before))
     else:
         given = [word for word in before if "=" not in word and not word.startswith("-")]
-        left = verb.words[len(given) - has_verb :]
-        found = _words(left[0], choices) if left else {}
-        found |= {name: one.summary for name, one in verbs.items() if not before}
-        if verb.takes_keys and not left:
+        left = command.positionals[len(given) - has_command :]
+        found = _positionals(left[0], choices) if left else {}
+        found |= {name: one.summary for name, one in commands.items() if not before}
+        if command.takes_keys and not left:
             found |= _keys(current, _config_dirs(before))
     return {word: meaning for word, meaning in found.items() if word.startswith(current)}
 
@@ -97,14 +100,14 @@ def _config_dirs(before: Sequence[str]) -> list[Path]:
     return [Path(folder).expanduser() for folder in (*following, *joined)]
 
 
-def _options(verb: VerbWords) -> dict[str, str]:
-    own = {name: " ".join(text.split()[1:]) for name, text in verb.options.items()}
-    switches = {name: text.strip() for name, text in verb.switches.items()}
-    return own | switches | ({} if verb.words else _CONFIG_OPTIONS) | _COMMON_OPTIONS
+def _options(command: CommandInfo) -> dict[str, str]:
+    own = {name: " ".join(text.split()[1:]) for name, text in command.options.items()}
+    switches = {name: text.strip() for name, text in command.switches.items()}
+    return own | switches | ({} if command.positionals else _CONFIG_OPTIONS) | _COMMON_OPTIONS
 
 
-def _words(name: str, choices: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """What may stand for a verb's word of this name."""
+def _positionals(name: str, choices: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The values of a positional argument of this name."""
     words = choices.get(name, ())
     if name.startswith("run"):
         runs = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))

@@ -1,4 +1,4 @@
-"""Arithmetic that torch lacks: fused gathers and segment sums, as operators of torch."""
+"""Operators that torch lacks: fused gathers, segment reductions and attention on blocks."""
 
 from gnntrain.compute import cpu, cuda, reference, shapes
 from gnntrain.compute.ops import register, register_shapes

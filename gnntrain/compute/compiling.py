@@ -1,4 +1,4 @@
-"""The kernels that most models need, compiled by computing with them."""
+"""Compiles the kernels that most models need, by calling them on small inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnntrain.jit import compile_beside
 
 
 def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
-    """Have another process compile them where no compiled ones are kept; see `compile_beside`."""
+    """Compile them in another process unless they are cached; see `compile_beside`."""
 
     def compute() -> None:
         for dtype in {feature_dtype: None, torch.float32: None}:
@@ -22,7 +22,7 @@ def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
 
 def compile_kernels(dtype: torch.dtype) -> None:
     """Compile them for features of a type, or load them from Numba's cache, in this thread."""
-    torch.set_num_threads(1)  # a process that is forked from this one has no other threads
+    torch.set_num_threads(1)  # a forked process has no other threads
     indptr, indices = torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
     weight, bias = torch.ones(1, 2), torch.ones(1)

@@ -1,7 +1,7 @@
-"""The operators on a CPU: Numba's loops of `kernels`, shared out over all threads.
+"""The operators on a CPU: the Numba kernels of `kernels`, on all threads.
 
-How rows are cut into tasks and chunks does not depend on the number of threads, and so neither do
-the results.
+Rows are cut into tasks, one thread each, and these into chunks that fit a core's cache. The cuts do
+not depend on the number of threads, so neither do the results.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _KINDS = {
     torch.float16: kernels.FLOAT16,
 }
 
-# Rows that a thread works on at a time: the intermediate results of so many stay in its cache.
+# Rows of a chunk: its intermediate results stay in the core's cache.
 CHUNK_ROWS = 512
-# A task's rows, and edges counted as rows: few enough tasks that handing them out costs nothing,
-# enough of them that threads end together.
+# Rows of a task, with edges counted as rows: large enough to make the overhead negligible, small
+# enough to balance the threads.
 _TASK_WORK = 4096
 _EDGES_A_ROW = 8
 _MAX_TASKS = 32
 _INT32_MAX = 2**31 - 1
 _STEPS = 1 << 16  # of dropout's probability
 
-# Torch warns once a process that these tensors are in beta, and some versions that they are not
-# checked, which each call says; the user can do nothing about it.
+# torch warns that sparse CSR tensors are in beta, and some versions that they are not checked; the
+# user can do nothing about it.
 for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are implicitly"):
     warnings.filterwarnings("ignore", message=_message, category=UserWarning)
 
 
 class Table:
-    """Rows as the kernels take them: source u is row `nodes[u]` of `data`, or row u without."""
+    """Rows in the kernels' form: source u is row `nodes[u]` of `data`, or row u without `nodes`."""
 
     def __init__(self, features: LazyFeatures) -> None:
         if features.slots is not None or features.parts is not None:
@@ -71,7 +71,7 @@ class Table:
 
 
 class Reduction:
-    """`Sum` as the kernel takes it."""
+    """`Sum` in the kernel's form."""
 
     def __init__(self, table: Table, total: Sum, root: str) -> None:
         self.num_dst = total.num_dst
@@ -80,7 +80,7 @@ class Reduction:
         self._table, self._root, self._own = table, root, total.dst_offset
         source_scale = total.source_scale
         if total.source_indptr is not None:
-            # As fine as the sums: a finer one would have the kernels widen every row.
+            # In the sums' precision: otherwise the kernels would widen every row.
             exact = torch.promote_types(table.rows.dtype, torch.float32)
             share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
             source_scale = share if source_scale is None else share * source_scale
@@ -125,7 +125,7 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
     out = out_indptr, torch.empty_like(indices), torch.empty_like(indices)
     kernels.transpose(indptr.numpy(), indices.numpy(), *(part.numpy() for part in out))
     for part in out[1:]:
-        part[int(indptr[-1]) :] = 0  # padding: torch's operators look at it too
+        part[int(indptr[-1]) :] = 0  # padding, which torch's operators read too
     return out
 
 
@@ -142,7 +142,7 @@ def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype)
 
 
 def _is_bare(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> bool:
-    """Whether it is what attention asks for: a tensor's rows, the edges' weights, no more."""
+    """Whether it is attention's sum: a tensor's rows and edge weights, no other factor."""
     is_bare = total.source_scale is total.source_indptr is total.scale is total.loop is None
     is_tensor = features.nodes is features.slots is features.parts is None
     is_bare = is_bare and is_tensor and features.rows.dtype == dtype
@@ -150,7 +150,7 @@ def _is_bare(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) 
 
 
 def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
-    """A sparse matrix a head, times the head's columns, by torch.
+    """For each head torch's product of a sparse matrix and the head's columns.
 
     Its product is vectorised over the few columns of a head, which Numba's loops are not. Head h of
     row r is row `r·H + h` of the same memory seen as `[R·H, C]`: no head's columns are copied.
@@ -185,7 +185,7 @@ def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
 
 
 def _widened(indptr: Tensor, indices: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:
-    """int64 where int32 could not number the columns."""
+    """As int64 if int32 cannot hold the column numbers."""
     if num_columns <= _INT32_MAX:
         return indptr, indices
     return indptr.long(), indices.long()
@@ -197,11 +197,13 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     if weight is None or indices is None or weight.numel() == 0:
         return reference.edge_products(rows, grad, total)
     heads = total.heads
-    exact = rows.dtype if rows.dtype == torch.float64 else torch.float32  # all the kernel knows
+    exact = (
+        rows.dtype if rows.dtype == torch.float64 else torch.float32
+    )  # the only types of the kernel
     scaled = grad if total.scale is None else grad * total.scale.unsqueeze(1)
     left = reference.by_head(scaled.to(exact), heads)
     flat = rows.reshape(len(rows) * heads, rows.shape[1] // heads).to(exact)
-    # Torch refuses a matrix with more entries than cells: where duplicates make it one, widen it.
+    # torch refuses a matrix with more entries than cells: with many duplicates, widen it.
     missing = -(-len(indices) // total.num_dst) - len(flat)
     if missing > 0:
         flat = F.pad(flat, (0, 0, 0, missing))
@@ -264,9 +266,9 @@ def aggregate_linear(
     dropout: float | None,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """A layer in one pass: each thread takes rows through all of it while its cache has them.
+    """A layer in one pass: a thread computes all of it for a chunk of rows in its cache.
 
-    Operation by operation, tensors as long as the block would be written and read several times.
+    Computed by separate operators, block-sized tensors would be written and read several times.
     """
     reduction = Reduction(Table(features), total, "beside" if has_root else "none")
     num_dst, across = reduction.num_dst, weight.t()
@@ -294,17 +296,17 @@ def aggregate_linear_backward(
     dtype: torch.dtype,
     needs_inputs: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """ReLU and dropout are undone by looking at the result: what is positive was kept."""
+    """The mask of ReLU and dropout are the positive numbers of the result."""
     grad, exact = grad.contiguous(), torch.promote_types(weight.dtype, torch.float32)
     factor = 1.0 if dropout is None else Drop.of(dropout).factor
     count = num_tasks(len(inputs), 0)
-    # Each task has sums of its own, so that their order does not depend on the threads.
+    # A sum for each task: the order of additions does not depend on the threads.
     weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
     bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
     grad_inputs = torch.empty_like(inputs) if needs_inputs else inputs.new_empty(0)
 
     def task(number: int, start: int, stop: int) -> None:
-        # A product in 16 bits cannot be summed up in place: there one for the whole task.
+        # A 16-bit product cannot be accumulated in place: one product for the whole task.
         in_place = exact == weight.dtype
         for a, b in chunks(start, stop) if in_place else [(start, stop)]:
             part = grad[a:b]
@@ -333,13 +335,13 @@ def _total(parts: list[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """One draw of what is dropped: a pure function of its key.
+    """A dropout mask, as a pure function of its key.
 
-    Torch's own dropout on a CPU waits for its generator, which draws one number after the other.
+    torch's dropout on a CPU is bound by its generator, which draws one number after the other.
 
     Attributes:
         threshold: Of 2^16 equally likely draws, those below it are dropped.
-        key: Names the draw.
+        key: Key of the mask.
     """
 
     threshold: int
@@ -347,27 +349,27 @@ class Drop:
 
     @classmethod
     def of(cls, p: float, key: int = 0) -> Drop:
-        """Drop with probability `p`, in steps of 2^-16."""
+        """Dropout with probability `p`, in steps of 2^-16."""
         return cls(min(round(p * _STEPS), _STEPS - 1), key)
 
     @classmethod
     def draw(cls, p: float) -> Drop:
-        """Under a key from torch's generator."""
+        """Dropout with probability `p` and a key from torch's generator."""
         return cls.of(p, int(torch.randint(2**63 - 1, ())) if p > 0 else 0)
 
     @property
     def factor(self) -> float:
-        """What is kept is multiplied by it, so that the mean stays."""
+        """The factor of kept numbers, which preserves the mean."""
         return _STEPS / (_STEPS - self.threshold)
 
     def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
-        """Change the rows `start … stop − 1` in place, after a ReLU if `relu`."""
+        """Apply it to the rows `start … stop − 1` in place, after a ReLU if `relu`."""
         key = np.uint64(self.key)
         given = array_of(rows), kind_of(rows), relu, self.threshold, self.factor, key
         kernels.activate_rows(*given, start, stop)
 
     def applied(self, x: Tensor) -> Tensor:
-        """What is left of `x`, `[rows, …]`."""
+        """`x` after dropout, `[rows, …]`."""
         out = x.clone(memory_format=torch.contiguous_format)
         rows = out.view(len(out), -1)
         by_rows(len(rows), 0, lambda a, b: self.apply(rows, a, b))
@@ -375,7 +377,7 @@ class Drop:
 
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """The state is the key of the draw, int64."""
+    """The state is the mask's key, int64."""
     drop = Drop.draw(p)
     return drop.applied(x), torch.tensor(drop.key)
 
@@ -385,7 +387,7 @@ def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
 
 
 def array_of(rows: Tensor) -> Array:
-    """The tensor's memory as an array that the kernels take."""
+    """The tensor's memory as a NumPy array; 16-bit floats as uint16."""
     if rows.dtype in (torch.bfloat16, torch.float16):
         rows = rows.view(torch.uint16)
     array: Array = rows.detach().numpy()
@@ -393,7 +395,7 @@ def array_of(rows: Tensor) -> Array:
 
 
 def kind_of(rows: Tensor) -> kernels.Kind:
-    """What the tensor's numbers are to the kernels, see `kernels.PLAIN`."""
+    """The kernels' code of the tensor's type, see `kernels.PLAIN`."""
     return _KINDS[rows.dtype]
 
 
@@ -419,7 +421,7 @@ def by_rows(num_rows: int, num_edges: int, task: Callable[[int, int], None]) -> 
 def for_tasks(num_rows: int, num_edges: int, task: Callable[[int, int, int], None]) -> None:
     """Call `task(number, start, stop)` for `num_tasks` ranges of rows, on all threads.
 
-    How the rows are cut does not depend on the number of threads.
+    The cuts do not depend on the number of threads.
     """
     count = num_tasks(num_rows, num_edges)
     parallel_for(
@@ -429,7 +431,7 @@ def for_tasks(num_rows: int, num_edges: int, task: Callable[[int, int, int], Non
 
 
 def num_tasks(num_rows: int, num_edges: int) -> int:
-    """In how many tasks the work on so many rows, with so many edges in all, is shared out."""
+    """The number of tasks for these numbers of rows and edges."""
     work = num_rows + num_edges // _EDGES_A_ROW
     return min(_MAX_TASKS, num_rows, -(-work // _TASK_WORK))
 

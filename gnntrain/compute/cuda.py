@@ -1,4 +1,4 @@
-"""The operators on a GPU, by the kernels in Triton. Nothing here waits for the GPU."""
+"""The operators on a GPU: the Triton kernels. No function synchronises."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def edge_softmax_backward(
 
 
 def _launch_by_chunk(name: str, out: Tensor, chunks: Chunks, **arguments: Any) -> None:
-    """Run a kernel of which a program writes the edges of one chunk to `out`, by edge."""
+    """Run a kernel with a program for each chunk of edges, which writes to `out` by edge."""
     width = out.shape[1]
     tile = Tile.of(width)
     grid = chunks.number, num_parts(width, tile.block)
@@ -232,7 +232,7 @@ def pair_scores_backward(
 def _side_gradient(
     other: Tensor, mine: Tensor, values: Tensor | None, chunks: Chunks, **arguments: Any
 ) -> Tensor:
-    """The gradient of `mine`; what belongs to `att` goes to `values`."""
+    """The gradient of `mine`; the terms of the gradient of `att` are written to `values`."""
     out, width = torch.empty_like(mine), mine.shape[1]
     given = {**arguments, "rows": other, "mine": mine, "CHUNK": chunks.size}
     partial, partial_values = chunks.partial(out, width), None
@@ -247,7 +247,7 @@ def _side_gradient(
 
 
 def _places(features: LazyFeatures) -> dict[str, Any]:
-    """What kernels take that read features, see `triton_tables.place_of`."""
+    """The arguments of kernels that read features, see `triton_tables.place_of`."""
     return {
         "rows": features.rows,
         "nodes": features.nodes,
@@ -264,5 +264,5 @@ def _tables(edges: Edges) -> dict[str, Tensor]:
 
 
 def _chunks_of(edges: Edges) -> Chunks:
-    """How the edges of long rows are cut."""
+    """The chunks of the edges of long rows."""
     return Chunks.of(len(edges.indices), edges.max_in_edges)

@@ -1,4 +1,4 @@
-"""Lazy feature rows: kernels read them where they lie, and nothing is copied."""
+"""Lazy feature rows: kernels read them in place; nothing is copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class LazyFeatures:
-    """Feature rows that are named, but not read: of `nodes`, or of all nodes.
+    """Lazy feature rows, of `nodes` or of all nodes.
 
     The row of node n is row n of `rows`. With `slots` it is row `slots[n]` of `rows`, or, where the
     slot is negative, row `n % part_rows` of part `n // part_rows`. With `parts` but no `slots` all
@@ -25,12 +25,12 @@ class LazyFeatures:
         rows: `[num_rows, num_features]` of any floating type, each row without gaps: in memory, on
             the store's mapped pages, on a GPU, or pinned in the host's memory, where a GPU reads it
             over the bus. With `slots`, the cached rows.
-        nodes: int64 `[n]` where the rows are read, or None: all nodes.
+        nodes: int64 `[n]` on the device that reads, or None: all nodes.
         slots: int32 `[num_nodes]` likewise, or None.
         parts: int64 `[num_parts]` likewise, the addresses of `held` (`addresses_of`), or None.
         part_rows: How many nodes a part holds; the last may hold fewer.
-        held: Matrices of the type, width and strides of `rows`, wherever the GPU can read them:
-            pinned in the host's memory, or on GPUs that are its peers.
+        held: Matrices of the type, width and strides of `rows` that the GPU can read: in pinned
+            host memory, or on its peers.
     """
 
     rows: Tensor
@@ -42,7 +42,7 @@ class LazyFeatures:
 
     @classmethod
     def of(cls, rows: Tensor) -> LazyFeatures:
-        """The rows of a tensor `[num_rows, num_features]`; a copy only where rows have gaps."""
+        """The rows of a tensor `[num_rows, num_features]`; copied only if rows have gaps."""
         has_gaps = rows.shape[1] > 1 and rows.stride(1) != 1
         return cls(rows.contiguous() if has_gaps else rows)
 
@@ -52,11 +52,11 @@ class LazyFeatures:
 
     @property
     def device(self) -> torch.device:
-        """Who reads the rows: the current GPU, where pinned rows are all there is."""
+        """The device that reads the rows: for pinned rows alone the current GPU."""
         for given in (self.nodes, self.slots, self.parts):
             if given is not None:
                 return given.device
-        # `is_pinned` makes a context on the GPU, also for a process that trains on the CPU.
+        # `is_pinned` initialises CUDA, also in a process that trains on the CPU.
         has_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         is_pinned = has_cuda and self.rows.is_pinned()
         return torch.device("cuda", torch.cuda.current_device()) if is_pinned else self.rows.device
@@ -69,7 +69,7 @@ class LazyFeatures:
         return sum(map(len, self.held)) if self.held else len(self.rows)
 
     def select(self, nodes: Tensor | npt.NDArray[np.int64]) -> LazyFeatures:
-        """The rows of `nodes` (int64 `[n]`, positions in this selection); none is read."""
+        """The rows of `nodes` (int64 `[n]`, positions in this selection), still lazy."""
         nodes = torch.from_numpy(nodes) if isinstance(nodes, np.ndarray) else nodes
         nodes = nodes.to(self.device, non_blocking=True)
         return replace(self, nodes=nodes if self.nodes is None else self.nodes[nodes])
@@ -77,7 +77,7 @@ class LazyFeatures:
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows `start … stop − 1` as `[stop − start, num_features]` in `dtype`."""
         device = self.device
-        if self.nodes is None and device != self.rows.device:  # pinned: the GPU is to read them
+        if self.nodes is None and device != self.rows.device:  # pinned: the GPU reads them
             nodes = torch.arange(start, stop, device=device)
             return self.select(nodes).read(0, stop - start, dtype)
         # Not by `ops`, which imports this module.
@@ -85,24 +85,24 @@ class LazyFeatures:
         return out
 
     def whole(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """All rows as `[n, num_features]` in `dtype`; no copy where they are just that."""
+        """All rows as `[n, num_features]` in `dtype`; not copied if they have this form already."""
         is_plain = self.nodes is None and self.slots is None and self.parts is None
         if is_plain and self.rows.dtype == dtype and self.rows.device == self.device:
             return self.rows
         return self.read(0, len(self), dtype)
 
     def arguments(self) -> tuple[Any, ...]:
-        """What operators take that read rows, see `ops`."""
+        """The arguments of operators that read rows, see `ops`."""
         return self.rows, self.nodes, self.slots, self.parts, self.part_rows, self.held
 
     @property
     def align(self) -> int:
-        """A power of two of numbers that fits a whole number of times between `rows` and parts."""
+        """A power of two that divides all distances between `rows` and parts, in numbers."""
         begin = self.rows.data_ptr()
         apart = math.gcd(16, *(part.data_ptr() - begin for part in self.held))
         return max(1, apart // self.rows.element_size())
 
 
 def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    """Where each matrix begins, as `LazyFeatures.parts`: int64 `[num_parts]` on `device`."""
+    """The address of each matrix, for `LazyFeatures.parts`: int64 `[num_parts]` on `device`."""
     return torch.tensor([part.data_ptr() for part in held], dtype=torch.int64, device=device)

@@ -2,11 +2,11 @@
 
 Rows are plain floats (float32 or float64), or 16-bit floats as the bits that hold them, which
 Numba cannot compute with and which are therefore widened and rounded here; sums are kept in
-float32 (float64 for float64 rows). What limits all of these is memory: rows are read once, several
-at a time so that their cache misses overlap, and the next ones are fetched ahead.
+float32 (float64 for float64 rows). All of these are bound by memory: rows are read once, several at
+a time so that their cache misses overlap, and the next ones are prefetched.
 
-An array of length 0 stands for one that is not wanted. All compiled functions that call one another
-live in this file, since Numba's cache on disk does not notice changes in another one.
+An array of length 0 stands for None. All compiled functions that call one another are in this file,
+since Numba's cache on disk does not notice changes in another one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOW_16 = np.uint64(0xFFFF)
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba is not typed
 def fetch_ahead(_: Any, table: Any, row: Any, byte: Any) -> Any:  # noqa: ARG001
-    """Ask for the cache line at `byte` of a row of `table`, and do not wait for it."""
+    """Prefetch the cache line at `byte` of a row of `table`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -90,7 +90,7 @@ def from_bfloat16(bits: np.uint16) -> np.float32:
 
 @jit
 def to_bfloat16(number: np.float32) -> np.uint16:
-    """Round to the nearest bfloat16, ties to even; not a number stays not a number."""
+    """Round to the nearest bfloat16, ties to even; NaN stays NaN."""
     bits = bits_of(np.float32(number))
     rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
@@ -99,7 +99,7 @@ def to_bfloat16(number: np.float32) -> np.uint16:
 
 @jit
 def from_float16(bits: np.uint16) -> np.float32:
-    """Widen: move exponent and fraction to their places, then mend the exponent by a product."""
+    """Widen: move exponent and fraction to their places, then correct the exponent by a product."""
     magnitude = np.uint32(np.uint32(bits & np.uint16(0x7FFF)) << np.uint32(13))
     is_finite = (bits & np.uint16(0x7C00)) != np.uint16(0x7C00)
     scaled = float_of(magnitude) * np.float32(2.0**112)
@@ -110,10 +110,10 @@ def from_float16(bits: np.uint16) -> np.float32:
 
 @jit
 def to_float16(number: np.float32) -> np.uint16:
-    """Round to the nearest float16, ties to even; not a number stays not a number."""
+    """Round to the nearest float16, ties to even; NaN stays NaN."""
     bits = bits_of(np.float32(number))
     magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    if magnitude >= np.uint32(0x47800000):  # 2^16 and more: infinite, or not a number
+    if magnitude >= np.uint32(0x47800000):  # 2^16 and more: infinite, or NaN
         rounded = np.uint32(0x7E00 if magnitude > np.uint32(0x7F800000) else 0x7C00)
     elif magnitude < np.uint32(0x38800000):  # under 2^-14: a sum with 0.5 rounds to 2^-24
         rounded = np.uint32(bits_of(float_of(magnitude) + np.float32(0.5)) - np.uint32(0x3F000000))
@@ -126,19 +126,19 @@ def to_float16(number: np.float32) -> np.uint16:
 
 @jit
 def widened(bits: np.uint16, kind: int) -> np.float32:
-    """The number that the bits of a 16-bit float of this kind stand for."""
+    """The value of the bits of a 16-bit float of this kind."""
     return from_bfloat16(bits) if kind == BFLOAT16 else from_float16(bits)
 
 
 @jit
 def narrowed(number: np.float32, kind: int) -> np.uint16:
-    """The bits of a number that is rounded to a 16-bit float of this kind."""
+    """The bits of a number, rounded to a 16-bit float of this kind."""
     return to_bfloat16(number) if kind == BFLOAT16 else to_float16(number)
 
 
 @jit
 def fetch_row(table: Array, row: Any, width: int) -> None:
-    """Ask for the first `width` numbers of a row ahead of their use."""
+    """Prefetch the first `width` numbers of a row."""
     for byte in range(0, width * table.itemsize, CACHE_LINE):
         fetch_ahead(table, row, byte)
 
@@ -184,14 +184,14 @@ def add_4_rows(
 
 @jit
 def number_of(value: Any, kind: Kind) -> float:
-    """The number that an entry of a table of some kind stands for."""
+    """The value of an entry of a table of this kind."""
     number: Any = value if kind is None else widened(np.uint16(value), kind)
     return number  # type: ignore[no-any-return]
 
 
 @jit
 def raise_to_row(row: Array, kind: Kind, total: Array) -> None:
-    """`total = max(total, row)`; not a number wins."""
+    """`total = max(total, row)`; NaN is the largest."""
     for f in range(len(total)):
         if kind is None:
             value = row[f]
@@ -261,7 +261,7 @@ def reduce_rows(
     has_weight = len(edge_weight) > 0
     has_ids = len(edge_ids) > 0
     has_scale = len(source_scale) > 0
-    number = total.dtype.type  # sums and weights in one type: nothing is widened on the way
+    number = total.dtype.type  # sums and weights in one type: no conversions in the loop
     zero, one = number(0), number(1)
     for v in range(start, stop):
         first: Any = np.int64(indptr[v])
@@ -270,7 +270,7 @@ def reduce_rows(
         e = first
         while e < last:
             group = min(4, last - e)
-            # The next four are on their way while these four are added.
+            # Prefetch the next four while these four are added.
             for i in range(e + group, min(e + group + 4, last)):
                 source = i if by_edge else np.int64(indices[i])
                 fetch_row(table, source if direct else nodes[source], width)
@@ -350,8 +350,8 @@ def max_rows(
 ) -> None:
     """The largest numbers of the in-neighbours of the destinations `start … stop − 1`.
 
-    Not a number is the largest; without in-edges it is 0. `ties` (or empty) gets how many in-edges
-    brought the largest number. Destination `start` goes to row 0 of `out` and `ties`.
+    NaN is the largest; without in-edges the result is 0. `ties` (or empty) is set to the number of
+    in-edges with the largest number. Destination `start` goes to row 0 of `out` and `ties`.
     """
     width = len(total)
     direct = len(nodes) == 0
@@ -458,7 +458,7 @@ def transpose(
 ) -> None:
     """The out-edges of every source: where they start, where they lead, and which edge each is.
 
-    `out_indptr` (`[num_src + 1]`) comes in as zeros. `indices` may be longer than the edges are.
+    `out_indptr` (`[num_src + 1]`) must be zeros. `indices` may be longer than the number of edges.
     """
     for e in range(indptr[len(indptr) - 1]):
         out_indptr[indices[e] + 1] += 1
@@ -485,7 +485,7 @@ def mix64(x: np.uint64) -> np.uint64:
 
 @jit
 def drop_row(row: Array, kind: Kind, threshold: int, factor: float, words: UInt64Array) -> None:
-    """Set what has drawn less than `threshold` to 0, multiply the rest by `factor`."""
+    """Set numbers whose draw is less than `threshold` to 0, multiply the others by `factor`."""
     width, num_words = len(row), len(words)
     zero, scale = row.dtype.type(0), row.dtype.type(factor)
     for lane in range(LANES):
@@ -505,13 +505,13 @@ def drop_row(row: Array, kind: Kind, threshold: int, factor: float, words: UInt6
 
 @jit
 def relu_row(row: Array, kind: Kind) -> None:
-    """Set what is not positive to 0; not a number stays."""
+    """Set numbers that are not positive to 0; NaN stays."""
     zero = row.dtype.type(0)
     if kind is None:
         for f in range(len(row)):
             row[f] = zero if row[f] <= zero else row[f]
     else:
-        lowest = np.uint16(0xFF80 if kind == BFLOAT16 else 0xFC00)  # −∞; above it: not a number
+        lowest = np.uint16(0xFF80 if kind == BFLOAT16 else 0xFC00)  # −∞; above it: NaN
         for f in range(len(row)):
             row[f] = zero if np.uint16(0x8000) <= np.uint16(row[f]) <= lowest else row[f]
 
@@ -530,7 +530,7 @@ def activate_rows(
     """ReLU where `relu`, then dropout where `threshold > 0`, in place.
 
     Number j of row v is dropped where its own 16 random bits, a pure function of (key, v, j), are
-    less than `threshold`: neither chunks nor threads matter.
+    less than `threshold`, independently of chunks and threads.
     """
     width = rows.shape[1]
     words = np.empty((width + LANES - 1) // LANES, np.uint64)

@@ -1,6 +1,6 @@
 """Launching the GPU's kernels on tensors.
 
-Triton is imported when first needed: who computes on a CPU need not have it.
+Triton is imported when first needed: computing on a CPU does not need it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gnntrain.errors import UserError
 
-# The tile that a program works on: 16 numbers for each thread of four warps; no wider than what
-# leaves few columns of the last one idle, no taller than most destinations have in-edges.
+# A program's tile: 16 numbers for each thread of four warps; narrow enough that few columns of the
+# last tile are idle, no taller than most destinations have in-edges.
 _TILE = 2048
 _MIN_BLOCK, _MAX_BLOCK = 16, 128
 _MAX_ROWS = 64
@@ -26,7 +26,7 @@ _CHUNK_EDGES = 512
 
 
 class Tile(NamedTuple):
-    """How many rows and columns a program holds at a time."""
+    """The rows and columns of a program's tile."""
 
     rows: int
     block: int
@@ -39,11 +39,11 @@ class Tile(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """How the edges of long rows are shared out, see `triton_tables`.
+    """The chunks of the edges of long rows, see `triton_tables`.
 
     Attributes:
         size: Edges of a chunk; 0: no row is long.
-        number: Whole chunks that all edges make.
+        number: Whole chunks in all edges.
     """
 
     size: int
@@ -51,31 +51,31 @@ class Chunks(NamedTuple):
 
     @classmethod
     def of(cls, num_edges: int, max_edges: int | None = None) -> Chunks:
-        """For a block of so many edges, at most `max_edges` of them (if known) in a row."""
+        """For a block of `num_edges` edges, at most `max_edges` of them (if known) in a row."""
         longest = num_edges if max_edges is None else min(num_edges, max_edges)
         if longest < 2 * _CHUNK_EDGES:
             return cls(0, 0)
         return cls(_CHUNK_EDGES, num_edges // _CHUNK_EDGES)
 
     def partial(self, like: Tensor, width: int) -> Tensor | None:
-        """Room for the chunks' results, `[number, width]`, as fine as `like` is summed."""
+        """An empty tensor for the chunks' results, `[number, width]`, in `like`'s type of sums."""
         if not self.size:
             return None
         return like.new_empty(self.number, width, dtype=exact_type(like.dtype))
 
 
 def exact_type(dtype: torch.dtype) -> torch.dtype:
-    """What kernels sum in that write `dtype`."""
+    """The type of the sums of kernels that write `dtype`."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def num_parts(whole: int, part: int) -> int:
-    """How many parts a whole is cut into, the last perhaps shorter."""
+    """The number of parts of a whole; the last may be shorter."""
     return -(-whole // part)
 
 
 def launch_by_row(name: str, out: Tensor, width: int, **arguments: Any) -> None:
-    """Run a kernel of which a program makes one row of `out`, or some of its columns."""
+    """Run a kernel with a program for each row of `out` and tile of columns."""
     tile = Tile.of(width)
     launch(name, (len(out), num_parts(width, tile.block)), tile, out, width, **arguments)
 
@@ -83,15 +83,15 @@ def launch_by_row(name: str, out: Tensor, width: int, **arguments: Any) -> None:
 def launch_by_edge(
     name: str, out: Tensor, width: int, num_rows: int, chunks: Chunks, **arguments: Any
 ) -> None:
-    """Run a kernel that writes `out` edge by edge: a program takes a row's edges, and one head.
+    """Run a kernel that writes `out` by edge: a program for the edges of each row and head.
 
     Args:
         name: See `launch`.
         out: `[num_edges]`, or `[num_edges, H]` for H heads.
         width: Of the rows that belong to the edges; each head has a part.
-        num_rows: Whose edges they are.
+        num_rows: Number of rows.
         chunks: The edges of long rows, which have programs of their own.
-        **arguments: What else it takes.
+        **arguments: Further arguments of the kernel.
     """
     heads = out.shape[1] if out.dim() == 2 else 1
     tile = Tile.of(width // heads)
@@ -104,14 +104,14 @@ def launch_by_edge(
 def launch(
     name: str, grid: tuple[int, int], tile: Tile, out: Tensor, width: int, **arguments: Any
 ) -> None:
-    """Run a kernel on `out`'s device, after what was launched there before.
+    """Run a kernel on `out`'s device, on the current stream.
 
     Args:
         name: Module and kernel, as "triton_kernels.reduce_rows".
-        grid: How many programs.
-        tile: What a program works on.
-        out: What it writes.
-        width: Of the rows that it works on.
+        grid: Number of programs.
+        tile: A program's tile.
+        out: The tensor that it writes.
+        width: Columns of its rows.
         **arguments: What else it takes.
     """
     if out.numel() == 0 or 0 in grid:

@@ -1,11 +1,11 @@
-"""The operators that models compute with, as torch's dispatcher knows them: `torch.ops.gnntrain`.
+"""The operators of the models, registered with torch's dispatcher: `torch.ops.gnntrain`.
 
 Each has a reference in plain torch operators for any device (`reference`), most have kernels for a
-CPU (`cpu`, Numba) and for a GPU (`cuda`, Triton); the dispatcher chooses by where the tensors are.
-None has a gradient of its own: `models.aggregate` and others wrap them with `autograd.Function`.
+CPU (`cpu`, Numba) and for a GPU (`cuda`, Triton); the dispatcher chooses by the tensors' device.
+They have no gradients: `models.aggregate` and others wrap them with `autograd.Function`.
 
-Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. What belongs to such edges is not
-read; where it is returned, it is 0. `Library` rather than `custom_op`, which imports torch._dynamo
+Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. Entries of the padding are not
+read, and 0 in results. `Library` rather than `custom_op`, which imports torch._dynamo
 (2 s) and costs three times as much a call.
 """
 
@@ -149,7 +149,7 @@ class Sum(NamedTuple):
         return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
 
 
-# What a function takes as one argument, and torch's dispatcher field by field.
+# Arguments that torch's dispatcher takes field by field.
 _GROUPS: dict[str, tuple[Callable[..., Any], str]] = {
     "LazyFeatures features": (
         LazyFeatures,
@@ -174,7 +174,7 @@ for _name, _schema in SCHEMAS.items():
 
 
 def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
-    """Take the module's functions as the operators of their names, for a dispatch key."""
+    """Register the module's functions as the operators of their names, for a dispatch key."""
     for name in SCHEMAS:
         if hasattr(module, name):
             function = called_flat(name, getattr(module, name))
@@ -182,16 +182,16 @@ def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
 
 
 def register_shapes(module: ModuleType) -> None:
-    """Take the module's functions as what `torch.compile` is told of results."""
+    """Register the module's functions as fake kernels, for `torch.compile`."""
     for name in SCHEMAS:
         function = called_flat(name, getattr(module, name))
         torch.library.register_fake(f"gnntrain::{name}", function, lib=LIBRARY)
 
 
 def called_flat(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator's function as the dispatcher calls it: each field of a group is an argument.
+    """An operator's function in the dispatcher's form: each field of a group is an argument.
 
-    What is returned raises `TypeError` where the first tensor is of a type not in `TYPES`.
+    The returned function raises `TypeError` if the first tensor's type is not in `TYPES`.
     """
     parts, stop = [], 0
     for parameter in SCHEMAS[name].partition(")")[0].strip("(").split(", "):

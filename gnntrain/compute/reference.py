@@ -1,8 +1,8 @@
-"""Every operator in plain torch operators, for any device: what the kernels are tested against.
+"""Every operator in plain torch operators, for any device; kernels are tested against these.
 
-They serve where there are no kernels; on a CPU that is so for attention. Hence the chunks of edges:
-no tensor of edges × features is ever there. And hence `index_select`: on a CPU it is four times
-faster than `rows[numbers]` where rows are a few heads wide.
+They also serve where there are no kernels (attention on a CPU). So they compute in chunks of edges,
+without a tensor of edges × features, and by `index_select`, which on a CPU is four times faster
+than `rows[numbers]` for rows that are a few heads wide.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rows_of(features: LazyFeatures, start: int, stop: int) -> Tensor:
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges of a source keep their order; what is past `indptr[-1]` goes behind all others."""
+    """The edges of a source keep their order; entries past `indptr[-1]` go behind all others."""
     kind, is_short = indices.dtype, indices.dtype == torch.int32
     numbers = torch.arange(len(indices), dtype=kind, device=indices.device)
     known = torch.where(numbers < indptr[-1], indices, num_src)
@@ -106,7 +106,7 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
 def aggregate_max(
     features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
 ) -> tuple[Tensor, Tensor]:
-    """Not a number is the largest."""
+    """NaN is the largest."""
     indptr, indices, _ = edges
     rows = rows_of(features, 0, len(features)).to(_exact(features.rows.dtype, dtype))
     dst, src = edges_of(indptr, indices)
@@ -163,11 +163,11 @@ def aggregate_linear_backward(
     dtype: torch.dtype,
     needs_inputs: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """ReLU and dropout are undone by looking at the result: what is positive was kept."""
+    """The mask of ReLU and dropout are the positive numbers of the result."""
     if out is not None:
         grad = torch.ops.aten.threshold_backward(grad, out, 0)
     factor = 1 / (1 - (dropout or 0.0))
-    # Without a beta, what stands first gives the product its shape alone.
+    # With beta 0 the first argument gives only the shape.
     scaled: Any = {"beta": 0, "alpha": factor}
     grad_inputs = inputs.new_empty(0)
     if needs_inputs:
@@ -249,7 +249,7 @@ def pair_scores_backward(
     edges: Edges,
     *_: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """By chunks of edges, whose pairs are computed anew."""
+    """By chunks of edges, whose pairs are computed again."""
     dst, src = edges_of(edges.indptr, edges.indices)
     # Sums over many edges: kept in the precision of the parameters.
     exact = torch.promote_types(att.dtype, torch.float32)
@@ -279,7 +279,7 @@ def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
 
 
 def edges_of(indptr: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The destination and the source of each edge, int64; of a padded block those that count."""
+    """The destination and the source of each edge, int64; without the padding of a block."""
     rows = torch.arange(len(indptr) - 1, device=indptr.device)
     dst = rows.repeat_interleave(indptr.diff())
     src = torch.arange(len(dst), device=dst.device) if indices is None else indices[: len(dst)]
@@ -287,7 +287,7 @@ def edges_of(indptr: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def by_head(rows: Tensor, heads: int) -> Tensor:
-    """`[R, H·C]` seen as `[R, H, C]`; also where there are no rows."""
+    """`[R, H·C]` viewed as `[R, H, C]`; also without rows."""
     return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
@@ -299,7 +299,7 @@ def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
 
 
 def edge_factors(total: Sum) -> Tensor:
-    """What the row of each edge is multiplied by, but for `scale`; float64 `[num_edges, H]`."""
+    """The factor of each edge's row, without `scale`; float64 `[num_edges, H]`."""
     dst, src = edges_of(total.indptr, total.indices)
     factors = torch.ones(len(dst), 1, dtype=torch.float64, device=dst.device)
     if total.edge_weight is not None:
@@ -317,7 +317,7 @@ def edge_factors(total: Sum) -> Tensor:
 
 
 def _exact(*dtypes: torch.dtype) -> torch.dtype:
-    """What sums are kept in: float32, or float64 where that is asked for."""
+    """The type of sums: float32, or float64 for float64 inputs."""
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
@@ -327,7 +327,7 @@ def _segments(values: Tensor, indptr: Tensor, reduce: str) -> Tensor:
 
 
 def _padded(values: Tensor, indices: Tensor) -> Tensor:
-    """With a row of zeros for each edge that does not count."""
+    """With a row of zeros for each padding edge."""
     if len(values) == len(indices):
         return values
     return F.pad(values, (0, 0, 0, len(indices) - len(values)))

@@ -1,7 +1,7 @@
-"""What the operators return, without computing it: for `torch.compile`."""
+"""The shapes and types of the operators' results (fake kernels), for `torch.compile`."""
 
 # ruff: noqa: ARG001
-# Most arguments say nothing of a result's shape.
+# Most arguments do not affect the result's shape.
 
 from __future__ import annotations
 

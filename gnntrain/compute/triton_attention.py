@@ -47,15 +47,15 @@ def scores_of(
 def added_up(
     tops: tl.tensor, totals: tl.tensor, score: tl.tensor, weight: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Sums of exp(score − top), lane by lane, where one more `weight` · exp(score) has come."""
+    """Running sums of exp(score − top) of each lane, after adding `weight` · exp(score)."""
     higher = tl.maximum(tops, score)
-    base = tl.where(higher == float("-inf"), 0, higher)  # or −∞ − −∞ would not be a number
+    base = tl.where(higher == float("-inf"), 0, higher)  # −∞ − −∞ would be NaN
     return higher, totals * tl.exp(tops - base) + weight * tl.exp(score - base)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def joined(tops: tl.tensor, totals: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The lanes' sums as one: the top and the sum of exp(score − top) by head."""
+    """The lanes' sums combined: the top and the sum of exp(score − top) by head."""
     top = tl.max(tops, axis=0)
     base = tl.where(top == float("-inf"), 0, top)
     return top, tl.sum(totals * tl.exp(tops - base[None, :]), axis=0)
@@ -154,7 +154,7 @@ def edge_softmax(
     Args:
         rows, target, SLOPE: The scores, see `scores_of`; edges from a node to itself are left out.
         loop_score: `[num_dst, WIDTH]`.
-        partial_tops, partial: What `softmax_chunks` gave.
+        partial_tops, partial: Results of `softmax_chunks`.
         tops, totals: `[num_dst, WIDTH]`, the largest score and the sum of exp(score − top), for
             `softmax_of_chunks`.
         alpha, out: The weights of the edges, but for those of chunks, and of the loops.
@@ -211,7 +211,7 @@ def softmax_of_chunks(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """`out`: the weights of the edges of chunks, of what `edge_softmax` gave."""
+    """`out`: the weights of the edges of chunks, from the results of `edge_softmax`."""
     v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
     if v >= 0:
         heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -339,7 +339,7 @@ def edge_softmax_gradient(
         grad, loop_grad: Their gradients.
         source, target, SLOPE: Whose leaky ReLU the scores were, see `scores_of`, or None:
             `score_grad` is then the gradient of what went into it.
-        partial: What `mean_chunks` gave.
+        partial: Result of `mean_chunks`.
         means: `[num_dst, WIDTH]`, Σ weight · gradient, for `gradient_of_chunks`.
         score_grad, out: The gradients of the scores of the edges, but for those of chunks, and of
             the loops.

@@ -1,9 +1,9 @@
 """The GPU's inner loops over feature rows, in Triton: gather and sum; see `triton_tables`.
 
 A program takes one row of the result and `BLOCK` of its columns, and walks over the row's edges
-`ROWS` at a time: the rows of so many sources are on their way together. Each lane of the tile
-`[ROWS, BLOCK]` keeps a result of its own, and these are joined once, after the last edge. They are
-kept in `TOTAL`: float32, or float64 where that is asked for.
+`ROWS` at a time, so that their loads overlap. Each lane of the tile `[ROWS, BLOCK]` keeps a result
+of its own, and these are combined once, after the last edge. They are of type `TOTAL`: float32, or
+float64 for float64 rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def gather_rows(
     place = place_of(rows, nodes, slots, parts, source, is_row, STRIDE, PART_ROWS, ALIGN)
     mask = is_row[:, None] & (columns < WIDTH)[None, :]
     row = tl.load(rows + place[:, None] + columns[None, :], mask=mask)
-    # By way of float32: no pair of 16-bit types has a conversion of its own.
+    # By way of float32: Triton converts no 16-bit type to another.
     at = number[:, None] * WIDTH + columns[None, :]
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
 
@@ -216,7 +216,7 @@ def reduce_rows(
         loop, first_loop, num_loops: `loop[i]` belongs to destination `first_loop + i`; other
             destinations have none.
         own: Source number of destination 0; negative where it is none.
-        partial: What `reduce_chunks` gave, `TOTAL [num_chunks, WIDTH]`.
+        partial: Result of `reduce_chunks`, `TOTAL [num_chunks, WIDTH]`.
         IS_MEAN: Divide the sum by the number of in-edges.
         SKIP_OWN: Leave out edges from a node to itself.
         PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(own + v).

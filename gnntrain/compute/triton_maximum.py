@@ -13,7 +13,7 @@ from gnntrain.compute.triton_tables import edges_at, place_of, row_of_chunk, spa
 def higher_of(
     tops: tl.tensor, counts: tl.tensor, row: tl.tensor, count: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The larger numbers, and how often they came; not a number is the largest."""
+    """The larger numbers and their counts; NaN is the largest."""
     is_higher = (row > tops) | (row != row)
     counts = tl.where(is_higher, 0, counts) + tl.where(row >= tops, count, 0)
     return tl.where(is_higher, row, tops), counts
@@ -21,7 +21,7 @@ def higher_of(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The largest number of each column, and how often it came."""
+    """The largest number of each column and its count."""
     is_nan = tl.max((tops != tops).to(tl.int32), axis=0) > 0
     top = tl.max(tops, axis=0)
     count = tl.sum(tl.where(tops == top[None, :], counts, 0), axis=0)
@@ -48,7 +48,7 @@ def top_of_edges(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """`[ROWS, BLOCK]`: the largest numbers that each lane met, and how often; −∞ without any."""
+    """`[ROWS, BLOCK]`: the largest numbers of each lane and their counts; −∞ without edges."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
     counts = tl.zeros([ROWS, BLOCK], tl.int32)
@@ -120,11 +120,11 @@ def max_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The largest numbers of every destination's in-neighbours; 0 without, not a number wins.
+    """The largest numbers of every destination's in-neighbours; 0 without any, NaN is the largest.
 
     Args:
-        partial, partial_ties: What `max_chunks` gave.
-        ties: int32 as `out`: how many in-edges have brought the largest number.
+        partial, partial_ties: Results of `max_chunks`.
+        ties: int32 as `out`: the number of in-edges with the largest number.
     """
     v = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -168,7 +168,7 @@ def shares_of_edges(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """`[BLOCK]`: what some out-edges bring a source with this `row`, see `spread_maximum`."""
+    """`[BLOCK]`: some out-edges' part of the gradient of a source's `row`; see `spread_maximum`."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     totals = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
@@ -199,7 +199,7 @@ def spread_chunks(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """What the chunks of long rows bring, `TOTAL [num_chunks, WIDTH]`, for `spread_maximum`."""
+    """The gradients by chunks of long rows, `TOTAL [num_chunks, WIDTH]`, for `spread_maximum`."""
     chunk = tl.program_id(0)
     u, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
     if u >= 0:
@@ -232,10 +232,9 @@ def spread_maximum(
 
     Args:
         rows: The sources' `[num_src, WIDTH]`.
-        tops, ties, grad: The destinations' maxima, what `max_rows` wrote beside them, and their
-            gradient.
+        tops, ties, grad: The destinations' maxima, their counts, and their gradient.
         indptr, indices: The out-edges of every source.
-        partial: What `spread_chunks` gave.
+        partial: Result of `spread_chunks`.
     """
     u = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -1,7 +1,7 @@
 """GATv2's scores on the GPU, forward and backward; see `triton_kernels`.
 
 The score of an edge from u to v, by head, is Σ att · leaky_relu(left[u] + right[v]) over the head's
-part of the columns. The vector of an edge is made where it is needed, and kept nowhere.
+part of the columns. The vector of an edge is never stored.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def pair_gradient(
         grad: The scores' gradient, `[num_edges, HEADS]`.
         indptr, indices: By row of this side, the rows of the other.
         edges: The number of each edge in `grad`; None: as they lie.
-        partial, partial_values: What `pair_chunks` gave.
-        values: As `out`: each row's part of the gradient of `att`; they are still to be summed.
+        partial, partial_values: Results of `pair_chunks`.
+        values: As `out`: each row's term of the gradient of `att`.
         out: The gradient of `mine`.
     """
     r = tl.program_id(0)

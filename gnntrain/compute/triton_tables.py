@@ -1,17 +1,17 @@
-"""What the GPU's kernels share: where rows lie, and how a destination's in-edges are shared out.
+"""Common functions of the GPU's kernels: the address of a row, and the edges of a program.
 
-Tables `rows` are `[any, WIDTH]`, in the GPU's memory or pinned in the host's, where the GPU reads
-them over the bus; `place_of` says where a source's row begins. Any other argument that is None is
-not wanted. What is known when a kernel is compiled (in capitals, and what is None) costs nothing
-when it runs; a width that is known lets numbers be read several at a time. Numbers that change from
-batch to batch are not specialised on: Triton would compile anew when one is 1 or a multiple of 16.
+Tables `rows` are `[any, WIDTH]`, in the GPU's memory or in pinned host memory, which the GPU reads
+over the bus; `place_of` computes where a source's row begins. Other arguments may be None.
+Constants in capitals, and None, are known at compile time and cost nothing; a constant width allows
+vector loads. Numbers that change from batch to batch are not specialised on: Triton would compile
+again when one is 1 or a multiple of 16.
 
 A program walks over the in-edges of one destination. Where one may have very many, the edges are
 cut into chunks of `CHUNK`: chunk p is the edges `p · CHUNK … (p + 1) · CHUNK − 1`. A row of
 `2 · CHUNK` edges or more leaves the chunks that lie wholly in it to programs of their own, which
-run before (`row_of_chunk`), and adds their results to that of the edges at its two ends
-(`span_of`). Which edges are summed with which depends on the block alone: equal runs give equal
-numbers. `CHUNK` 0: no row is that long.
+run before (`row_of_chunk`), and adds their results to the sum of the edges at its two ends
+(`span_of`). The order of the additions depends on the block alone: equal runs give equal numbers.
+`CHUNK` 0: no row is that long.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def place_of(
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
-    """Where the rows of some sources begin, counted in numbers from `rows` on.
+    """The first position of the rows of some sources, counted in numbers from `rows` on.
 
-    Rows of `parts` lie outside `rows`: an int64 reaches all that the GPU can address.
+    Rows of `parts` are outside `rows`: the int64 offset reaches every address of the GPU.
 
     Args:
         nodes: The node of a source; None: the source's own number.
@@ -43,7 +43,7 @@ def place_of(
         parts: Addresses of matrices that hold `PART_ROWS` nodes each, one after the other.
         mask: Which sources there are; nothing is read for others.
         STRIDE: Numbers from one row to the next.
-        ALIGN: So many numbers fit a whole number of times between `rows` and each part.
+        ALIGN: Divides the distance between `rows` and each part, in numbers.
     """
     if nodes is not None:
         source = tl.load(nodes + source, mask=mask, other=0)
@@ -113,9 +113,10 @@ def row_of_chunk(
 def walk_of(
     indptr: tl.tensor, num_rows: tl.tensor, OF_CHUNKS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
-    """What this program walks over: its row, the first edge, the end, and what is left out.
+    """The edges of this program: its row, first edge, end, and the chunks to skip.
 
-    With `OF_CHUNKS` that is its chunk, if a long row has left it one; else a row without chunks.
+    With `OF_CHUNKS` they are its chunk, if that lies wholly in a long row; else a row's other
+    edges.
     """
     if OF_CHUNKS:
         v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)

@@ -1,4 +1,4 @@
-"""Threads that share out one piece of work after the other."""
+"""A thread pool for kernels: runs tasks on as many threads as torch may use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 def parallel_for(task: Callable[[int], None], num_tasks: int) -> None:
     """Call `task(0)` … `task(num_tasks − 1)`, each once, on as many threads as torch may use.
 
-    A thread that is done takes the next task. Within a task torch computes on that one thread, so
-    that a core works on data of its own, which stays in its cache from one operation to the next.
-    Tasks record no gradients, must release the GIL where they spend their time, and must not depend
-    on the thread: then the results do not depend on the number of threads.
+    A thread that has finished a task takes the next one. Within a task torch uses that thread only,
+    so that a core's data stays in its cache from one operation to the next.
+    Tasks record no gradients, must release the GIL for most of their time, and must not depend on
+    the thread: then the results do not depend on the number of threads.
 
     Called in another thread than the main one (a loader's), or inside a task, it runs all tasks in
-    that thread: the other cores belong to the training step.
+    that thread, to leave the other cores to the training step.
     """
     num_threads = min(torch.get_num_threads(), num_tasks)
     is_main = threading.current_thread() is threading.main_thread()
@@ -53,14 +53,14 @@ def _run(task: Callable[[int], None], num_tasks: int, num_threads: int) -> None:
 
 
 def _work(task: Callable[[int], None], numbers: Iterable[int]) -> None:
-    # Both are states of a thread: another one's would not be the caller's.
+    # Both are thread-local settings.
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for number in numbers:
             task(number)
 
 
 def _work_alone(task: Callable[[int], None], numbers: Iterable[int]) -> None:
-    # How many threads a matrix product takes is a state of the thread that asks for it.
+    # The number of threads of a matrix product is a thread-local setting.
     torch.set_num_threads(1)
     _work(task, numbers)
 

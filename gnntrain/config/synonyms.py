@@ -27,7 +27,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "model.heads": ("num_heads", "n_heads", "nheads"),
     "model.dropout": ("drop_rate", "dropout_rate", "dropout_prob"),
     "distributed.num_processes": ("world_size", "nproc_per_node", "num_procs", "nproc"),
-    "run.dir": ("output_dir", "out_dir", "save_dir", "log_dir", "logdir", "hydra.run.dir"),
+    "run.dir": ("output_dir", "out_dir", "save_dir", "log_dir", "logdir"),
     "run.name": ("run_name", "experiment_name", "exp_name"),
     "sweep.jobs": ("n_jobs", "hydra.launcher.n_jobs"),
 }

@@ -1,4 +1,4 @@
-"""Arrays of a user's graph: npy, npz and pt files, none of which may run code when opened."""
+"""Arrays of a user's graph: npy, npz and pt files, read without running code."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def _load_torch(path: Path) -> Arrays:
     tensors = loaded if isinstance(loaded, dict) else {"": loaded}
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise ValueError("it holds something else than a tensor or a dict of tensors")
-    # A tensor may repeat one number as often as it likes.
+    # An expanded tensor may repeat one stored number any number of times.
     refuse_beyond_memory(path, sum(t.numel() * t.element_size() for t in tensors.values()))
     wide = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
     return {str(name): tensor.detach().numpy() for name, tensor in wide.items()}
 
 
 def pick(arrays: Arrays, names: Sequence[str]) -> AnyArray | None:
-    """The array with the first of these names that there is."""
+    """The first array with one of these names."""
     return next((arrays[name] for name in names if name in arrays), None)
 
 
@@ -145,7 +145,7 @@ def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
     """The array with the first of these names, or the only one.
 
     Raises:
-        UserError: There are several and none has such a name.
+        UserError: There are several, without such a name.
     """
     found = pick(arrays, names)
     if found is not None:
@@ -154,7 +154,7 @@ def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
         return next(iter(arrays.values()))
     raise UserError(
         f"{path} holds arrays called {', '.join(arrays) or '(none)'}.",
-        f"Call the one that is meant {' or '.join(names)}.",
+        f"Name the right one {' or '.join(names)}.",
     )
 
 
@@ -218,7 +218,7 @@ class ArrayTable(Table):
 def open_arrays(
     path: Path, arrays: Arrays, names: Sequence[str], config: FilesConfig
 ) -> ArrayTable:
-    """A file of arrays as a table: the array of one of these names or the only one, and columns.
+    """A file of arrays as a table: the main array (by name, or the only one) and columns.
 
     Columns are ids, masks (of several splits, the one with number `dataset.split`) and arrays that
     `dataset.label_column` names. The main array is the table's matrix, or its last column.

@@ -1,4 +1,4 @@
-"""Writing `.npy` files chunk by chunk, and features as they are converted on the way."""
+"""Writing `.npy` files chunk by chunk, with features converted to the stored type."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ArrayWriter:
             self._file.write(np.ascontiguousarray(rows).view(np.uint8).data)
 
     def close(self) -> ArrayMeta:
-        """Write the header, force everything to disk; what is returned lacks the checksum."""
+        """Write the header and flush to disk; the result has no checksum yet."""
         shape = (self._num_rows, *self._row_shape)
         size = self._file.tell()
         self._file.seek(0)

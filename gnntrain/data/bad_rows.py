@@ -1,4 +1,4 @@
-"""Rows of a user's files that cannot be used: counted, shown, and refused or left out."""
+"""Bad rows of a user's files: counted, shown, and refused or left out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BadRows:
             self._hints[hint] = None
 
     def report(self) -> None:
-        """Report what was added so far, if anything.
+        """Report the bad rows added so far, if any.
 
         Raises:
             UserError: There are bad rows and the policy is "error".
@@ -76,7 +76,7 @@ class BadRows:
         hints = list(self._hints)
         for noted in (self._counts, self._shown, self._hints):
             noted.clear()
-        # What to do is read before ten rows, not behind them.
+        # The hint stands before the ten rows.
         if self._policy == "error":
             hints.append("Correct them, or set dataset.bad_rows=skip to leave them out.")
             raise UserError(found, "\n".join([" ".join(hints), *lines]))

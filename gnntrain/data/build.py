@@ -54,12 +54,12 @@ from gnntrain.data.summary import summary_of
 
 @dataclass(frozen=True)
 class OpenedStore:
-    """A store that is ready to use, and how it came to be.
+    """An open store, and whether it was built.
 
     Attributes:
         store: The store.
         built: Whether it was built just now.
-        reason: "opened", "built: none was there", "rebuilt: …" with what was wrong.
+        reason: "opened", "built: none was there", "rebuilt: …" with the error.
         seconds: Time it took.
     """
 
@@ -70,7 +70,7 @@ class OpenedStore:
 
 
 def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
-    """Directory name of a store: `<dataset>-<12 hex digits>` of all that determines its content.
+    """Directory name of a store: `<dataset>-<12 hex digits>`, a digest of its identity.
 
     `identity["dataset"]` gives the readable part.
     """
@@ -87,7 +87,7 @@ def open_or_build(
 ) -> OpenedStore:
     """Open the store of `identity` and `options` under `cache_dir`, building it where needed.
 
-    A damaged store is built again; of several processes one builds and the others wait for it.
+    A damaged store is built again; if several processes need it, one builds and the others wait.
 
     Args:
         cache_dir: Directory of stores; made if need be.
@@ -97,7 +97,7 @@ def open_or_build(
         builder: Loads or generates the graph; called only if the store must be built.
 
     Raises:
-        UserError: The graph is wrong, or something that is no store lies in the way.
+        UserError: The graph is invalid, or another file or folder is at the store's path.
         RunError: The disk is full.
     """
     begin = time.perf_counter()
@@ -118,12 +118,12 @@ def open_or_build(
 def write_store(
     path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
 ) -> StoredGraph:
-    """Build the store at `path` from `data`, in place of a store that may be there.
+    """Build the store at `path` from `data`, replacing a store there.
 
     Memory beside `data` itself stays at a few chunks of edges and features.
 
     Raises:
-        UserError: `data` is wrong, or something that is no store lies at `path`.
+        UserError: `data` is invalid, or another file or folder is at `path`.
         RunError: The disk is full.
     """
     path = Path(path).absolute()
@@ -135,7 +135,7 @@ def write_store(
 def _try_open(
     path: Path, identity: Mapping[str, JSON], options: PrepareOptions
 ) -> tuple[StoredGraph | None, str]:
-    """The store, or None and why there is none to use."""
+    """The store; or None and the reason to build it."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None, "built: none was there"
     try:
@@ -195,7 +195,7 @@ def _write_arrays(
 def _write_columns(
     directory: Path, data: GraphData, options: PrepareOptions
 ) -> dict[str, ArrayMeta]:
-    """Write the in-neighbour lists, block by block, and what is known once they are."""
+    """Write the in-neighbour lists, block by block, then the arrays derived from them."""
     indptr = np.zeros(data.num_nodes + 1, dtype=np.int64)
     norm = np.empty(data.num_nodes, dtype=np.float32)
     weighted = data.edge_weight is not None
@@ -295,7 +295,7 @@ def _write_meta(
 
 
 def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
-    """Bytes on disk, with the edges counted before any are merged."""
+    """Bytes on disk, with all edges counted, also those to be merged."""
     edges = _edge_list(data, options)
     num_edges = len(data.src) * (1 + edges.mirror) + data.num_nodes * edges.fill_loops
     an_edge = index_dtype(data.num_nodes).itemsize + 4 * (data.edge_weight is not None)

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a graph, found before it is written."""
+"""Checks of a graph before it is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bad_graph(dataset: str, problems: list[str]) -> UserError:
 
 
 def feature_problems(rows: AnyArray, first_node: int = 0) -> Iterator[str]:
-    """What is wrong with the features of the nodes from `first_node` on, if anything."""
+    """The problems of the features of the nodes from `first_node` on."""
     yield from wrong_values(rows, _is_not_finite, "features are not finite", "node", first_node)
 
 
@@ -52,8 +52,8 @@ def wrong_values(
     Args:
         values: `[num_rows]` or `[num_rows, num_columns]`.
         is_wrong: Bool of the same shape, from some MiB of `values` at a time.
-        problem: What is wrong with them.
-        row_name: What a row is called.
+        problem: The problem, for the message.
+        row_name: The name of a row, for the message.
         first_row: Number of the first row.
     """
     num_wrong, shown = 0, list[str]()

@@ -245,7 +245,7 @@ def _fill_with_lists(matrix: Float32Array, column: pa.Array) -> None:
 
 
 def is_repeated(column: pa.Array) -> BoolArray:
-    """Which values are there already, further up."""
+    """Flags of values that occurred before."""
     codes = column.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return np.asarray(pd.Series(codes).duplicated(), bool)
 

@@ -31,7 +31,7 @@ MAX_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class EdgeList:
-    """Edges as given, and which edges of the graph they stand for.
+    """An edge list, and how it becomes the graph's edges.
 
     Attributes:
         src: int32 or int64 `[num_given_edges]`.
@@ -79,7 +79,7 @@ class ColumnBlock:
 
 
 def count_columns(edges: EdgeList, num_nodes: int) -> Int64Array:
-    """In-edges of each node before any are merged or filled in, int64 `[num_nodes]`."""
+    """In-edges of each node before merging and adding self loops, int64 `[num_nodes]`."""
     counts = np.zeros(num_nodes, dtype=np.int64)
     for src, dst, _ in edges.chunks():
         _count(src, dst, edges.mirror, counts)
@@ -232,7 +232,7 @@ def _collect(
     weight: Float32Array,
     has_loop: npt.NDArray[np.bool_],
 ) -> int:
-    """Append the block's edges to the `end` keys that are there; returns the new end."""
+    """Append the block's edges to the first `end` keys; returns the new end."""
     num_columns = len(has_loop)
     weighted = len(given) > 0
     for edge in range(len(src)):

@@ -1,4 +1,4 @@
-"""Graphs that can be trained on but will surprise; told once, when a run begins."""
+"""Warnings about a graph, logged once at the start of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gnntrain.data.graph import Graph
 
 
 def dataset_warnings(store: Graph) -> Iterator[str]:
-    """A sentence for each: no edges, no validation nodes."""
+    """Warnings: no edges, no validation nodes."""
     if store.num_edges == 0:
         yield "The graph has no edges: all that the model sees of a node are its own features."
     if len(store.split("val")) == 0:

@@ -1,4 +1,4 @@
-"""Every data set by its name: who builds it, and what makes it.
+"""Builders of all data sets, by name.
 
 Nothing heavy is imported until a graph is built.
 """
@@ -23,14 +23,14 @@ class DatasetBuilder(Protocol):
     """Makes the graph of one data set."""
 
     def identity(self) -> dict[str, JSON]:
-        """What makes the graph, as plain JSON; cheap, and equal exactly for equal graphs."""
+        """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
     def build(self) -> GraphData:
-        """Make the graph; may read, download and compute for long.
+        """Build the graph: reads, downloads and computes.
 
         Raises:
-            UserError: It cannot be made; says what is missing or wrong.
+            UserError: It cannot be built; the message names the missing or wrong item.
         """
         ...
 
@@ -100,7 +100,7 @@ class PackageBuilder:
         self._config = config
 
     def identity(self) -> dict[str, JSON]:
-        """What the package offers, in which version, and what it is called with."""
+        """The package's entry point, its version, and the arguments."""
         return {
             "dataset": self._config.name,
             "made_by": self._point.value,
@@ -126,7 +126,7 @@ class PackageBuilder:
                 graph = from_pyg(graph, name, split=self._config.split)
         except UserError:
             raise
-        except Exception as error:  # whatever another's code raises
+        except Exception as error:  # another package's code may raise any exception
             raise UserError(
                 f"dataset={name}: {self._point.value} made no graph "
                 f"({type(error).__name__}: {error}).",
@@ -151,7 +151,7 @@ def builder_for(
 
     Args:
         config: The data set.
-        labelled: Whether a user's own files must say what is to be learnt.
+        labelled: Whether a user's own files must have labels and splits.
         preprocessing: What makes features of a user's own files; None: it is learnt from them.
 
     Raises:

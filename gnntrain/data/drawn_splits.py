@@ -1,4 +1,4 @@
-"""Splits of a user's graph that are drawn, as `dataset.split_ratio` and its siblings say."""
+"""Random splits of a user's graph, by `dataset.split_ratio` and related keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def drawn_splits(
         labels: See `GraphData.labels`.
         task: Kind of labels.
         nodes: The nodes that have a label.
-        config: Ratio, seed and number of the split, and whether classes are shared out alike.
+        config: Ratio, seed and number of the split, and whether it is stratified.
 
     Raises:
         UserError: The split is to be stratified, and a node has several labels.
@@ -61,7 +61,7 @@ def drawn_splits(
 
 
 def _strata(labels: AnyArray, task: LabelKind) -> tuple[AnyArray, str]:
-    """Groups of nodes that are shared out alike: classes, or tenths of a quantity.
+    """The strata: classes, or deciles of a quantity.
 
     Raises:
         UserError: A node has several labels.

@@ -1,4 +1,4 @@
-"""The files of a user's graph as tables, and which of their columns is what.
+"""The files of a user's graph as tables, and the roles of their columns.
 
 **Which column is the id?** `id_column`, by name or by number from 0; else the one called `id`,
 `node_id`, `node` or `nid`; else the index that pandas writes into Parquet; else the first column
@@ -55,7 +55,7 @@ COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
     "source": ("source", "src", "from"),
     "target": ("target", "dst", "to"),
 }
-# Such words alone may be ordinary features; two or three of them side by side are masks.
+# One such name may be an ordinary feature; two or three of them are masks.
 _PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
     "train": ("train", "is_train"),
     "val": ("val", "valid", "is_val", "is_valid"),
@@ -65,7 +65,7 @@ _USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
 
 NO_ID = "none"
 
-# An empty name, what pandas makes of it when it reads, its index in Parquet, a reset index.
+# An empty name, pandas' name for it, its index in Parquet, a reset index.
 _PANDAS_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__|index|level_0")
 
 
@@ -268,10 +268,10 @@ def _open_table(
 def find_column(
     table: Table, role: Role, wanted: str | None, ignored: Collection[int] = ()
 ) -> dict[Role, int]:
-    """The column that is wanted, or else the first with a usual name, if any.
+    """The column that is configured, or else the first with a usual name, if any.
 
     Raises:
-        UserError: The one that is wanted is not there.
+        UserError: The configured column does not exist.
     """
     if wanted is not None:
         return {role: place_of(table, f"{role}_column", wanted)}

@@ -1,4 +1,4 @@
-"""Features from the columns of a user's features file: their values, and what is made of them."""
+"""Features from the columns of a user's features file: values and preprocessing."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _no_value(name: str, _: Record) -> str:
 
 
 def _wrong_number(record: Record, columns: Columns, *, refuse: bool) -> str:
-    """Says which number of a row is none, or which list is none."""
+    """The reason for a bad row: the column with a wrong number or list."""
     for place, name in columns.names_of_numbers.items():
         field = record[place]
         if field.startswith("["):
@@ -190,7 +190,7 @@ def make_features(
     config: FilesConfig,
     preprocessing: Preprocessing | None,
 ) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
-    """The graph's features, and what was done to the columns.
+    """The graph's features and the preprocessing of the columns.
 
     Args:
         nodes: The rows of the nodes.
@@ -200,7 +200,7 @@ def make_features(
         preprocessing: A model's own; None: it is learnt here.
 
     Returns:
-        The features, and the preprocessing; None where it would say nothing.
+        The features, and the preprocessing; None if it is the identity.
 
     Raises:
         UserError: The columns do not fit the model, or a statistic cannot be computed.

@@ -132,14 +132,14 @@ def _refuse_unclear(columns: Columns) -> None:
 
 
 def _unused_keys(config: FilesConfig) -> str:
-    """The keys of drawn splits that are set in vain."""
+    """The keys of drawn splits that have no effect."""
     fields = type(config).model_fields
     unused = [key for key in _KEYS_OF_DRAWN if getattr(config, key) != fields[key].default]
     return f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
 
 
 def _origin(rows: Rows, config: FilesConfig) -> str:
-    """Where the split is from.
+    """The source of the split.
 
     Raises:
         UserError: `dataset.split` is a number, but there is one split alone.
@@ -164,7 +164,7 @@ def _assign_named(
 ) -> None:
     """Put each row's node into the split of its name.
 
-    Unless it must have one, a row without a name says nothing.
+    A row without a name is skipped, unless it must have one.
     """
     if must_have_name:
         rows = rows.drop_missing("split", bad, "the split is missing")
@@ -199,7 +199,7 @@ def _assign_masks(rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows
 
 
 def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
-    """What the words of a column stand for; −1 for others and where there is none."""
+    """The code of each value of a column; −1 for unknown and missing values."""
     found = rows.columns[role].cast(TEXT).dictionary_encode()
     known = [words.get(word.lower(), -1) for word in found.dictionary.to_pylist()]
     codes: AnyArray = np.array([*known, -1])[found.indices.fill_null(len(known)).to_numpy()]

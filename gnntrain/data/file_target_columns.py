@@ -1,4 +1,4 @@
-"""Which columns of a user's files hold labels and splits.
+"""The columns of labels and splits in a user's files.
 
 **Labels** are the columns that `label_column` names; else one called `label`, `labels`, `class` or
 `y`; else, in a labels file, all that have no other use. **Splits** are a column called `split`
@@ -131,7 +131,7 @@ def split_places(table: Table, config: FilesConfig) -> dict[Role, int]:
 
 
 def has_split(columns: Columns) -> bool:
-    """Whether the labels file says the split."""
+    """Whether the labels file has the split."""
     return bool(columns.places.keys() & {"split", *MASK_NAMES})
 
 

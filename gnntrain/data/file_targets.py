@@ -69,7 +69,7 @@ def no_targets(rows: Rows, index: NodeIndex) -> Targets:
 def read_targets(
     given: Columns | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
 ) -> Targets:
-    """Labels from the labels file, or if none is given from columns of the features file.
+    """Labels from the labels file, or without one from columns of the features file.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
@@ -259,7 +259,7 @@ def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> T
 
 
 def _with_numbers(rows: Rows) -> Rows:
-    """The rows in which not all labels are missing."""
+    """The rows with at least one label."""
     missing = np.asarray(rows.matrix != rows.matrix)  # NaN, of any type
     return rows.keep(np.asarray(~missing.all(axis=1))) if missing.any() else rows
 
@@ -314,7 +314,7 @@ def _is_number_or_missing(number: float) -> bool:
 
 
 def _range(values: Float32Array) -> str | None:
-    """A target's range in words; None where it has less than two different values."""
+    """A target's range as text; None if it has fewer than two different values."""
     known = values[~np.isnan(values)]
     if not len(known) or known.min() == known.max():
         return None

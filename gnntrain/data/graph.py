@@ -107,7 +107,7 @@ class Graph:
         task: Kind of labels.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
         num_classes: Number of classes; of labels where a node has several; of quantities.
-        class_names: The classes (labels, quantities) in the user's words; None: 0, 1, ….
+        class_names: The user's names of the classes (labels, quantities); None: 0, 1, ….
         ogb_name: Name of the OGB evaluator to use, or None.
         summary: What was read to make the graph; None where a store is older than this.
     """
@@ -253,14 +253,14 @@ class GraphData:
             self loop is stored twice, as OGB's `add_inverse_edge` and PyG's `to_undirected` do.
         edge_weight: float32 `[num_given_edges]`, or None.
         node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
-        class_names: The classes (labels, quantities) in the user's words,
+        class_names: The user's names of the classes (labels, quantities),
             int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
         labelled: False for a graph to predict on only: it needs no training node.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
         ogb_name: Name of the OGB evaluator to use, if any.
         feature_names: Names of the features, where they have some.
-        summary: What was read; None: the little that the arrays themselves say.
-        preprocessing: What made the features of a user's columns, if something did.
+        summary: Summary of the files; None: made from the arrays alone.
+        preprocessing: The preprocessing of a user's columns, if any.
     """
 
     dataset: str

@@ -1,7 +1,7 @@
 """A whole graph as arrays by PyG's names (`x`, `y`, `edge_index`, `train_mask`, …) as `GraphData`.
 
 A `Data`, a dictionary, a saved file: each becomes such arrays first. Rows of `x` are the nodes 0,
-1, 2, …, which `edge_index` counts. What was read, and what was left out, stands in the summary.
+1, 2, …, to which `edge_index` refers. The summary lists the arrays that were read and left out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Labels:
 
 
 class _Attributes:
-    """Arrays that are taken by name; what nobody took is left out."""
+    """Arrays, taken by name; arrays that are never taken are listed as left out."""
 
     def __init__(self, arrays: Arrays, source: str) -> None:
         self._left = dict(arrays)

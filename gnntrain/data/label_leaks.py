@@ -1,4 +1,4 @@
-"""Features that tell the class of every training node: perhaps the label under another name."""
+"""Features that determine the class of every training node, perhaps copies of the label."""
 
 from __future__ import annotations
 

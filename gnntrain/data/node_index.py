@@ -56,7 +56,7 @@ class NodeIndex:
 
     @property
     def hint(self) -> str:
-        """What to say of a node that is not there."""
+        """The hint for an unknown node."""
         return f"The features file defines the nodes ({self.shown()}); no other file may add any."
 
     def find(self, ids: pa.Array, decimal: str = ".") -> Int64Array:

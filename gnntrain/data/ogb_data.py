@@ -6,7 +6,7 @@ its evaluators. The raw files are read here, for three reasons:
 - OGB's reader needs several times the graph in memory: it holds each table as 64-bit numbers, then
   as a converted copy, edges in both directions with 16 bytes each (2.0 GB for ogbn-products, whose
   stored edges take 0.5 GB).
-- It takes a table with missing rows or numbers, and gives another graph without a word.
+- It accepts a table with missing rows or numbers, and returns a wrong graph without a warning.
 - It pickles what it read, and opens the pickle with a `torch.load` that PyTorch 2.6 refuses.
 
 A test compares the graphs with those of OGB's own class.

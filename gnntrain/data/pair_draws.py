@@ -16,8 +16,8 @@ Int32Array = npt.NDArray[np.int32]
 Float64Array = npt.NDArray[np.float64]
 
 _SLICE = 1 << 20
-# Draws by weight meet saturated hubs again and again; what is left after so many rounds, next to
-# nothing in a graph that is not dense, is drawn with equal weights.
+# Weighted draws hit saturated hubs repeatedly. The pairs that are still missing after this number
+# of rounds, very few unless the graph is dense, are drawn with equal weights.
 _WEIGHTED_ROUNDS = 8
 _MAX_TRIES = 1000
 

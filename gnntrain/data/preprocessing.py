@@ -93,7 +93,7 @@ class RawFeatures:
 
 
 class Preprocessing(BaseModel):
-    """What is done to a user's columns to make a model's features of them.
+    """The transformation of a user's columns to a model's features.
 
     Missing numbers are filled first, then all numbers are scaled; features of 0 and 1 are not.
 
@@ -101,8 +101,8 @@ class Preprocessing(BaseModel):
         columns: The columns in the order of the features.
         has_names: Whether the columns have names, by which those of another file are found.
         id_name: Column of the node ids in training, by which that of another file is found.
-        fills: What each missing number becomes, in the order of the numbers; None: none may be
-            missing.
+        fills: The value for each missing number, in the order of the numbers; None: missing
+            numbers are not allowed.
         means: Subtracted from each number.
         stds: Then each number is divided by this. None, like `means`: not scaled.
     """
@@ -159,7 +159,7 @@ class Preprocessing(BaseModel):
             columns: Their names and widths; a column of categories has an empty tuple of them.
             raw: Their values.
             train: Rows of the training split.
-            missing: What a missing value becomes, see `FilesConfig.missing`.
+            missing: The replacement of a missing value, see `FilesConfig.missing`.
             standardize: Whether numbers are scaled.
             has_names: Whether the columns have names.
             id_name: Column of the node ids.
@@ -190,7 +190,7 @@ class Preprocessing(BaseModel):
     def apply(self, raw: RawFeatures) -> Float32Array:
         """The features: float32 `[num_rows, num_features]`.
 
-        Categories that were not there when this was fitted are 0 in all features.
+        Unknown categories are 0 in all features.
         """
         numbers, missing = self._scaled(raw.numbers)
         features = np.zeros((len(raw), self.num_features), np.float32)
@@ -227,7 +227,7 @@ class Preprocessing(BaseModel):
         return values.astype(np.float32), missing
 
     def unknown(self, raw: RawFeatures) -> dict[str, tuple[int, str]]:
-        """Categories that no feature stands for: rows that have one, and one of them, by column."""
+        """Unknown categories by column: the number of rows, and an example."""
         found: dict[str, tuple[int, str]] = {}
         named = [column for column in self.columns if column.categories is not None]
         for column, categories in zip(named, raw.categories, strict=True):
@@ -319,7 +319,7 @@ def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
 
 
 def _means(numbers: AnyArray, train: Int64Array) -> _Float64Array:
-    """Mean of the numbers that are there; NaN where none is."""
+    """Mean of the numbers that are not missing; NaN if all are."""
     sums, counts = np.zeros(numbers.shape[1]), np.zeros(numbers.shape[1])
     for chunk in _chunks(numbers, train):
         sums += np.nansum(chunk, axis=0)
@@ -353,7 +353,7 @@ def _mean_and_std(
     mean = sum((chunk.sum(axis=0) for chunk in filled()), np.zeros(numbers.shape[1])) / count
     squares = (((chunk - mean) ** 2).sum(axis=0) for chunk in filled())
     variance = sum(squares, np.zeros(numbers.shape[1])) / count
-    # What rounding alone makes of equal numbers, as in scikit-learn's StandardScaler.
+    # Rounding errors of equal numbers, as in scikit-learn's StandardScaler.
     epsilon = np.finfo(np.float64).eps
     noise = count * epsilon * variance + (count * mean * epsilon) ** 2
     return mean, np.where(variance <= noise, 1.0, np.sqrt(variance))

@@ -117,7 +117,7 @@ def _processed(published: Published, raw_dir: Path) -> Any:
             if published.class_name in _PICKLED and not name.endswith(_TEXT):
                 content = source.read_bytes()
                 refuse_code(content)
-                target.write_bytes(content)  # a copy: what was checked is what PyG reads
+                target.write_bytes(content)  # a copy: PyG reads the checked bytes
             else:
                 target.symlink_to(source)
         return _class_of(published)(root, **published.arguments)[0]

@@ -35,7 +35,7 @@ from gnntrain.data.targets import (
 )
 from gnntrain.metrics import DEFAULT_METRICS
 
-# Mapped pages are read-only, which torch has no notion of; nothing here writes to them.
+# Mapped pages are read-only, which torch cannot express; nothing here writes to them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 _MASKS = {f"{split}_mask": split for split in SPLITS}
@@ -66,7 +66,7 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         GraphStore.__init__(self)
         self._graph = graph
         self._is_homogeneous = len(graph.nodes) == len(graph.edges) == 1
-        # What had to be converted is kept, so that it is converted once.
+        # Converted arrays are kept.
         self._tensors: dict[tuple[NodeType | EdgeType, str], Tensor | None] = {}
         self._edge_index: dict[EdgeType, tuple[Tensor, Tensor]] = {}
 

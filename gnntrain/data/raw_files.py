@@ -1,4 +1,4 @@
-"""Published data sets: where their raw files lie, how they get there, and who reads them."""
+"""Published data sets: finding, downloading and reading their raw files."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class PublishedBuilder(ABC):
             check_split_number(self.dataset, self.split, self.published.num_splits)
 
     def identity(self) -> dict[str, JSON]:
-        """What makes the graph; the folder counts only as named, so that raw files may go."""
+        """The identity of the graph, without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
     def build(self) -> GraphData:
         """Read the raw files, downloaded if need be.
 
         Raises:
-            UserError: The raw files are neither there nor to be had, or cannot be read.
+            UserError: The raw files are missing and cannot be downloaded, or cannot be read.
         """
         root = Path(self.given_root) if self.given_root is not None else default_root()
         raw_dir = find_or_download(root, self.layout(), self.download)
@@ -87,7 +87,7 @@ class PublishedBuilder(ABC):
             return self.read(raw_dir)
         except UserError:
             raise
-        except Exception as error:  # whatever PyG, zipfile, pyarrow, pandas or NumPy raise
+        except Exception as error:  # PyG, zipfile, pyarrow, pandas and NumPy raise many types
             raise UserError(
                 f"dataset={self.dataset}: the raw files in {raw_dir} cannot be read "
                 f"({type(error).__name__}: {error}).",
@@ -210,7 +210,7 @@ def _network_timeouts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress what PyG and OGB print; on a terminal, progress bars stay."""
+    """Suppress the output of PyG and OGB; on a terminal, progress bars stay."""
     stderr = sys.stderr if sys.stderr.isatty() else io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         yield

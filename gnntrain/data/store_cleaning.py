@@ -24,7 +24,7 @@ class StoreInUse(Exception):
 
 @dataclass(frozen=True)
 class FoundStore:
-    """A store on disk, or what a build that was killed left of one.
+    """A store on disk, or the leftover of a killed build.
 
     Attributes:
         path: Its folder.
@@ -52,7 +52,7 @@ def find_stores(folder: Path) -> list[FoundStore]:
     """The stores and leftovers in a folder, the last used first; of other folders nothing."""
     try:
         paths = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    except OSError:  # none was ever built
+    except OSError:  # no store was built yet
         return []
     found = []
     for path in paths:
@@ -98,7 +98,7 @@ def remove_store(store: FoundStore) -> None:
                 return
             with (store.path / META_FILE).open("rb") as meta:
                 fcntl.flock(meta, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # In one step: nobody shall open a store of which files are missing already.
+                # Renamed first: no process can open a half-removed store.
                 removed = temporary_sibling(store.path)
                 store.path.rename(removed)
             shutil.rmtree(removed)

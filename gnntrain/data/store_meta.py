@@ -31,7 +31,7 @@ ARRAYS = (
 
 
 class StoreError(RunError):
-    """A store that cannot be used; `reason` names the file and what is wrong with it."""
+    """A store that cannot be used; `reason` names the file and the error."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Where a graph store is put: the lock, the disk, and what else may lie there."""
+"""The place of a graph store: its lock, disk errors, and foreign files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clear_place(path: Path) -> None:
     Temporary directories of builders that died are removed.
 
     Raises:
-        UserError: Something lies at `path` that is no store: it is never touched.
+        UserError: A file or folder at `path` is no store: it is not touched.
     """
     _refuse_foreign(path)
     _remove_leftovers(path.parent, path.name)
@@ -49,7 +49,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def foreign_names(folder: Path) -> list[str]:
-    """What lies in a folder and is no file of a store."""
+    """The files in a folder that do not belong to a store."""
     known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
     names = sorted(entry.name for entry in folder.iterdir())
     return [name for name in names if name not in known and not name.startswith(SEAL_FILE)]
@@ -57,7 +57,7 @@ def foreign_names(folder: Path) -> list[str]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the store at `path`, waiting for whoever holds it."""
+    """Hold the lock of the store at `path`, after waiting for another holder."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = store_lock(path.parent, path.name)
@@ -93,7 +93,7 @@ def disk_full(path: Path, needed: int) -> RunError:
 
 
 def store_lock(directory: Path, name: str) -> FileLock:
-    """The lock of whoever builds or removes the store `name` in `directory`."""
+    """The lock for building or removing the store `name` in `directory`."""
     return FileLock(directory / f".{name}.lock")
 
 

@@ -1,4 +1,4 @@
-"""What was read to make a graph, in words: for consoles, reports, cards and summaries."""
+"""Summary of the files that a graph was made of: for consoles, reports, cards and summaries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LABELS = ("ids", "labels", "features", "edges", "split")
 
 
 class DataSummary(BaseModel):
-    """What of a user's files became what; each value is a short phrase without a full stop.
+    """How a user's files became a graph; each value is a short phrase without a full stop.
 
     Attributes:
         ids: Where the nodes' ids come from: "column fips of nodes.csv", "row numbers". Empty for
             a data set that is not a user's own.
-        labels: The column or columns, what they are (classes, their number and names; or the range
+        labels: The column or columns, their kind (classes, their number and names; or the range
             of a quantity), how many nodes have none.
-        features: Their number, their names, and what was done to them.
+        features: Their number, their names, and their preprocessing.
         edges: Number given, the columns of both ends, direction, weight.
         split: Where it comes from, or how it was drawn (ratio, seed, number); sizes of train, val
             and test.
@@ -40,14 +40,14 @@ class DataSummary(BaseModel):
     left_out: Mapping[str, str] = {}
 
     def lines(self) -> list[tuple[str, str]]:
-        """A label and a phrase each, as they are shown; nothing of what is not known."""
+        """A label and a phrase for each value that is not empty."""
         lines = [(label, getattr(self, label)) for label in _LABELS]
         left_out = first_names([f"{name} ({reason})" for name, reason in self.left_out.items()])
         return [(label, text) for label, text in (*lines, ("left out", left_out)) if text]
 
 
 def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
-    """What the builder of a graph says of it, completed by what the arrays and `options` say."""
+    """The summary of a graph's builder, completed from the arrays and `options`."""
     given = data.summary or DataSummary()
     found = {"features": _features(data), "edges": _edges(data)}
     if data.labelled:
@@ -59,13 +59,13 @@ def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
 
 
 def plain_summary(graph: Graph) -> dict[str, Any]:
-    """The summary of a graph and the sizes of its splits, as JSON has them."""
+    """The summary of a graph and the sizes of its splits, as plain JSON."""
     phrases = {} if graph.summary is None else graph.summary.model_dump(mode="json")
     return phrases | {"split_sizes": {k: len(ids) for k, ids in graph.only_nodes.splits.items()}}
 
 
 def from_plain(plain: object) -> DataSummary | None:
-    """The summary in what `plain_summary` gave; None where there is none."""
+    """The summary in a result of `plain_summary`; None if there is none."""
     if not isinstance(plain, Mapping):
         return None
     phrases = {key: plain[key] for key in DataSummary.model_fields if key in plain}

@@ -42,7 +42,7 @@ _BATCH_VALUES = 1 << 22
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table and what they are read as.
+    """Columns of a table and their roles.
 
     Attributes:
         table: The table.
@@ -326,7 +326,7 @@ def decoded(column: pa.Array) -> pa.Array:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what readers of files raise into a UserError."""
+    """Turn exceptions of file readers into a UserError."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
@@ -334,13 +334,13 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """The error for a file that is not what its name says."""
+    """The error for a file whose content does not match its suffix."""
     brief = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
     return UserError(f"{path} cannot be read: {brief}", "Is it a file of the kind its name says?")
 
 
 def refuse_beyond_memory(path: Path | str, num_bytes: int) -> None:
-    """Raise a UserError where what a file says it unpacks to does not fit in the free memory."""
+    """Raise a UserError if a file's unpacked size exceeds the free memory."""
     available = psutil.virtual_memory().available
     if num_bytes > available:
         raise UserError(

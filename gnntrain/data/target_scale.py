@@ -15,7 +15,7 @@ class TargetScale:
     """How standardised targets become quantities in the user's units: `value * std + mean`.
 
     Attributes:
-        mean: Mean of each target over the training nodes that have it; 0 where none has.
+        mean: Mean of each target over the training nodes that have it; 0 without such a node.
         std: Standard deviation likewise; 1 for a target that does not vary.
     """
 

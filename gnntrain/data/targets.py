@@ -1,4 +1,4 @@
-"""What is predicted and on which nodes: the task behind a set of labels, and random splits."""
+"""The kind of labels, and random splits."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _CODECS_OF_MARKS = (  # UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Arrow compares case; what is written in another case is read as text first, and slower.
+# Arrow is case-sensitive; a mark in another case makes the column text first, which is slower.
 _NULL_VALUES = [
     word for mark in MISSING_MARKS for word in (mark, mark.upper(), mark.capitalize())
 ] + ["NaN"]

@@ -1,7 +1,7 @@
 """Files of a whole graph, `dataset.data`: saved PyG graphs, arrays in an npz, GraphML.
 
-Nothing in a file is run: of a pickle, PyG's `Data` and its parts, tensors and plain values are let
-in. Formats that can only be read by running code are refused, with the lines that convert.
+No code in a file is run: a pickle may contain PyG's `Data` and its parts, tensors and plain values.
+Formats that can only be read by running code are refused, with the lines that convert them.
 """
 
 from __future__ import annotations

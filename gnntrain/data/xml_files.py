@@ -1,4 +1,4 @@
-"""XML from others: no document type is let in, since its entities may unpack to any length."""
+"""Untrusted XML: a document type is refused, since its entities may expand to any length."""
 
 from __future__ import annotations
 

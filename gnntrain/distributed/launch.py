@@ -37,7 +37,7 @@ Worker = Callable[[DistributedContext, Any], None] | str
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The ranks of a run, and how much of the machine each may use.
+    """The ranks of a run, and the devices and threads of each.
 
     Attributes:
         world_size: Number of ranks.
@@ -53,7 +53,7 @@ class LaunchPlan:
 
     @classmethod
     def of(cls, config: Config) -> LaunchPlan:
-        """The ranks that a configuration makes on this machine."""
+        """The ranks of a configuration on this machine."""
         gpus = config.trainer.gpus
         num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
         world_size = num_gpus or config.distributed.num_processes
@@ -71,7 +71,7 @@ def launch(
 ) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
-    A single rank runs in this process where it may. Several are processes of their own.
+    A single rank runs in this process unless `in_process` is False; several ranks are processes.
 
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
@@ -108,7 +108,7 @@ def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
 def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
     check_loopback()
     resume_collection()
-    # Served by this process, which outlives the ranks: so does the error of a rank that failed.
+    # Served by this process, so that the error of a failed rank outlives the rank.
     store = serve_store(plan.world_size, plan.timeout)
     control = RunControl(store, rank=None)
     try:
@@ -121,7 +121,7 @@ def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path
             ]
             Supervisor(ranks, control, log_dir, plan.timeout).watch()
     finally:
-        # Ends the server also while a traceback keeps this frame.
+        # Closes the server even if a traceback keeps this frame alive.
         control.close()
         del store
 
@@ -141,7 +141,7 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
                 context.barrier()
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
-        except Exception:  # the parent raises what was reported
+        except Exception:  # reported above: the parent raises it
             sys.exit(1)
         finally:
             # After the report: the other ranks fail as soon as they lose the connection.
@@ -150,7 +150,7 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
 
 
 def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> None:
-    """Meet the other ranks: a process group, and a store of rank 0 for what they agree on."""
+    """Meet the other ranks: a process group, and rank 0's store for their decisions."""
     # The ranks are on one machine: nothing listens elsewhere, and the resolver need not know the
     # host's own name.
     for library in ("GLOO", "NCCL"):

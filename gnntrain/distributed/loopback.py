@@ -14,10 +14,10 @@ _CHECK_SECONDS = 10.0
 
 
 def check_loopback() -> None:
-    """Check that a process reaches another one at 127.0.0.1; else ranks would try for minutes.
+    """Check that processes can connect at 127.0.0.1; otherwise ranks would retry for minutes.
 
     Raises:
-        RunError: It does not.
+        RunError: They cannot.
     """
     try:
         with socket.create_server((_HOST, 0)) as listener:
@@ -35,8 +35,8 @@ def serve_store(world_size: int, timeout: float) -> TCPStore:
     """A store that this process serves, on a port that the system chooses."""
     with socket.create_server((_HOST, 0), backlog=2 * world_size) as listener:
         port = listener.getsockname()[1]
-        # TCPStore takes the listening socket over: nobody else can take the port in between. A
-        # socket that TCPStore opened itself would listen on all interfaces.
+        # TCPStore takes the listening socket over, so that no other process can take the port. A
+        # socket that TCPStore opens itself would listen on all interfaces.
         return TCPStore(
             _HOST,
             port,
@@ -48,5 +48,5 @@ def serve_store(world_size: int, timeout: float) -> TCPStore:
 
 
 def connect_store(port: int, timeout: float) -> TCPStore:
-    """A client of its own of the store that another process serves at `port`."""
+    """A new client of the store that another process serves at `port`."""
     return TCPStore(_HOST, port, is_master=False, timeout=timedelta(seconds=timeout))

@@ -1,7 +1,8 @@
 """Processes of ranks and of a sweep's workers: forked from a server, or spawned for a GPU.
 
-The server has imported what they run, so that each of them begins at once and shares the pages of
-its libraries. CUDA forbids forks of a process that has used it; there each imports for itself.
+The server has imported their modules, so that each of them begins at once and shares the pages of
+its libraries. CUDA does not survive a fork: processes of a GPU are spawned and import by
+themselves.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def start_process(
 
     Args:
         target: A module-level function.
-        arguments: What it is called with; pickled.
+        arguments: Its arguments; pickled.
         uses_gpu: Whether it must not be forked.
     """
     if not uses_gpu:
@@ -80,22 +81,21 @@ def start_process(
 
 
 def unblock_signals() -> None:
-    """Let this process have the signals that `start_process` has blocked."""
+    """Unblock the signals that `start_process` has blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
 
 
 def _run(_: _Surroundings, target: Callable[..., None], arguments: Sequence[Any]) -> None:
     parent = parent_process()
-    # The server may fork what a parent asked for that was killed since.
+    # The server may fork a process after its parent was killed.
     if parent is not None and parent.is_alive():
         target(*arguments)
 
 
 class _Surroundings:
-    """Standard output, standard error and environment of this process, as of now.
+    """Standard output, standard error and environment of this process.
 
-    Unpickled in a process of the server, they become that process's own: the server has those of
-    the time when it was started.
+    Unpickled in a forked process, they replace those that the server had when it was started.
     """
 
     def __getstate__(self) -> tuple[dict[str, str], list[Any]]:

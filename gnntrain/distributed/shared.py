@@ -1,4 +1,4 @@
-"""Tensors that all ranks of a machine map: one copy, and no file name that could be left behind."""
+"""Tensors that all ranks of a machine map: one copy, in a file without a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shared_tensor(
         directory: The folder of its file; None: in memory.
 
     Raises:
-        OSError: There is no room for it; raised on all ranks.
+        OSError: There is not enough space; raised on all ranks.
     """
     size = max(1, math.prod(shape))
     file: SharedFile | None = None
@@ -47,13 +47,13 @@ def shared_tensor(
 
 
 class SharedFile:
-    """A file of `num_bytes` that exists until it is closed and no process maps it any more.
+    """A file of `num_bytes` that exists until it is closed and no longer mapped by any process.
 
     Attributes:
         path: The path at which other processes of this user can open it.
 
     Raises:
-        OSError: There is no room for it.
+        OSError: There is not enough space.
     """
 
     def __init__(self, num_bytes: int, directory: Path | None) -> None:

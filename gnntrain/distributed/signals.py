@@ -1,4 +1,4 @@
-"""Signals: which end a command in order, which end it at once, which only save."""
+"""Signals that stop a command after its step, end it at once, or only save."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def forward_to(control: RunControl) -> Iterator[None]:
             yield
             return
         if _active.raised is not None:
-            raise Interrupted(_active.raised)  # a library has swallowed it
+            raise Interrupted(_active.raised)  # a library has swallowed the exception
         _active.control = control
         try:
             yield
@@ -154,7 +154,7 @@ class _Handler:
         for rank in multiprocessing.active_children():
             rank.kill()
         if self.on_forced_exit is not None:
-            with suppress(Exception):  # this process has nobody left to tell
+            with suppress(Exception):  # no other process needs a message
                 self.on_forced_exit(self._first)
         os._exit(128 + self._first)
 

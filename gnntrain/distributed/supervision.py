@@ -1,4 +1,4 @@
-"""The parent of the ranks: ends them all when one fails, is stuck, or a signal asks for it."""
+"""The supervisor of the ranks: ends them all if one fails or hangs, or a signal requests it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MEMORY_HINT = (
 
 
 class Supervisor:
-    """Waits for the ranks, and ends them all when one fails or a signal asks for it.
+    """Waits for the ranks, and ends them all if one fails or a signal requests it.
 
     Args:
         processes: The ranks' processes, in rank order.
@@ -55,10 +55,11 @@ class Supervisor:
         self._timeout = timeout
 
     def watch(self) -> None:
-        """Return when all ranks are done. No rank is left, however this ends.
+        """Wait for all ranks. No rank is running when this returns or raises.
 
         Raises:
-            GnntrainError: The error of the first rank that failed, or which rank is stuck.
+            GnntrainError: The error of the first rank that failed, or the name of a rank that
+                hangs.
             Interrupted: A signal asked the run to stop.
         """
         try:
@@ -76,7 +77,7 @@ class Supervisor:
             self._kill()  # at once after a second Ctrl-C
 
     def _stop(self, number: int) -> None:
-        """Let the ranks save after their step and end. All may just have completed."""
+        """Let the ranks save after their step and end. They may have completed just before."""
         self._control.sync()  # the signal may have come after the last one
         if all(place.phase != Phase.STARTING for place in self._progress()):
             self._wait(STEP_SECONDS)
@@ -115,7 +116,7 @@ class Supervisor:
         )
 
     def _end_where_they_are(self) -> None:
-        """End the ranks that are left: by an exception, or by force if that takes too long."""
+        """End the remaining ranks: by an exception, or by force if that takes too long."""
         self._control.abandon()
         self._control.sync()
         self._wait(_END_SECONDS)
@@ -156,7 +157,7 @@ def _where(place: Progress) -> str:
 
 
 def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
-    """The error of a rank that the system killed, or that crashed: the cause of all others."""
+    """The error of a rank that was killed or crashed, which caused all other errors."""
     for rank, code in failed.items():
         if -code in _OWN_ENDS:
             name = signal.Signals(-code).name

@@ -1,4 +1,4 @@
-"""A rank's thread that keeps in touch with the run, and ends a rank that cannot go on."""
+"""A rank's thread that synchronises its run control, and ends a rank that cannot continue."""
 
 from __future__ import annotations
 

@@ -16,26 +16,26 @@ from gnntrain.sampling.block import Block, BlockNeeds
 
 
 class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
-    """One step's nodes as PyG users know them, and the blocks our models compute on.
+    """One step's nodes as a PyG `Data`, and the blocks for the models of gnntrain.
 
     Attributes:
-        x: Features of all nodes, float32 `[num_nodes, num_features]`. Where only `rows` are there,
-            they are read when first asked for: models that read rows themselves never pay for it.
-        rows: The same, not read yet; None where `x` was made right away.
-        y: Targets of the seeds, `[batch_size]` or `[batch_size, ...]`. Targets of other
-            nodes are never needed and not fetched.
+        x: Features of all nodes, float32 `[num_nodes, num_features]`. If only
+            `rows` are set, they are read at the first access; models that take `rows` never read
+            them.
+        rows: The same as lazy rows; None if `x` is set.
+        y: Targets of the seeds only, `[batch_size]` or `[batch_size, ...]`.
         n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
         batch_size: Number of seeds whose output is computed.
         blocks: One `Block` a layer, the innermost first; the last one's destinations are the
             seeds (or all nodes of the graph, see `seed_rows`).
         seed_rows: int64 `[batch_size]`, the rows of the model's output that belong to the seeds;
             None: all rows, in order.
-        num_counted: Seeds that enter the loss: `batch_size`, or 0 where this rank had no seed in
-            the step and borrowed one so that it can take part in the all-reduce.
+        num_counted: Seeds that enter the loss: `batch_size`, or 0 if this rank has no seed in the
+            step and borrows one to take part in the all-reduce.
         global_batch_size: Counted seeds of all ranks together.
-        sampled: What was sampled; None for the whole graph.
-        num_sampled_nodes, num_sampled_edges: By hop, as PyG's `trim_to_layer` wants them; not for
-            the whole graph.
+        sampled: The sampled subgraph; None for the whole graph.
+        num_sampled_nodes, num_sampled_edges: By hop, for PyG's `trim_to_layer`; not for the
+            whole graph.
     """
 
     blocks: tuple[Block, ...]
@@ -44,7 +44,7 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
 
     @property
     def is_padded(self) -> bool:
-        """Whether the blocks are larger than the drawn ones, whose sizes only the device knows."""
+        """Whether the blocks are padded: the sampled sizes are in device memory."""
         return self.sampled is not None and self.sampled.size is not None
 
     @property
@@ -58,7 +58,7 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     def x(self, features: Tensor) -> None:
         self._store["x"] = features
 
-    # PyG's Data forgets attributes that are None.
+    # PyG's `Data` drops attributes that are None.
     @property
     def rows(self) -> LazyFeatures | None:
         rows: LazyFeatures | None = self._store.get("rows")
@@ -78,7 +78,7 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
     def edge_index(self) -> Tensor:
         """int64 `[2, num_edges]`, sources over destinations: the sampled subgraph for PyG's models.
 
-        Made when first asked for: models that compute on `blocks` never pay for it.
+        Made at the first access: models that compute on `blocks` do not need it.
         """
         if "edge_index" not in self._store:
             self._store["edge_index"] = self._edges().to(self.x.device)
@@ -110,9 +110,9 @@ def mini_batch(
 
     Args:
         graph: The graph's tensors; those of the subgraph lie on the same device.
-        features: Where the feature rows come from.
-        subgraph: What was sampled.
-        needs: What the model asks for.
+        features: Source of the feature rows.
+        subgraph: The sampled subgraph.
+        needs: The fields that the model reads.
         num_counted, global_batch_size: See `MiniBatch`.
     """
     rows = features.select(subgraph.nodes, subgraph.size)
@@ -134,7 +134,7 @@ def mini_batch(
 def filled_blocks(
     graph: GraphTensors, subgraph: SampledSubgraph, needs: BlockNeeds
 ) -> tuple[Block, ...]:
-    """The subgraph's blocks with the weights, degrees and norms that the model asks for."""
+    """The subgraph's blocks with the weights, degrees and norms that the model reads."""
     nodes = subgraph.nodes
     norm = take(graph.norm, nodes) if needs.norm and graph.norm is not None else None
     # The first block has all other blocks' destinations.
@@ -159,5 +159,5 @@ def _filled(
         weight=weight,
         degree=None if degree is None else degree[: block.num_dst],
         norm=None if norm is None else norm[: block.num_src],
-        edge_ids=None,  # they stay in `sampled`: a batch that moves to a GPU need not take them
+        edge_ids=None,  # they stay in `sampled`, which does not move to a GPU with the batch
     )

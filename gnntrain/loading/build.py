@@ -1,4 +1,4 @@
-"""From a configuration to a rank's loaders: who samples, and where the graph lies."""
+"""From a configuration to a rank's loaders, their sampler and the placement of the graph."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from gnntrain.sampling.registry import sampler_class
 class LoaderBuilder:
     """Makes one rank's loaders over a graph.
 
-    All loaders share the graph's tensors, its feature rows, and a sampler for equal fan-outs. On a
+    All loaders share the graph's tensors, its feature rows, and one sampler for each fan-outs. On a
     GPU the first loader places them, which is a collective: all ranks make it.
 
     Args:
         config: The whole configuration.
         store: The graph.
         context: This rank.
-        needs: What the model asks for.
+        needs: The fields that the model reads.
         plan: The training seeds.
         targets: By node, see `Task.targets`.
-        uses_graph: Whether the model reads edges at all; else batches hold their seeds alone.
+        uses_graph: Whether the model reads edges; else batches consist of their seeds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LoaderBuilder:
         """Mini-batches of the seeds of `plan`."""
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
         threads = num_loader_threads(config, torch.get_num_threads(), on_gpu=on_gpu)
-        # On the CPU Triton's kernels are interpreted, in one thread only.
+        # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
         return BlockLoader(
             self.graph,
@@ -82,7 +82,7 @@ class LoaderBuilder:
         """Mini-batches of the training seeds, or the full graph.
 
         Raises:
-            UserError: Steps are to be recorded, but edges or features are out of the GPU's reach.
+            UserError: `trainer.cuda_graph` is set, but the GPU cannot read edges or features.
         """
         if self._config.sampler.name == "full":
             return self._full_graph_loader()
@@ -123,12 +123,12 @@ class LoaderBuilder:
 
     @property
     def samples_on_gpu(self) -> bool:
-        """Whether the sampler draws on the GPU, which then holds or reaches the graph's edges."""
+        """Whether the sampler runs on the GPU."""
         return self._sampler_class.on_gpu
 
     @property
     def why_placed(self) -> tuple[str, ...]:
-        """Where the edges and the features lie and why; empty until a loader has placed them."""
+        """Edges' and features' placement with the reason; empty until a loader has placed them."""
         placement: Placement | None = self.__dict__.get("_placement")
         return () if placement is None else placement.why
 
@@ -152,7 +152,7 @@ class LoaderBuilder:
         return place_features(self._store, placement, self._context, hot)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
-        """One sampler for all loaders with these fan-outs: its working memory is worth sharing."""
+        """One sampler for all loaders with these fan-outs: they share its working memory."""
         key = tuple(fan_outs) if self._uses_graph else ()
         if key not in self._samplers:
             self._samplers[key] = self._sampler_class(
@@ -170,7 +170,7 @@ class LoaderBuilder:
 
     @cached_property
     def _placement(self) -> Placement | None:
-        """Where a GPU finds the graph; None: a CPU reads the store. Collective."""
+        """The placement for a GPU; None: a CPU reads the store. Collective."""
         config, store, asked = self._config, self._store, self._config.sampler.backend
         draws_on_gpu = None if asked == "auto" else sampler_class(asked).on_gpu
         if self._context.device.type != "cuda" and not draws_on_gpu:
@@ -215,6 +215,5 @@ def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool
     """
     if sampler.threads is not None:
         return sampler.threads
-    # On a CPU rank with one core a thread would only take it from the step, and hold a second
-    # batch in memory.
+    # On a single core a thread would only compete with the step, and hold a second batch in memory.
     return int(on_gpu or num_threads > 1)

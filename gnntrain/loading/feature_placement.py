@@ -1,4 +1,4 @@
-"""Puts feature rows where a GPU reads them: in GPU memory, in pinned host memory, or copied."""
+"""Places feature rows for a GPU: in its memory, in pinned host memory, or copied by batch."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gnntrain.loading.placement import Placement
 def place_features(
     store: Graph, placement: Placement, context: DistributedContext, hot: Tensor | None
 ) -> FeatureSource:
-    """Put a store's rows where `placement` says. Collective.
+    """Place a store's rows as `placement` describes. Collective.
 
     Args:
         store: The graph.
-        placement: Where.
+        placement: The chosen placement.
         context: This rank.
-        hot: The nodes to cache, ascending; wanted where the placement is `cached`.
+        hot: The nodes to cache, ascending; needed for the placement `cached`.
 
     Raises:
-        RunError: There is less room than the placement reckoned with.
+        RunError: There is less memory than when the placement was chosen.
     """
     rows, device, kind = stored_rows(store), context.device, placement.features
     if kind == "resident":
@@ -55,7 +55,7 @@ def cached_rows(rows: Tensor, hot: Tensor, device: torch.device) -> LazyFeatures
     """All rows, those of the nodes `hot` (ascending) from a copy on the device.
 
     Args:
-        rows: `[num_nodes, width]`, where the device can read it.
+        rows: `[num_nodes, width]`, readable by the device.
     """
     return LazyFeatures(
         rows=rows[hot.cpu()].to(device),
@@ -67,7 +67,7 @@ def cached_rows(rows: Tensor, hot: Tensor, device: torch.device) -> LazyFeatures
 
 
 def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatures:
-    """All rows, an equal part of which (the last may be smaller) lies on each GPU."""
+    """All rows, divided equally among the GPUs (the last shard may be smaller)."""
     return LazyFeatures(
         rows=shards[0],
         parts=addresses_of(shards, device),
@@ -77,17 +77,17 @@ def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatur
 
 
 def shard_range(num_rows: int, rank: int, world_size: int) -> slice:
-    """The rows that `rank` holds: all ranks hold as many, but for the last ones."""
+    """The rows of the shard of `rank`; shards are equal but for the last ones."""
     part = -(-num_rows // world_size)
     return slice(min(num_rows, rank * part), min(num_rows, (rank + 1) * part))
 
 
 def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor, ...]:
-    """Every rank's part of `rows` on its own GPU, each mapped into this process. Collective."""
+    """Every rank's shard of `rows` on its own GPU, each mapped into this process. Collective."""
     own = rows[shard_range(len(rows), context.rank, context.world_size)].to(context.device)
     if context.world_size == 1:
         return (own,)
-    # How processes hand tensors to each other: the memory itself, not a copy.
+    # torch's way to share a tensor's memory with another process, without a copy.
     handles = context.gather(reduce_tensor(own))  # type: ignore[no-untyped-call]
     return tuple(
         own if rank == context.rank else opened(rebuild, given, context.device)
@@ -96,14 +96,13 @@ def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor,
 
 
 def opened(rebuild: Callable[..., Tensor], given: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Another rank's tensor, where `device` reads it.
+    """Another rank's tensor, mapped for `device`.
 
-    Torch would map it for the GPU that holds it, and kernels of no other could read it there. What
-    is mapped for `device` its kernels can: CUDA then lets it at its peer's memory. The rank that
-    holds the tensor has filled it before it was handed over.
+    torch would map it for the GPU that holds it, and only that GPU's kernels could read it. Mapped
+    for `device`, CUDA enables access to the peer's memory. The owner has filled the tensor before.
 
     Args:
-        rebuild, given: What `reduce_tensor` gave there.
+        rebuild, given: The result of `reduce_tensor` on the owner's rank.
     """
     if device.type != "cuda":
         return rebuild(*given)

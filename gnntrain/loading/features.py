@@ -1,4 +1,4 @@
-"""Where the feature rows of mini-batches come from."""
+"""Sources of the feature rows of mini-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnntrain.data.graph import Graph
 
 Array = npt.NDArray[Any]
 
-# The store's pages are mapped read-only, which torch has no notion of; nothing here writes to them.
+# The store's pages are read-only, which torch cannot express; nothing here writes to them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
@@ -25,13 +25,13 @@ def as_tensor(array: Array) -> Tensor:
 
 
 def stored_rows(store: Graph) -> Tensor:
-    """The store's rows, in their own precision, over its mapped pages."""
+    """The store's rows, in the stored precision, as views of its mapped pages."""
     rows = as_tensor(store.features)
     return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows
 
 
 class FeatureSource(Protocol):
-    """Gives the feature rows of nodes, wherever they lie."""
+    """Gives the feature rows of nodes."""
 
     waits: bool
     """Whether `select` makes the host wait for the GPU."""
@@ -51,7 +51,7 @@ class FeatureSource(Protocol):
 
 
 class _CountedReads:
-    """Counts the rows read from a cache; on the device, so that the host does not wait."""
+    """Counts the rows read from a cache; on the device, without synchronisation."""
 
     def __init__(self, device: torch.device) -> None:
         self._reads = torch.zeros(2, dtype=torch.int64, device=device)
@@ -70,7 +70,7 @@ class _CountedReads:
 
 
 class InPlaceFeatures(_CountedReads):
-    """Rows that kernels read where they lie: nothing is copied, and the host does not wait.
+    """Rows that kernels read in place: no copy, no synchronisation.
 
     Args:
         rows: Of all nodes of the graph.
@@ -86,14 +86,14 @@ class InPlaceFeatures(_CountedReads):
 
     @classmethod
     def of(cls, store: Graph) -> InPlaceFeatures:
-        """A CPU reads the store's mapped pages: one copy a machine, however many ranks."""
+        """A CPU reads the store's mapped pages, which all ranks of a machine share."""
         return cls(LazyFeatures(stored_rows(store)), torch.device("cpu"))
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`."""
         if nodes is None:
             return self._rows
-        # Not `LazyFeatures.select`: in a loader's thread another GPU may be the current one.
+        # Not `LazyFeatures.select`: in a loader's thread another GPU may be current.
         own = nodes.to(self._device, non_blocking=True)
         if self._rows.slots is not None:
             self._count(self._rows.slots[own] >= 0, size)
@@ -101,7 +101,7 @@ class InPlaceFeatures(_CountedReads):
 
 
 class CopiedFeatures(_CountedReads):
-    """Rows that the host copies from the store, batch by batch; hot ones may be on the GPU already.
+    """Rows that the host copies from the store, batch by batch; hot rows may be cached on the GPU.
 
     Args:
         rows: `[num_nodes, num_features]`, the store's.

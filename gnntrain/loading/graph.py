@@ -1,4 +1,4 @@
-"""The arrays of a graph that mini-batches are made of, beside its features."""
+"""The arrays of a graph that mini-batches need, without its features."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _HOST = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class GraphTensors:
-    """A graph without its features, where its mini-batches are made.
+    """A graph without its features, on the device that makes mini-batches.
 
-    In host memory the tensors are views of the store's memory maps: nothing is copied. On a GPU
-    they lie in its memory; `indices` may lie in pinned host memory instead.
+    In host memory the tensors are views of the store's memory maps, not copies. On a GPU they are
+    in its memory; `indices` may be in pinned host memory instead.
 
     Attributes:
         indptr: int64 `[num_nodes + 1]`.
         indices: int32 or int64 `[num_edges]`.
         targets: By node, see `Task.targets`.
-        norm: float32 `[num_nodes]`, or None where the model does not ask for it, see `Block`.
+        norm: float32 `[num_nodes]`, or None if the model does not read it, see `Block`.
         weight: float32 `[num_edges]`, or None likewise.
     """
 
@@ -49,9 +49,9 @@ class GraphTensors:
 
         Args:
             store: The graph.
-            needs: What the model asks for.
-            device: Where batches are made.
-            indices: The store's, where the device can read them; None: copy them to the device.
+            needs: The fields that the model reads.
+            device: The device that makes batches.
+            indices: The store's, in memory that the device can read; None: copy them to the device.
             targets: By node, on the CPU; None: the store's labels.
         """
         weight = store.edge_weight if needs.weight else None
@@ -65,7 +65,7 @@ class GraphTensors:
 
     @property
     def device(self) -> torch.device:
-        """Where batches are made."""
+        """The device that makes batches."""
         return self.indptr.device
 
     def degrees(self, nodes: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ class GraphTensors:
 def take(values: Tensor, index: Tensor) -> Tensor:
     """`values[index]`, on one thread of the CPU.
 
-    Loaders call it in background threads. Torch's own indexing would start more threads there,
-    which would compete with the training step for the cores.
+    For loaders' background threads: torch's indexing would start more threads, which would compete
+    with the training step for the cores.
     """
     if values.device.type != "cpu":
         return values[index]

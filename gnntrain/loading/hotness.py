@@ -1,4 +1,4 @@
-"""Which nodes' rows batches read most: the rows that are worth a place in a GPU's cache.
+"""Hot nodes: the nodes whose rows batches read most, to be cached on a GPU.
 
 SALIENT++ (Kaler et al., 2023) and GNNLab (Yang et al., 2022) found that sampling some epochs in
 advance predicts reads better than degrees do: reads depend on the training nodes and the fan-outs.
@@ -17,7 +17,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
 
-# The epochs sampled in advance must not be those that training samples.
+# Epochs sampled in advance must differ from training's.
 _ADVANCE_STREAM = 0x484F5453
 
 _EDGES_AT_ONCE = 1 << 24
@@ -29,7 +29,7 @@ def presampled(
     num_nodes: int,
     num_epochs: int,
 ) -> Tensor:
-    """How many of a rank's batches would read each node's row.
+    """The number of a rank's batches that would read each node's row.
 
     Args:
         draw: Samples a batch's nodes, int64, each once, from its seeds and key.

@@ -1,4 +1,4 @@
-"""From seed nodes to mini-batches: who computes what in which step, and the prefetch."""
+"""From seed nodes to mini-batches: the seeds of each rank and step, sampling, prefetching."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RankBatch:
     """One rank's seeds in a global batch.
 
     Attributes:
-        seeds: int64 `[num_seeds]`, global ids, at least one: a rank without a seed of its own still
-            has to enter the all-reduce, and borrows one.
-        num_counted: Seeds that enter the loss: all, or 0 where the only one is borrowed.
+        seeds: int64 `[num_seeds]`, global ids, at least one: a rank without a seed of its own
+            borrows one to take part in the all-reduce.
+        num_counted: Seeds that enter the loss: all, or 0 if the only one is borrowed.
         global_batch_size: Counted seeds of all ranks together.
     """
 
@@ -46,18 +46,18 @@ class RankBatch:
 
 @dataclass(frozen=True, slots=True)
 class SeedPlan:
-    """Which seeds each rank takes in each step of an epoch.
+    """The seeds of each rank in each step of an epoch.
 
     Every rank computes the same plan: the seeds are shuffled by (seed, epoch), cut into global
-    batches, and each global batch is shared out. So each seed is used once an epoch, all ranks
-    take the same number of steps, and a global batch is the same on any number of ranks.
+    batches, and each global batch is divided among the ranks. So each seed is used once an epoch,
+    all ranks take the same number of steps, and a global batch is the same on any number of ranks.
 
     Attributes:
         seeds: int64 `[num_seeds]`, global ids.
         batch_size: Seeds a rank a step.
-        drop_last: Leave out the last global batch where it is not full.
-        redraw: Whether a node draws other in-neighbours in every step. Without, its draw does not
-            depend on how the seeds are cut into batches.
+        drop_last: Leave out the last global batch if it is not full.
+        redraw: Whether a node draws new in-neighbours in every step. If not, its draw does not
+            depend on the batches.
     """
 
     seeds: Int64Array
@@ -101,11 +101,11 @@ class SeedPlan:
 class Loader(ABC):
     """Iterable of one rank's mini-batches.
 
-    It knows its position, the next batch's epoch and step, and where its time goes.
+    Its position is the epoch and step of the next batch.
 
     Args:
-        plan: Which seeds to take when.
-        phases: Where the time of each part is noted.
+        plan: The seeds of each step.
+        phases: Takes the time of each phase.
     """
 
     def __init__(self, plan: SeedPlan, phases: Phases) -> None:
@@ -127,7 +127,7 @@ class Loader(ABC):
         self._epoch, self._step = epoch, 0
 
     def take_reads(self) -> tuple[int, int]:
-        """Rows read from a cache, and rows read, since last asked; (0, 0) without a cache."""
+        """Rows read from a cache, and rows read, since the last call; (0, 0) without a cache."""
         return 0, 0
 
     def state_dict(self) -> dict[str, int]:
@@ -142,12 +142,12 @@ class Loader(ABC):
 def made_ahead(
     make: Callable[[int], Batch], steps: range, *, threads: int, prefetch: int
 ) -> Iterator[Batch]:
-    """What `make` makes of each step, in order, made ahead by background threads.
+    """The results of `make` for each step, in order, computed ahead by background threads.
 
     Args:
         make: Called with a step, in any thread.
-        threads: How many; 0 makes each in the caller's when it is asked for.
-        prefetch: How many are made ahead.
+        threads: Number of threads; 0: compute in the caller's thread, without prefetch.
+        prefetch: Results to compute ahead.
     """
     if threads == 0:
         yield from map(make, steps)
@@ -175,20 +175,20 @@ def made_ahead(
 class BlockLoader(Loader):
     """Samples one rank's mini-batches of an epoch, made ahead by background threads.
 
-    On a GPU the host only enqueues the work, on a stream of the loader's own; while a batch is
-    sampled there, the device computes on the batch before.
+    On a GPU the loader uses a stream of its own: the device samples a batch while it computes on
+    the batch before.
 
-    Unlike PyG's `NeighborLoader` it makes the `Block`s that our models compute on; its batches run
-    through PyG's models as well. Each draw is a function of (seed, epoch, step).
+    Unlike PyG's `NeighborLoader` it makes `Block`s for the models of gnntrain; PyG's models take
+    its batches as well. Each draw is a function of (seed, epoch, step).
 
     Args:
-        graph: The graph's tensors, on the device where the sampler draws.
-        features: Where feature rows come from.
-        sampler: Draws the neighbourhoods.
-        plan: Which seeds to take when.
-        needs: What the model asks for.
+        graph: The graph's tensors, on the sampler's device.
+        features: Source of the feature rows.
+        sampler: Samples the neighbourhoods.
+        plan: The seeds of each step.
+        needs: The fields that the model reads.
         threads: Background threads that make batches; 0 makes them in the caller's thread, on its
-            stream, as a sampler does that is not thread-safe.
+            stream, which a sampler needs that is not thread-safe.
         prefetch: Batches made ahead.
     """
 
@@ -264,17 +264,17 @@ class BlockLoader(Loader):
 class FullGraphLoader(Loader):
     """Full-graph training: one step an epoch, over all nodes.
 
-    Every rank computes the whole graph and takes its own seeds into the loss, so the answer is the
-    same on any number of ranks (and the work is not divided). The graph is moved to `device` once.
+    Every rank computes the whole graph and takes its own seeds into the loss, so the result is the
+    same on any number of ranks, and the work is not divided. The graph is moved to `device` once.
 
     Args:
         store: The graph.
-        features: Where feature rows come from.
-        plan: Which seeds the rank counts.
+        features: Source of the feature rows.
+        plan: The seeds of the rank.
         num_layers: Layers of the model.
-        needs: What the model asks for. One that might write to the features, which are the store's
-            own pages, gets a copy of them in every epoch.
-        device: Where the model computes.
+        needs: The fields that the model reads. A plain PyG model, which might write to the
+            features, gets a copy of the store's pages in every epoch.
+        device: The model's device.
         targets: By node, see `Task.targets`; None: the store's labels.
     """
 
@@ -331,7 +331,7 @@ def whole_graph_block(
     """
     stop = store.num_nodes if stop is None else stop
     first, last = int(store.indptr[start]), int(store.indptr[stop])
-    # torch's CSR wants offsets and indices of one type
+    # torch's CSR needs offsets and indices of one type
     fits = last - first <= np.iinfo(np.int32).max
     indices = store.indices[first:last].astype(
         store.indices.dtype if fits else np.int64, copy=False

@@ -18,20 +18,20 @@ from gnntrain.sampling.base import SampledSubgraph, SampleKey
 
 @runtime_checkable
 class PaddingSampler(Protocol):
-    """A sampler that can draw without ever waiting for the device, see `GPUSampler`."""
+    """A sampler that can sample without synchronisation, see `GPUSampler`."""
 
     def hop_keys(self, key: SampleKey) -> Tensor:
-        """The key as `sample_padded` takes it, in host memory."""
+        """The key in the form of `sample_padded`, in host memory."""
         ...
 
     def sample_padded(self, seeds: Tensor, keys: Tensor) -> SampledSubgraph:
-        """Draw; all tensors have the largest size that they may have."""
+        """Sample; all tensors have their largest possible size."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SeedBatch:
-    """A step before its batch is made: all that changes from one step to the next.
+    """The inputs of a step that differ from step to step.
 
     Attributes:
         seeds: int64 `[batch_size]`, on the device.
@@ -46,11 +46,10 @@ class SeedBatch:
 
 
 class PaddedBatches:
-    """A loader's batches in two parts: the seeds and keys of each step, and the work on the device.
+    """A loader's batches in two stages: seeds and keys of each step; the work on the device.
 
-    The second part never waits for the device: all its tensors have the largest size that they may
-    have. A padded batch gives what the batch without the padding gives, but for what is taken over
-    all rows (batch norm).
+    The second stage needs no synchronisation: all its tensors have their largest possible size. The
+    outputs equal those without padding, except for statistics over all rows (batch norm).
 
     Args:
         loader: Its position moves as the steps are iterated over.
@@ -82,13 +81,13 @@ class PaddedBatches:
         """The padded batch of a step.
 
         Raises:
-            UserError: The host copies its features, or its largest size is too large.
+            UserError: The host copies the features, or the largest size is too large.
         """
         subgraph = self._sampler.sample_padded(step.seeds, step.keys)
         return self._loader.fill(subgraph, step.num_counted, step.global_batch_size)
 
     def _sent(self, tensor: Tensor) -> Tensor:
-        """A small tensor on its way to the device; nobody waits for it."""
+        """Copy a small tensor to the device, without synchronisation."""
         device: torch.device = self._loader.device
         if device.type == "cuda":
             return tensor.contiguous().pin_memory().to(device, non_blocking=True)

@@ -25,10 +25,10 @@ _FOR_KERNELS = 1 | 2
 def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Tensor:
     """A copy of `array` in memory that all ranks share and their GPUs can read. Collective.
 
-    Where ranks train on the CPU (in tests) the copy is shared, but not pinned.
+    On CPU ranks (in tests) the copy is shared, but not pinned.
 
     Raises:
-        RunError: There is no room for the copy.
+        RunError: There is not enough memory for the copy.
     """
     source = array if isinstance(array, Tensor) else as_tensor(array)
     on_gpu = context.device.type == "cuda"
@@ -50,13 +50,13 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
 
 
 def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """An uninitialised tensor in pinned memory of this rank alone; freed with its last view.
+    """An uninitialised tensor in this rank's own pinned memory; freed with its last view.
 
-    Torch's `pin_memory` rounds the size up to a power of two and keeps the memory until the process
-    ends. Whole pages are pinned; they hold nothing else that might be pinned as well.
+    torch's `pin_memory` rounds the size up to a power of two and keeps the memory until the process
+    ends. Whole pages are pinned, which hold this tensor only.
 
     Raises:
-        RunError: The system does not let so much be pinned.
+        RunError: The system refuses to pin that much.
     """
     size = math.prod(shape) * dtype.itemsize
     if size == 0:
@@ -71,7 +71,7 @@ def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Ten
 
 
 def _register(tensor: Tensor) -> None:
-    """Lock the tensor's pages, so that the GPU may read them."""
+    """Register the tensor's pages with CUDA, so that the GPU can read them."""
     if tensor.numel() == 0:
         return
     code = int(_cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, _FOR_KERNELS))

@@ -1,6 +1,6 @@
-"""Chooses where each part of a graph lies while a GPU trains, and says why.
+"""Chooses where a graph's edges and features are kept while a GPU trains, with the reason.
 
-The choice is a pure function of sizes; nothing is moved here.
+The choice is a pure function of sizes; nothing is copied here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Sizes:
     """Bytes of a graph's parts.
 
     Attributes:
-        small: Arrays that every GPU holds in any case: offsets, labels, norms, edge weights.
+        small: Arrays that every GPU always holds: offsets, labels, norms, edge weights.
         topology: The edges' sources.
         features: All feature rows, as they are stored.
         num_nodes: Rows of the features.
@@ -49,7 +49,7 @@ class Memory:
 
     Attributes:
         gpus: Free bytes of each rank's GPU, before anything is placed.
-        host: Available bytes of host memory; all ranks share what is pinned.
+        host: Available bytes of host memory; all ranks share the pinned copy.
         has_peers: Whether every GPU can read every other's memory directly.
     """
 
@@ -70,7 +70,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a graph lies.
+    """Where a graph is kept.
 
     Attributes:
         topology: `resident`: the edges on every GPU; `pinned`: in host memory, read over the bus;
@@ -79,8 +79,8 @@ class Placement:
             the hottest rows on each; `pinned`: in host memory, read over the bus; `memmap`: in the
             store, copied by the host batch by batch.
         num_cached: Rows on each GPU, where `cached`.
-        cold: Where the rows that are not cached lie.
-        why: A line for the topology and one for the features.
+        cold: Where the other rows are kept.
+        why: The reasons: a line for the topology and one for the features.
     """
 
     topology: Topology
@@ -105,7 +105,7 @@ def place(
         topology, features: The user's choice; `auto` takes the fastest place that has room.
 
     Raises:
-        UserError: The user's choice has no room.
+        UserError: There is not enough memory for the user's choice.
     """
     room, pinnable = memory.room - sizes.small, memory.pinnable
     edges, edges_why = _topology(sizes, room, pinnable, topology)
@@ -178,7 +178,7 @@ def _features(
 
 
 def _most_cached(sizes: Sizes, room: int, asked: FeaturesConfig) -> int:
-    """How many rows a GPU is to cache."""
+    """The number of rows that a GPU caches."""
     if asked.cache_ratio is not None:
         wanted = round(asked.cache_ratio * sizes.num_nodes)
     elif asked.cache_bytes is not None:
@@ -218,14 +218,14 @@ def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Feat
 
 
 def in_words(num_bytes: int) -> str:
-    """A number of bytes as it is read."""
+    """A number of bytes in a readable unit."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.1f} MiB"
 
 
 def measured_memory(context: DistributedContext) -> Memory:
-    """What the ranks' GPUs and the host have free now; what a CPU has, where ranks train there.
+    """The free memory of the ranks' GPUs and the host; on CPU ranks that of the host for both.
 
-    Collective: all ranks are told the same.
+    Collective: all ranks get the same result.
     """
     host, device = psutil.virtual_memory().available, context.device
     if device.type != "cuda":

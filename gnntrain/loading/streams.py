@@ -14,30 +14,29 @@ Batch = TypeVar("Batch")
 
 
 class BatchStream(Generic[Batch]):
-    """Where a thread makes batches, and their hand-over to the thread that computes on them.
+    """The stream on which a thread makes batches, and their hand-over to the training thread.
 
-    With a side stream of a GPU the taker's stream waits for the batch, the host does not. And the
-    allocator is told that the batch's memory, which belongs to the side stream, is in use on the
-    taker's: when the batch is forgotten there, its memory is not given to a later batch before the
-    taker's stream has passed.
+    With a side stream of a GPU the training stream waits for the batch, the host does not. The
+    batch's memory belongs to the side stream; `record_stream` keeps the allocator from reusing it
+    before the training stream has finished with it.
 
     Args:
-        device: Where batches are made.
-        is_side: Make them on a stream of their own, if the device has streams; else on the current.
+        device: The device that makes batches.
+        is_side: Make them on a side stream, if the device has streams; else on the current one.
     """
 
     def __init__(self, device: torch.device, *, is_side: bool) -> None:
         self._side: Any = None
         if is_side and device.type == "cuda":
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # no types here
-            # The graph must have reached the device first.
+            # The copies of the graph to the device must be complete.
             self._side.wait_stream(torch.cuda.current_stream(device))
 
     def make(self, make: Callable[[], Batch]) -> tuple[Batch, Any]:
         """Call `make`, in the making thread.
 
         Returns:
-            The batch, and the event that the device reaches when it is complete (None: it is).
+            The batch, and the event of its completion (None: it is complete).
         """
         if self._side is None:
             return make(), None
@@ -46,7 +45,7 @@ class BatchStream(Generic[Batch]):
             return batch, self._side.record_event()
 
     def take(self, made: tuple[Batch, Any]) -> Batch:
-        """What `make` made; device work that is enqueued from now on finds it complete."""
+        """The batch of `make`; device work that is enqueued later waits for it."""
         batch, done = made
         if self._side is not None:
             stream = torch.cuda.current_stream(self._side.device)

@@ -1,6 +1,6 @@
 """Sums, means and maxima over the in-edges of a block, with gradients.
 
-There is no tensor of edges × features: the operators read the rows of the in-neighbours in place,
+No tensor of edges × features is stored: the operators read the rows of the in-neighbours in place,
 and the backward pass reduces over the transposed block.
 """
 
@@ -28,7 +28,7 @@ def sampling_scale(block: Block) -> Tensor | None:
     the inverse (Horvitz and Thompson, 1952).
 
     Returns:
-        float32 `[num_dst]`, or None where no edge was left out.
+        float32 `[num_dst]`, or None if all in-edges were taken.
     """
     if block.degree is None:
         return None
@@ -37,10 +37,10 @@ def sampling_scale(block: Block) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """How the rows of a destination's in-neighbours become one row.
+    """The reduction of a destination's in-neighbours to one row.
 
     out[v] = scale[v] · Σ_e weight[e] · source_scale[u] · row(u) + loop[v] · row(v), with u the
-    source of the in-edge e. A factor that is None counts as 1, but `loop` as 0.
+    source of the in-edge e. A factor of None is 1; a `loop` of None is 0.
 
     Attributes:
         block: The in-edges.
@@ -63,7 +63,7 @@ class Aggregation:
     skip_loops: bool = False
 
     def sum(self, weight: Tensor | None) -> Sum:
-        """The arguments of the operators, with these edge weights."""
+        """The operators' arguments, with these edge weights."""
         block = self.block
         return Sum(
             block.indptr,
@@ -81,7 +81,7 @@ class Aggregation:
     def transposed(self, weight: Tensor | None) -> Sum:
         """The same for the gradient of the sources: a sum over the out-edges of each.
 
-        No factor is copied: what scaled a destination now scales the source of an edge.
+        No factor is copied: a destination's scale becomes the scale of an edge's source.
         """
         block = self.block
         back = block.transposed()
@@ -105,7 +105,7 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
 
     Args:
         source: float `[num_src, F]`; gradients flow to a tensor.
-        aggregation: How they become one row.
+        aggregation: The reduction.
 
     Returns:
         `[num_dst, F]` in the type of a tensor, float32 of lazy features. In-neighbours that share a

@@ -1,7 +1,7 @@
 """Aggregate, multiply, activate: one layer in one operator, with gradients.
 
-The forward pass saves the aggregate and the result. The backward pass sees in the result which
-numbers ReLU and dropout kept: the positive ones.
+The forward pass saves the aggregate and the result. The backward pass takes the positive numbers of
+the result as the mask of ReLU and dropout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class AggregateLinear:
     """weight · aggregate + root_weight · own row + bias, for every destination.
 
     Attributes:
-        aggregation: How the in-neighbours become one row: by a sum or mean.
+        aggregation: The reduction of the in-neighbours: a sum or mean.
         weight: `[O, F]`; gradients flow to all three.
         root_weight: `[O, F]` or None.
         bias: `[O]`.
@@ -42,7 +42,7 @@ class AggregateLinear:
             dropout: Probability of the dropout after a ReLU; None: neither follows.
 
         Returns:
-            `[num_dst, O]` in the type that autocast computes in, or the weights'.
+            `[num_dst, O]` in autocast's type, or else that of the weights.
         """
         rows, features = (None, source) if isinstance(source, LazyFeatures) else (source, None)
         linear = self.weight, self.root_weight, self.bias
@@ -51,7 +51,7 @@ class AggregateLinear:
 
 
 def autocast_type(device: torch.device, otherwise: torch.dtype) -> torch.dtype:
-    """The type that autocast computes in on this device; without autocast `otherwise`."""
+    """Autocast's type on this device; without autocast `otherwise`."""
     kind = device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else otherwise
 
@@ -102,7 +102,7 @@ class _AggregateLinear(torch.autograd.Function):
                 grad_inputs, aggregation, aggregation.weight, ctx.row_type, ctx.has_root
             )
         grads: list[Tensor | None] = [grad_weight, None]
-        if ctx.has_root:  # contiguous, as DDP wants gradients
+        if ctx.has_root:  # contiguous, as DDP requires of gradients
             grads = [part.contiguous() for part in grad_weight.chunk(2, dim=1)]
         return grad_rows, *grads, grad_bias, None, None, None, None
 

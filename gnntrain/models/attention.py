@@ -25,13 +25,13 @@ def attend(
     weights: tuple[Tensor, Tensor],
     dropout: float,
 ) -> Tensor:
-    """Average the rows of each destination's in-neighbours and its own, by attention weights.
+    """The sum of the rows of each destination's in-neighbours and its own, by attention weights.
 
     Args:
         block: The edges.
-        z: float `[num_src, H·C]`, the rows that are averaged, head by head.
+        z: float `[num_src, H·C]`, the rows to sum, head by head.
         z_dst: float `[num_dst, H·C]`, the destinations' rows of `z`.
-        weights: Those of the edges and of the loops, from `edge_softmax`.
+        weights: The weights of the edges and of the loops, from `edge_softmax`.
         dropout: Probability with which a weight is set to 0 (and the others scaled up).
 
     Returns:
@@ -78,7 +78,7 @@ def sum_softmax(
 def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float) -> Tensor:
     """att · leaky_relu(left[src] + right[dst]) for every edge and head (GATv2's score).
 
-    The sums are computed anew in the backward pass.
+    The backward pass computes the sums again.
 
     Args:
         block: The edges.
@@ -94,7 +94,7 @@ def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: fl
 
 
 def _exact(*parts: Tensor) -> list[Tensor]:
-    """All in their common type, float32 or finer."""
+    """The tensors in their common type, at least float32."""
     dtype = reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
     return [part.to(dtype).contiguous() for part in parts]
 

@@ -25,7 +25,7 @@ JumpingKnowledge = Literal["none", "cat", "max"]
 
 _PYG_NORMS: dict[Norm, dict[str, Any]] = {
     "none": {"norm": None},
-    # A batch of one row has no variance, one of none no mean: the running ones serve there.
+    # A batch of one row has no variance, an empty one no mean: use the running statistics.
     "batch": {"norm": "batch_norm", "norm_kwargs": {"allow_single_element": True}},
     "layer": {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}},
 }
@@ -78,17 +78,17 @@ class GNN(nn.Module):
         input_dropout: Probability, on the input rows.
         norm: "batch" or "layer" normalisation after every convolution but the one that gives the
             outputs.
-        activation: After the normalisation.
+        activation: Applied after the normalisation.
         residual: Add a layer's input to its output after the activation, through a linear map
             where the widths differ.
         jk: Jumping knowledge (Xu et al., 2018): "cat" or "max" over the rows of all layers, which
             are then all `hidden_channels` wide, and a linear map `lin` to the outputs.
 
     Attributes:
-        config_defaults: Shared options whose default in a configuration is the model's own.
-        uses_graph: Whether the model reads edges; checks of a configuration ask this too.
-        jk_channels: Width of the state of `jk_update`; 0: it keeps none.
-        act_and_norm: `activation` and `norm` as PyG's models take them: `act`, `norm` and
+        config_defaults: Shared options with another default for this model.
+        uses_graph: Whether the model reads edges; also used by the checks of a configuration.
+        jk_channels: Width of the state of `jk_update`; 0: no state.
+        act_and_norm: `activation` and `norm` as arguments of PyG's models: `act`, `norm` and
             `norm_kwargs`.
     """
 
@@ -158,7 +158,7 @@ class GNN(nn.Module):
 
     @property
     def needs(self) -> BlockNeeds:
-        """What mini-batches must carry.
+        """The fields of a mini-batch that the model reads.
 
         The first layer takes lazy features only if `start` would not change them.
         """
@@ -170,7 +170,7 @@ class GNN(nn.Module):
         """Layer `i`'s output for the destinations of `block`, from the rows `h` of its sources."""
         conv = self.conv(i)
         linear = conv.linear(block)
-        # `transform` narrows what is aggregated, but multiplies the rows of all sources.
+        # `transform` narrows the aggregated rows, but multiplies the rows of all sources.
         pays_off = conv.has_transform and block.num_src <= 2 * block.num_dst
         if linear is not None and (isinstance(h, LazyFeatures) or not pays_off):
             return self._linear_layer(i, linear, h, block)
@@ -265,11 +265,11 @@ class GNN(nn.Module):
     def pyg_model(self) -> PyGModel | None:
         """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
 
-        A subclass does not inherit it: what the subclass adds would be missing. It may call
+        A subclass does not inherit it, since its additions would be missing. It may call
         `basic_gnn`.
 
         Raises:
-            UserError: PyG has none with these options.
+            UserError: PyG has no such model with these options.
         """
         return None
 

@@ -21,26 +21,26 @@ class BlockConv:
 
     @property
     def needs(self) -> BlockNeeds:
-        """What blocks must carry; `rows`: whether the convolution takes lazy features."""
+        """The fields of a block that it reads; `rows`: whether it takes lazy features."""
         return BlockNeeds()
 
     @property
     def has_transform(self) -> bool:
-        """Whether `transform(x)` is not just `x`.
+        """Whether `transform` is not the identity.
 
-        A convolution whose product may come before or after the (linear) aggregation has one where
-        that narrows the rows: the aggregation is then as wide as the smaller side.
+        If the product may come before or after a linear aggregation, it comes before if that
+        narrows the rows to aggregate.
         """
         return False
 
     def transform(self, x: Tensor) -> Tensor:
-        """The rows that are aggregated, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
+        """The rows to aggregate, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
         return x
 
     def propagate_block(
         self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
     ) -> Tensor:
-        """Aggregate over a block's edges, and add the destination's own part.
+        """Aggregate over a block's edges, and add the destination's own term.
 
         Args:
             block: The edges.
@@ -54,8 +54,8 @@ class BlockConv:
         raise NotImplementedError
 
     def linear(self, block: Block) -> AggregateLinear | None:  # noqa: ARG002
-        """The convolution as one product with the aggregate of its input; None if it is not one.
+        """The convolution as one product with the aggregate of its input; None if not possible.
 
-        This takes a product for each destination, `transform` one for each source.
+        This multiplies a row for each destination, `transform` a row for each source.
         """
         return None

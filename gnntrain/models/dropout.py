@@ -1,4 +1,4 @@
-"""Dropout by an operator: on a CPU many times faster than torch's, on a GPU torch's own."""
+"""Dropout as an operator: on a CPU many times faster than torch's, on a GPU torch's own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gnntrain.compute import ops
 
 
 class Dropout(nn.Dropout):
-    """`torch.nn.Dropout` by `dropout`."""
+    """`torch.nn.Dropout` with the operator `dropout`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop in training."""
+        """Apply dropout in training mode."""
         return dropout(x, self.p) if self.training else x
 
 

@@ -1,4 +1,4 @@
-"""Multi-layer perceptron: it sees no edges. What the graph must beat."""
+"""Multi-layer perceptron: it reads no edges. A baseline without the graph."""
 
 from __future__ import annotations
 

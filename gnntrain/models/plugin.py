@@ -1,4 +1,4 @@
-"""A user's own model: found by its entry point, run as it is."""
+"""A user's own model, found by its entry point and run unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PlainModel(nn.Module):
         module: The model.
 
     Attributes:
-        needs, uses_graph: As of a `GNN`.
+        needs, uses_graph: See `GNN`.
     """
 
     needs = BlockNeeds(edge_index=True)
@@ -38,8 +38,8 @@ class PlainModel(nn.Module):
 
     @property
     def output_layer(self) -> tuple[str, ...]:
-        """Beginning of the names of the layer that is taken to give the outputs: the last one,
-        such as `convs.1.` or `lin.`."""
+        """Prefix of the names of the output layer, taken to be the last one, such as
+        `convs.1.` or `lin.`."""
         names = list(self.state_dict())
         if not names:
             return ()
@@ -54,14 +54,13 @@ def build_plugin(
     """Make the model that an installed package offers as `name`.
 
     The entry point (group `gnntrain.models`) is a callable `(in_channels, out_channels,
-    **options)`. A `GNN` that it returns is used as is; any other module is taken for a plain PyG
-    model.
+    **options)`. If it returns a `GNN`, that is used; any other module is run as a plain PyG model.
 
     Args:
-        name: Of the entry point.
+        name: Name of the entry point.
         in_channels: Width of the input rows.
         out_channels: Width of the outputs.
-        options: Handed on by keyword.
+        options: Further keyword arguments.
 
     Raises:
         UserError: No package offers it, it cannot be imported, does not take the options, or

@@ -1,4 +1,4 @@
-"""A model as plain PyG: how it is made, and its weights. `gnntrain export` writes this to files."""
+"""A model as plain PyG code and weights, which `gnntrain export` writes to files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass
 class PyGModel:
-    """A plain PyG model that gives the same outputs as one of ours.
+    """A plain PyG model with the same outputs as a `GNN`.
 
     Attributes:
         name: Its class, or the function that makes it.
@@ -37,6 +37,6 @@ class PyGModel:
 
     @property
     def own_package(self) -> str | None:
-        """The package that the model is imported from; None where that is PyG."""
+        """The package that the model is imported from; None for PyG."""
         package = self.module.partition(".")[0]
         return None if package == "torch_geometric" else package

@@ -1,4 +1,4 @@
-"""Models by name: a file of this folder, or an entry point of another package."""
+"""Models by name: a file in this folder, or an entry point of another package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model_class(name: str) -> Callable[..., GNN]:
 
 
 def build_model(config: ModelOptions, in_channels: int, out_channels: int) -> GNN | PlainModel:
-    """Make the model a configuration asks for, its weights drawn from torch's generator.
+    """Build the model of a configuration, with weights from torch's generator.
 
     Args:
         config: For a built-in model `name` and the keywords of its class; for a plug-in `name`,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import math
 import os
 import re
@@ -44,10 +45,11 @@ def planned_run(directory: str | None, name: str | None, dataset: str, model: st
 
 
 def planned_sweep(directory: str | None, name: str | None) -> str:
-    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or time."""
+    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or a free
+    name with the time."""
     if directory is not None:
         return str(expanded(directory))
-    return str(SWEEPS / (f"{datetime.now():%Y%m%d-%H%M%S}" if name is None else name))
+    return str(_free(SWEEPS / f"{datetime.now():%Y%m%d-%H%M%S}") if name is None else SWEEPS / name)
 
 
 def wanted_run(directory: str | Path | None, name: str | None, root: Path) -> Path | None:
@@ -72,12 +74,13 @@ def wanted_run(directory: str | Path | None, name: str | None, root: Path) -> Pa
 def free_run(root: Path, default_name: str) -> Path:
     """``root/<default_name>-<time>``, or with ``-2``, ``-3`` … what is not there yet."""
     plain = re.sub(r"[^\w.+=,-]+", "_", default_name).strip("._-")[:_LONGEST_NAME]
-    stem = f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = root / stem, 1
-    while path.exists():
-        number += 1
-        path = root / f"{stem}-{number}"
-    return path
+    return _free(root / f"{plain}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def _free(path: Path) -> Path:
+    """The path, or with ``-2``, ``-3`` … what is not there yet."""
+    names = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(free for free in itertools.chain([path], names) if not free.exists())
 
 
 def find_run(run: str | Path, root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A run's best model for use without gnntrain: the verb `export`."""
+"""A run's best model for use without gnntrain: the command `export`."""
 
 from __future__ import annotations
 

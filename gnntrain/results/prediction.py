@@ -1,4 +1,4 @@
-"""What a run's best model predicts, node by node, in a file: the verb `predict`."""
+"""What a run's best model predicts, node by node, in a file: the command `predict`."""
 
 from __future__ import annotations
 

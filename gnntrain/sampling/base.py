@@ -21,9 +21,9 @@ Int32Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class SampleKey:
-    """Names one draw: with a hop and a destination node it fixes the in-neighbours that are drawn.
+    """The key of a draw: with a hop and a destination node it determines the drawn in-neighbours.
 
-    Nothing else enters: not the thread, nor the rank, nor the other nodes of the batch.
+    The draw depends neither on the thread, nor on the rank, nor on the other nodes of the batch.
     """
 
     seed: int
@@ -35,26 +35,26 @@ class SampleKey:
 class SampledSubgraph:
     """A sampled multi-hop neighbourhood, in host or device memory.
 
-    Our models compute on `blocks`, one a layer. For PyG's models the subgraph is also one directed
-    graph, in which every node has the in-edges that it drew when it was new: `edge_index`,
+    The models of gnntrain compute on `blocks`, one a layer. For PyG's models the subgraph is also
+    one directed graph, in which every node has the in-edges of its first draw: `edge_index`,
     `edge_ids`, `num_sampled_nodes` and `num_sampled_edges` mean what they mean in PyG's
     mini-batches, and `torch_geometric.utils.trim_to_layer` works on them. With fan-outs of −1 this
-    view loses nothing: all draws of a node are equal.
+    view is complete: all draws of a node are equal.
 
-    On a GPU the tensors may be views of larger buffers. They were filled on the stream that was
-    current; another stream must wait for that one.
+    On a GPU the tensors may be views of larger buffers, filled on the current stream; another
+    stream must wait for it.
 
     Attributes:
         nodes: int64 `[num_nodes]`, global ids in order of discovery, the seeds first and as given.
         num_seeds: Number of seeds.
         blocks: One `Block` a hop, in the order of a model's layers: the hop farthest from the seeds
             first. The destinations of a block are the first `num_dst` of `nodes`, its sources the
-            first `num_src`. Every hop draws anew for *all* nodes found so far, so that a layer's
-            output for a node does not depend on the rest of the batch. (PyG's walks are the
-            exception, see `cumulative_blocks`.)
+            first `num_src`. Every hop draws again for *all* nodes found so far, so that a layer's
+            output for a node does not depend on the rest of the batch. (Exception: PyG's way, see
+            `cumulative_blocks`.)
         num_sampled_edges: For each hop, the one next to the seeds first: the edges to the nodes
             that the hop before found (or to the seeds).
-        size: Where padding follows the nodes that were drawn: their number, int64 on the device.
+        size: If `nodes` is padded: the number of sampled nodes, int64 on the device.
     """
 
     nodes: Tensor
@@ -71,9 +71,8 @@ class SampledSubgraph:
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 `[2, sum(num_sampled_edges)]`: local sources, local destinations; made anew.
-
-        The host does not wait for the device.
+        """int64 `[2, sum(num_sampled_edges)]`: local sources, local destinations; computed
+        at every access, without synchronisation.
         """
         edges = [self.nodes.new_empty(2, 0)]
         for block, oldest, num_new in self._new_edges():
@@ -89,7 +88,7 @@ class SampledSubgraph:
     def edge_ids(self) -> Tensor | None:
         """int64, the positions in the graph's `indices` of the edges of `edge_index`.
 
-        None: the sampler was not asked for them.
+        None: the sampler was made without `edge_ids`.
         """
         ids = [self.nodes.new_empty(0)]
         for block, _, num_new in self._new_edges():
@@ -99,7 +98,7 @@ class SampledSubgraph:
         return torch.cat(ids)
 
     def _new_edges(self) -> Iterator[tuple[Block, int, int]]:
-        """Each hop's block, its first destination that had not drawn before, its new edges."""
+        """By hop: the block, its first destination without an earlier draw, its new edges."""
         oldest = 0
         for block, num_new in zip(reversed(self.blocks), self.num_sampled_edges, strict=True):
             yield block, oldest, num_new
@@ -109,7 +108,7 @@ class SampledSubgraph:
 def cumulative_blocks(
     indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_known: Sequence[int]
 ) -> tuple[Block, ...]:
-    """The blocks of a walk in which each node draws once, when it is new (PyG's way).
+    """The blocks of sampling in which each node draws once, when it is found (PyG's way).
 
     All blocks are views of one CSC: hop h has the first `num_known[h]` nodes as destinations and
     `num_known[h + 1]` as sources; older destinations bring the edges that they drew earlier.
@@ -132,8 +131,8 @@ def cumulative_blocks(
 class Sampler(ABC):
     """Draws the neighbourhood of seed nodes.
 
-    A new sampler is one class in one file: a subclass, offered as an entry point of the group
-    `gnntrain.samplers`, whose name `sampler.backend` then takes. See `sampling.registry`.
+    A package adds a sampler by an entry point of the group `gnntrain.samplers` that names a
+    subclass; `sampler.backend` chooses it by the entry point's name. See `sampling.registry`.
 
     Args:
         indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
@@ -143,8 +142,8 @@ class Sampler(ABC):
         edge_ids: Also return each edge's position in `indices`.
 
     Attributes:
-        on_gpu: Whether it samples on a GPU: `indptr` then lies in its memory, `indices` there or in
-            pinned host memory. Otherwise both lie in host memory, mapped from the store.
+        on_gpu: Whether it samples on a GPU: `indptr` is then in its memory, `indices` there or in
+            pinned host memory. Otherwise both are in host memory, mapped from the store.
         thread_safe: Whether `sample` may be called in background threads, several at a time.
     """
 
@@ -168,5 +167,5 @@ class Sampler(ABC):
 
         Args:
             seeds: Integers `[num_seeds]`, global node ids.
-            key: Names the draw. Equal seeds and keys give equal subgraphs.
+            key: Key of the draw. Equal seeds and keys give equal subgraphs.
         """

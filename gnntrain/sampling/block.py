@@ -1,4 +1,4 @@
-"""What a model's layer computes on: the sampled edges of one hop, in CSC form."""
+"""A block: the bipartite adjacency of one layer, the sampled edges of one hop, in CSC form."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Block:
         degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
         norm: float32 `[num_src]`, `Graph.gcn_norm` of the sources.
         edge_ids: int32 or int64 `[num_edges]`, the positions of the edges in the adjacency that
-            they were taken from; None: not asked for.
-        max_in_edges: The most in-edges that a destination has here, if known (the fan-out): a GPU
-            then need not provide for hubs.
-        derived: What a model has worked out of the edges, kept for the block's next use.
+            they were taken from; None: not requested.
+        max_in_edges: The most in-edges of a destination in this block, if known (the fan-out): a
+            GPU then needs no kernels for hubs.
+        derived: Cache of a model's results that depend on the edges only.
 
-    `weight`, `degree` and `norm` are there only where the model asks for them (`BlockNeeds`).
+    `weight`, `degree` and `norm` are set only if the model reads them (`BlockNeeds`).
     """
 
     indptr: Tensor
@@ -61,10 +61,10 @@ class Block:
         return self.indices.numel()
 
     def transposed(self) -> Block:
-        """The out-edges of every source as a block; found once.
+        """The out-edges of every source as a block; cached.
 
-        Its destinations are this block's sources; `edge_ids` says which in-edge of this block each
-        edge is. Weights and the like are not carried over.
+        Its destinations are this block's sources; `edge_ids` is each edge's number in this block.
+        Weights, degrees and norms are not copied.
         """
         if "transposed" not in self.derived:
             indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
@@ -76,7 +76,7 @@ class Block:
         return block
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
-        """The block with all its tensors on `device`: itself where they are there already."""
+        """The block with all its tensors on `device`; itself if they are there already."""
         tensors = {
             item.name: value
             for item in fields(self)
@@ -92,13 +92,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockNeeds:
-    """What a model wants of a mini-batch.
+    """The fields of a mini-batch that a model reads.
 
     Attributes:
         norm, weight, degree: In its blocks beside the edges, see `Block`.
-        rows: The features named only (`loading.batch.MiniBatch.rows`): it reads them itself.
-        edge_index: The edges as PyG has them rather than blocks: a plain PyG model, which might
-            also write to the features.
+        rows: Lazy features (`loading.batch.MiniBatch.rows`) instead of `x`.
+        edge_index: PyG's `edge_index` instead of blocks: for a plain PyG model, which might also
+            write to the features.
     """
 
     norm: bool = False

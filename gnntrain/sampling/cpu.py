@@ -32,14 +32,14 @@ from gnntrain.sampling.kernels import (
 
 MAX_BATCH_NODES = 2**30
 MAX_DEGREE = 2**32 - 1
-MAX_HOP_EDGES = 2**31 - 1  # what the int32 offsets of a block can number
+MAX_HOP_EDGES = 2**31 - 1  # the limit of a block's int32 offsets
 NOT_WANTED: Int64Array = np.empty(0, np.int64)
 
 
 class CPUSampler(Sampler):
     """Draws in-neighbours uniformly, in compiled code that releases the GIL.
 
-    At each hop all nodes found so far draw anew, each by its own key (see `kernels`): the result
+    At each hop all nodes found so far draw again, each by its own key (see `kernels`): the result
     depends on neither threads nor ranks nor the other nodes of the batch. `sample` may be called
     from several threads at once; each call in flight holds a scratch array of one int32 for every
     node of the graph, kept for the next call.
@@ -85,7 +85,7 @@ class CPUSampler(Sampler):
         Args:
             seeds: Integers `[num_seeds]`, global node ids. A repeated seed keeps its positions,
                 each with its own (equal) in-edges; edges from it start at its first position.
-            key: Names the draw. Equal keys give equal in-neighbours, whatever the seeds.
+            key: Key of the draw. Equal keys give equal in-neighbours for any seeds.
 
         Raises:
             UserError: A seed is not a node of the graph.
@@ -97,7 +97,7 @@ class CPUSampler(Sampler):
         except IndexError:
             scratch = _Scratch(self.num_nodes, self._indices.dtype)
         subgraph = self._draw(scratch, given, key)
-        # After an error above the scratch may hold numbers of half a batch: it is not kept then.
+        # Not reached after an error, when the scratch may hold numbers of half a batch.
         self._idle.append(scratch)
         return subgraph
 
@@ -150,7 +150,7 @@ class CPUSampler(Sampler):
             edge_ids,
         )
         return Block(
-            # Of the indices' type: torch's CSR tensors want it.
+            # Of the indices' type, as torch's CSR tensors require.
             torch.from_numpy(indptr.astype(np.int32)),
             torch.from_numpy(indices),
             scratch.num_nodes,
@@ -236,7 +236,7 @@ class _Scratch:
 
 
 def check_hop_edges(num_edges: int) -> None:
-    """Raises RunError where a hop has more edges than a block's offsets can number."""
+    """Raises RunError if a hop has more edges than int32 offsets can address."""
     if num_edges > MAX_HOP_EDGES:
         raise RunError(
             f"a hop of a mini-batch has {num_edges:,} edges, beyond the limit of 2^31 - 1",

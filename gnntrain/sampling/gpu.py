@@ -36,10 +36,10 @@ _ROW_TILE = 1024
 class GPUSampler(Sampler):
     """Draws on a GPU what `CPUSampler` draws on the CPU: for one key, equal tensors.
 
-    A batch costs one wait of the host for the device, at its end, to learn the sizes of what was
-    drawn; until then buffers have the largest size that seeds and fan-outs allow. A hop that takes
-    all in-neighbours, or whose largest size is beyond `MAX_PADDED_EDGES`, waits once more, for its
-    number of edges.
+    A batch costs one host synchronisation, at its end, to read the sampled sizes; until then
+    buffers have the largest size that seeds and fan-outs allow. A hop that takes all in-neighbours,
+    or whose largest size is beyond `MAX_PADDED_EDGES`, synchronises once more, to read its number
+    of edges.
 
     `sample` may be called from several threads at once, on any streams; each call in flight holds
     one int32 for every node of the graph on the device, kept for the next call.
@@ -52,8 +52,8 @@ class GPUSampler(Sampler):
         fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
         replace: Draw with replacement: every node that has in-edges takes exactly the fan-out.
         edge_ids: Also return each edge's position in `indices`.
-        device: Where to sample; by default where `indptr` lies. "cpu" works only where Triton
-            interprets its kernels (`TRITON_INTERPRET=1`), very slowly.
+        device: The device to sample on; by default that of `indptr`. "cpu" works only in Triton's
+            interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
         UserError: The tensors are no CSC or lie where the device cannot read them, or a fan-out is
@@ -72,7 +72,7 @@ class GPUSampler(Sampler):
         edge_ids: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
-        # An empty tensor knows the number of the device that "cuda" means.
+        # An empty tensor's device has the index that "cuda" stands for.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
         check_place(self._device, indptr, indices)
         self._max_degree = checked_max_degree(indptr, indices)
@@ -94,7 +94,7 @@ class GPUSampler(Sampler):
             seeds: Integers `[num_seeds]`, global node ids, in host or device memory. A repeated
                 seed keeps its positions, each with its own (equal) in-edges; edges from it start
                 at its first position.
-            key: Names the draw. Equal keys give equal in-neighbours, whatever the seeds.
+            key: Key of the draw. Equal keys give equal in-neighbours for any seeds.
 
         Raises:
             UserError: A seed is not a node of the graph.
@@ -112,17 +112,17 @@ class GPUSampler(Sampler):
             return self._finished(batch, hops, given)
 
     def hop_keys(self, key: SampleKey) -> Tensor:
-        """The key in the form that the kernels take, int32 `[2 · hops]` in host memory."""
+        """The key in the kernels' form, int32 `[2 · hops]` in host memory."""
         hops = range(len(self._fan_outs))
         keys = np.array([numba_hop_key(key, hop) for hop in hops], np.uint64)
         return torch.from_numpy(keys.view(np.int32))
 
     def sample_padded(self, seeds: Tensor, keys: Tensor) -> SampledSubgraph:
-        """Draw without ever waiting for the device, so that a CUDA graph can record it.
+        """Sample without synchronisation, so that a CUDA graph can capture it.
 
-        Everything has the largest size that the number of seeds and the fan-outs allow. What was
-        drawn comes first and is what `sample` draws; behind it nodes, indices and edge ids are 0,
-        and destinations have no edges. One call at a time.
+        All tensors have the largest size that the number of seeds and the fan-outs allow. They
+        begin with the result of `sample`; in the padding nodes, indices and edge ids are 0, and
+        destinations have no edges. One call at a time.
 
         Args:
             seeds: int64 `[num_seeds]` on the device, each a node of the graph.
@@ -139,7 +139,7 @@ class GPUSampler(Sampler):
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
             blocks = tuple(hop.padded() for hop in reversed(hops))
-            # As if every hop had drawn all that it may, and all of it to new destinations.
+            # The largest case: every hop takes its full fan-out and finds new nodes only.
             most = [hop.indices.numel() for hop in hops]
             return SampledSubgraph(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
 
@@ -147,7 +147,7 @@ class GPUSampler(Sampler):
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
     def _on_device(self, seeds: Tensor) -> Tensor:
-        """The seeds as int64 on the device; those that come from the host are checked there."""
+        """The seeds as int64 on the device; seeds in host memory are checked."""
         if seeds.device == self._device and self.num_nodes > 0:
             if seeds.dim() != 1 or seeds.is_floating_point() or seeds.dtype == torch.bool:
                 raise UserError(
@@ -172,7 +172,7 @@ class GPUSampler(Sampler):
         return _PaddedHop(offsets, indices, edge_ids, batch.num_known, fan_out)
 
     def _offsets(self, batch: _Batch, hop: int, fan_out: int) -> tuple[Tensor, int]:
-        """Where each destination's edges will lie, and a number that the edges do not exceed."""
+        """The offsets of each destination's edges, and an upper bound of their number."""
         num_dst = batch.num_known
         counts = batch.empty(num_dst + 1, torch.int64)
         kernels.count_edges[_grid(num_dst)](
@@ -203,11 +203,11 @@ class GPUSampler(Sampler):
     def _positions(
         self, batch: _Batch, hop: int, offsets: Tensor, num_edges: int, keys: Tensor
     ) -> Tensor:
-        """Draw: the positions in `indices` of the edges taken, int64 `[num_edges]`."""
+        """The positions in `indices` of the drawn edges, int64 `[num_edges]`."""
         fan_out, num_dst = self._fan_outs[hop], offsets.numel() - 1
         positions = batch.empty(num_edges, torch.int64)
         graph = self._indptr, batch.nodes, offsets
-        # The halvings of a search, in eights: each number of them is compiled for itself.
+        # The steps of the binary search, rounded up to eights: each number is compiled separately.
         steps = max(8, -(-num_dst.bit_length() // 8) * 8)
         if fan_out < 0 or self._replace:
             sizes = {"TAKE_ALL": fan_out < 0, "STEPS": steps, "BLOCK": BLOCK}
@@ -234,8 +234,7 @@ class GPUSampler(Sampler):
     ) -> SampledSubgraph:
         batch.forget()
         sizes = _read(batch.sizes)
-        # The device has finished the batch; after an error above `local` may hold half a batch's
-        # numbers: it is not kept then.
+        # The device has finished. Not reached after an error, when `local` may hold half a batch.
         self._idle.append(batch.local)
         if sizes[-1] > 0:
             checked_seeds(seeds.cpu().numpy(), self.num_nodes)
@@ -249,7 +248,7 @@ class GPUSampler(Sampler):
 
 @dataclass(frozen=True, slots=True)
 class _PaddedHop:
-    """A hop whose true size is not known yet."""
+    """A hop whose size is not known on the host yet."""
 
     offsets: Tensor
     indices: Tensor
@@ -264,7 +263,7 @@ class _PaddedHop:
     def trimmed(self, num_dst: int, num_src: int, num_edges: int) -> Block:
         """The hop of the true sizes."""
         return Block(
-            # Of the indices' type: torch's CSR tensors want it.
+            # Of the indices' type, as torch's CSR tensors require.
             self.offsets[: num_dst + 1].to(torch.int32),
             self.indices[:num_edges],
             num_src,
@@ -280,8 +279,8 @@ class _Batch:
         nodes: int64, room for `num_known` nodes at least.
         local: int32 `[num_nodes]`, see `triton_kernels`.
         sizes: int64, see `triton_kernels`.
-        num_known: A number that the known nodes do not exceed.
-        is_padded: Its sizes are never learnt, and what lies beyond them must be 0.
+        num_known: An upper bound of the number of known nodes.
+        is_padded: Whether the padding is kept, which must then be 0.
     """
 
     def __init__(
@@ -347,7 +346,7 @@ class _Batch:
         return indices
 
     def forget(self) -> None:
-        """Leave `local` as it was before the batch."""
+        """Restore `local` to its state before the batch."""
         kernels.forget[_grid(self.num_known)](
             self.nodes, self.sizes, self._num_hops, self.local, BLOCK=BLOCK
         )
@@ -364,9 +363,9 @@ def resolve_draws(
 ) -> Tensor:
     """Floyd's algorithm for all draws of a destination at once; see `draw_with_twins`.
 
-    Draw i takes the number t unless an earlier draw took it: one that drew t as well, or the one
-    that falls back to t, if it did fall back. Whether that one did depends on a yet earlier one;
-    such chains are followed by doubling, in log2(fan_out) steps.
+    Draw i takes the number t unless an earlier draw took it: a draw of the same t, or the draw
+    whose fallback is t, if that one fell back. This again depends on an earlier draw: the chains
+    are resolved by pointer doubling, in log2(fan_out) steps.
 
     Returns:
         int64 `[num_edges]`, the positions of the edges.
@@ -381,7 +380,7 @@ def resolve_draws(
 
 
 def _read(sizes: Tensor) -> list[int]:
-    """Numbers from the device: waits for all that was asked of it before."""
+    """Read numbers from the device, which synchronises it."""
     numbers: list[int] = sizes.tolist()
     return numbers
 

@@ -1,4 +1,4 @@
-"""What a graph must be for the GPU to sample from it."""
+"""Checks of a graph's tensors for sampling on a GPU."""
 
 from __future__ import annotations
 

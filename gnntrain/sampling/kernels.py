@@ -28,7 +28,7 @@ Passes
 One hop runs in separate passes (degrees, draws, loads of the drawn in-neighbours, relabelling),
 because a loop of nothing but independent random loads keeps many cache misses in flight, where a
 loop that draws, loads and relabels edge by edge waits for them one after the other. The passes
-over edges go chunk by chunk, so that what lies between them stays in the core's own cache.
+over edges go chunk by chunk, so that intermediate results stay in the core's own cache.
 
 All compiled functions that call one another live in this file: Numba's cache on disk notices a
 change of the file of the function it loads, but not of another file that this one calls into.
@@ -71,7 +71,7 @@ def mix64(x: np.uint64) -> np.uint64:
 
 @jit
 def hop_key(seed: np.uint64, epoch: np.uint64, step: np.uint64, hop: np.uint64) -> np.uint64:
-    """The key that all destinations of one hop (0: next to the seeds) of one batch share."""
+    """The common key of all destinations of one hop (0: next to the seeds) of one batch."""
     key = mix64(seed + GOLDEN)
     key = mix64((key ^ epoch) + GOLDEN)
     key = mix64((key ^ step) + GOLDEN)
@@ -80,7 +80,7 @@ def hop_key(seed: np.uint64, epoch: np.uint64, step: np.uint64, hop: np.uint64) 
 
 @jit
 def node_key(hop_key: np.uint64, node: np.uint64) -> np.uint64:
-    """Where the stream of draws of one destination node starts."""
+    """The start of the stream of draws of one destination node."""
     return mix64(hop_key ^ (node * GOLDEN))
 
 

@@ -1,4 +1,4 @@
-"""Our CPU sampler behind PyG's interface, for PyG's own `NodeLoader`."""
+"""The CPU sampler behind PyG's interface, for PyG's own `NodeLoader`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnntrain.sampling.cpu import CPUSampler
 
 
 class NodeLoaderSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
-    """Our CPU sampler for PyG's own loaders; needs neither pyg-lib nor torch-sparse.
+    """The CPU sampler for PyG's own loaders; needs neither pyg-lib nor torch-sparse.
 
     `NodeLoader(data, node_sampler=NodeLoaderSampler.from_data(data, [25, 10]), ...)` does what
     `NeighborLoader(data, [25, 10], ...)` does: only the nodes found in the last hop draw. Each

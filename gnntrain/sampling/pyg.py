@@ -23,19 +23,19 @@ from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
 class PyGSampler(Sampler):
     """Draws with PyG's own `NeighborSampler`, on which PyG's `NeighborLoader` runs.
 
-    Each node draws once, when it is found, as in all of PyG's walks.
+    Each node draws once, when it is found, as always in PyG.
 
     pyg-lib and torch-sparse draw from torch's generator, the one of dropout. Every call seeds it by
     its key and its first seed, and puts it back. So a run can be repeated and resumed exactly, and
     evaluation does not disturb training; but `sample` must be called in the thread of the training
-    step, and, other than with our own samplers, a draw depends on the number of ranks.
+    step, and, unlike with the built-in samplers, a draw depends on the number of ranks.
 
     Args:
         indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
         indices: int32 or int64 `[num_edges]`, the source node of each edge.
         fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
         replace: Draw with replacement.
-        edge_ids: PyG always returns the edges' positions, whether they are asked for or not.
+        edge_ids: Ignored: PyG always returns the edges' positions.
 
     Raises:
         UserError: Neither pyg-lib nor torch-sparse is installed.
@@ -54,7 +54,7 @@ class PyGSampler(Sampler):
     ) -> None:
         self._num_hops = len(fan_outs)
         require_pyg_backend()
-        # PyG's sampler keeps the tensors alone; the object must live for other samplers to share.
+        # PyG's sampler keeps only the tensors; other samplers share the object as long as it lives.
         self._graph = shared_graph(indptr, indices)
         num_neighbors = list(checked_fan_outs(fan_outs))
         self._sampler = NeighborSampler((self._graph, self._graph), num_neighbors, replace=replace)
@@ -64,7 +64,7 @@ class PyGSampler(Sampler):
 
         Args:
             seeds: int64 `[num_seeds]`, global node ids, each once.
-            key: Names the draw, together with the first seed.
+            key: Key of the draw, together with the first seed.
 
         Raises:
             UserError: A seed occurs twice (pyg-lib would return edges that are not there).
@@ -79,7 +79,7 @@ _shared: WeakValueDictionary[tuple[int, int, bool], PyGGraph] = WeakValueDiction
 
 
 def shared_graph(indptr: Tensor, indices: Tensor) -> PyGGraph:
-    """The edges as PyG's samplers take them; one for all samplers, as it may hold a copy."""
+    """The edges for PyG's samplers; one object for all samplers, as it may hold a copy."""
     key = indptr.data_ptr(), indices.data_ptr(), torch_geometric.typing.WITH_PYG_LIB
     graph = _shared.get(key)
     if graph is None:
@@ -92,19 +92,19 @@ def shared_graph(indptr: Tensor, indices: Tensor) -> PyGGraph:
 def subgraph_of(drawn: SamplerOutput, num_seeds: int, num_hops: int) -> SampledSubgraph:
     """The subgraph that one of PyG's samplers drew.
 
-    Each node draws once, when it is found; later hops see the same edges again, which is what
-    PyG's trimmed models compute with.
+    Each node draws once, when it is found; later hops use the same edges again, as PyG's trimmed
+    models do.
 
     Args:
         drawn: As pyg-lib and torch-sparse fill it: edges by destination, nodes numbered as they are
             found. No seed occurs twice.
         num_seeds: The first of the nodes.
-        num_hops: Of the walk.
+        num_hops: Number of hops.
     """
     sources, destinations = drawn.row.numpy(), drawn.col.numpy()
     num_known, ends = [num_seeds], [0]
     for _ in range(num_hops):
-        # torch-sparse does not count by hop, so that this is worked out from the numbers.
+        # torch-sparse does not count by hop: derive the counts from the node numbers.
         ends.append(int(np.searchsorted(destinations, num_known[-1])))
         num_known.append(int(sources[: ends[-1]].max(initial=num_known[-1] - 1)) + 1)
     check_hop_edges(len(sources))
@@ -119,7 +119,7 @@ def subgraph_of(drawn: SamplerOutput, num_seeds: int, num_hops: int) -> SampledS
 
 
 def require_pyg_backend() -> None:
-    """Raises UserError where PyG's own sampling is missing, with the way to get it."""
+    """Raises UserError if neither pyg-lib nor torch-sparse is installed."""
     typing = torch_geometric.typing
     if typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE:
         return
@@ -134,7 +134,7 @@ def require_pyg_backend() -> None:
 
 @contextmanager
 def _seeded(*key: int) -> Iterator[None]:
-    """Inside, torch's draws on the CPU are a pure function of `key`; the generator is restored."""
+    """Seed torch's CPU generator by `key` inside the block, and restore it after."""
     seed = np.random.SeedSequence([part % 2**64 for part in key]).generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(seed[0]))

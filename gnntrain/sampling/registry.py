@@ -1,4 +1,4 @@
-"""Which sampler a name stands for."""
+"""Samplers by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnntrain.sampling.base import Sampler
 def sampler_class(name: str) -> type[Sampler]:
     """The class behind `sampler.backend=name`: one of ours, or one of an installed package.
 
-    It is imported now, and Triton with it where that is what is asked for.
+    Imports its module (for `triton` also Triton).
 
     Raises:
         UserError: No sampler has that name, it cannot be imported, or it is no `Sampler`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,15 +36,16 @@ class HydraOptions:
     """What Hydra's own keys ask of a sweep.
 
     Attributes:
-        directory: `hydra.sweep.dir`; None: `run.dir`, else a new folder by `run.name` or the time.
+        directory: `hydra.sweep.dir`, asked for after all checks: it may be the time; None:
+            `run.dir`, else a new folder by `run.name` or the time.
         trial_name: Folder names of trials by `hydra.sweep.subdir`; None: number and values.
-        launcher: Trains the trials; None: this machine's workers.
+        launcher: Makes what trains the trials of a folder; None: this machine's workers do.
         overrides: Overrides of Hydra's keys to go on with: launcher and names.
     """
 
-    directory: Path | None = None
+    directory: Callable[[], Path] | None = None
     trial_name: TrialName | None = None
-    launcher: JobLauncher | None = None
+    launcher: Callable[[Path], JobLauncher] | None = None
     overrides: Sequence[str] = ()
 
 
@@ -72,10 +73,12 @@ def run_sweep(
     composer = Composer(sources)
     plan = check_sweep(overrides, composer)
     slots = plan_slots(plan.config, plan.num_trials)
-    path = options.directory or Path(planned_sweep(plan.config.run.dir, plan.config.run.name))
+    run = plan.config.run
+    path = options.directory() if options.directory else Path(planned_sweep(run.dir, run.name))
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
-    return _conduct(plan, slots, folder, composer, _listed(plan, folder), options.launcher)
+    launcher = options.launcher(folder.path) if options.launcher else None
+    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher)
 
 
 def resume_sweep(
@@ -89,7 +92,7 @@ def resume_sweep(
     Args:
         folder: The sweep's.
         overrides: `sweep` keys to change, as in `sweep.trials=50`.
-        launcher: As in `HydraOptions`.
+        launcher: Trains the trials; None: this machine's workers do.
 
     Raises:
         UserError: For other keys; and as for `run_sweep`.
@@ -134,10 +137,10 @@ def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Tria
 
 def _listed(plan: SweepPlan, folder: SweepFolder) -> list[Trial]:
     """The trials of a grid."""
-    trials = []
+    trials: list[Trial] = []
     for number, varied in enumerate(plan.grid):
         overrides = [*plan.fixed, *varied]
-        run_dir = folder.trial_dir(number, plan.num_trials, overrides, varied)
+        run_dir = folder.trial_dir(number, plan.num_trials, overrides, varied, trials)
         trials.append(Trial(number, overrides, str(run_dir), varied=[*varied]))
     return trials
 
@@ -158,13 +161,13 @@ def _conduct(
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
-        jobs = launcher.batch_size(plan) if launcher is not None else len(slots.devices)
+        jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
         view.on_start(_info(plan, folder, study, jobs))
         try:
             if launcher is not None:
                 from gnntrain.sweep.launching import BatchRunner
 
-                BatchRunner(folder, study, launcher, jobs, view).run()
+                BatchRunner(folder, study, launcher, launcher.batch_size(plan), view).run()
             else:
                 TrialRunner(folder, study, slots, view).run()
             status = "completed"

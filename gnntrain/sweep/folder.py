@@ -88,12 +88,19 @@ class SweepFolder:
         return shown_path(self.path)
 
     def trial_dir(
-        self, number: int, num_trials: int, overrides: Sequence[str], varied: Sequence[str]
+        self,
+        number: int,
+        num_trials: int,
+        overrides: Sequence[str],
+        varied: Sequence[str],
+        others: Sequence[Trial],
     ) -> Path:
-        """The run directory of a trial."""
-        if self.trial_name is not None:
-            return self.path / self.trial_name(number, overrides)
-        return self.path / run_name(number, num_trials, varied)
+        """The run directory of a trial; no other trial has it, whatever the user's names are."""
+        if self.trial_name is None:
+            return self.path / run_name(number, num_trials, varied)
+        path = self.path / self.trial_name(number, overrides)
+        is_taken = any(trial.run_dir == str(path) for trial in others)
+        return path.with_name(f"{path.name}-{number}") if is_taken else path
 
     def command(self) -> SweepCommand:
         """The command that the sweep was begun with.

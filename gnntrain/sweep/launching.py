@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -43,10 +43,12 @@ class TrialJob:
     Attributes:
         train: Trains a new run by Hydra's configuration of the job.
         log: Where its output goes, where jobs share the terminal; None: where the launcher puts it.
+        sweep_pid: The process of the sweep, in which a launcher may run jobs too.
     """
 
     train: TrainTask
     log: Path | None
+    sweep_pid: int
 
     def __call__(self, cfg: Any) -> Outcome:
         """Train a trial, from its last checkpoint where it has one.
@@ -55,12 +57,26 @@ class TrialJob:
             Interrupted: The job was interrupted, and so is the sweep.
         """
         run_dir = HydraConfig.get().runtime.output_dir
-        if self.log is not None:
-            redirect_output(self.log)
-        outcome = outcome_of(partial(self._train, cfg, run_dir), run_dir)
+        with self._logged():
+            outcome = outcome_of(partial(self._train, cfg, run_dir), run_dir)
         if outcome.status == "interrupted":
-            raise Interrupted(SIGINT)
+            raise Interrupted(outcome.signal_number)
         return outcome
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        if self.log is None:
+            yield
+        elif os.getpid() != self.sweep_pid:
+            redirect_output(self.log)
+            yield
+        else:  # the sweep's own lines go on to the terminal
+            with (
+                self.log.open("a", encoding="utf-8") as file,
+                contextlib.redirect_stdout(file),
+                contextlib.redirect_stderr(file),
+            ):
+                yield
 
     def _train(self, cfg: Any, run_dir: str) -> dict[str, Any]:
         if has_checkpoint(run_dir):
@@ -86,6 +102,14 @@ class JobLauncher:
     num_jobs: int | None
     hydra_overrides: Callable[[Sequence[str]], Sequence[str]]
 
+    def jobs_at_a_time(self, plan: SweepPlan) -> int:
+        """How many trials are trained at the same time; those of a batch where that is unknown."""
+        return min(self._most_jobs or plan.num_trials, self.batch_size(plan))
+
+    @property
+    def _most_jobs(self) -> int | None:
+        return available_cores() if self.num_jobs == -1 else self.num_jobs
+
     def batch_size(self, plan: SweepPlan) -> int:
         """How many trials are launched together.
 
@@ -97,7 +121,7 @@ class JobLauncher:
             return plan.num_trials
         if jobs != "auto":
             return jobs
-        return available_cores() if self.num_jobs == -1 else self.num_jobs or 1
+        return self._most_jobs or 1
 
 
 class BatchRunner:

@@ -20,6 +20,7 @@ from typing import Any
 
 from gnntrain.distributed.processes import unblock_signals
 from gnntrain.distributed.signals import install_handlers
+from gnntrain.errors import signal_of
 from gnntrain.failures import keep_traceback, sentence
 
 
@@ -46,11 +47,13 @@ class Outcome:
         status: The run's own.
         summary: As `summary.json` holds it, where there is one.
         error: What went wrong, in a sentence.
+        signal_number: What interrupted it.
     """
 
     status: str
     summary: dict[str, Any]
     error: str | None = None
+    signal_number: int = signal.SIGINT
 
 
 def serve(connection: Connection, devices: str | None, log: Path) -> None:
@@ -102,8 +105,8 @@ def outcome_of(train: Callable[[], dict[str, Any]], run_dir: str | Path) -> Outc
         with install_handlers():
             summary = train()
         return Outcome(str(summary.get("status")), summary, summary.get("error"))
-    except KeyboardInterrupt:
-        return Outcome("interrupted", summary_of(run_dir))
+    except KeyboardInterrupt as error:
+        return Outcome("interrupted", summary_of(run_dir), signal_number=signal_of(error))
     except Exception as error:
         keep_traceback(error, run_dir)
         return Outcome("failed", summary_of(run_dir), sentence(error))

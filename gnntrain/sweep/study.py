@@ -164,8 +164,9 @@ class Study:
         asked = self._study.ask({**self._space})
         texts = {key: value_text(self._space[key], asked.params[key]) for key in self._space}
         varied = [f"{key}={text}" for key, text in texts.items()]
-        run_dir = self._folder.trial_dir(number, search.trials, [*self._fixed, *varied], varied)
-        trial = Trial(number, [*self._fixed, *varied], str(run_dir), varied=varied)
+        overrides = [*self._fixed, *varied]
+        run_dir = self._folder.trial_dir(number, search.trials, overrides, varied, self.trials)
+        trial = Trial(number, overrides, str(run_dir), varied=varied)
         self.trials.append(trial)
         self._asked[number] = asked
         return trial

@@ -1,4 +1,4 @@
-"""The seam between what is learnt and everything else: trainer, loaders, evaluators, `predict`."""
+"""The interface of tasks to trainer, loaders, evaluators and `predict`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gnntrain.metrics import Metric
 
 @dataclass(frozen=True)
 class Column:
-    """What `predict` writes of each node (or edge): a value, or a row of values.
+    """A column of `predict`'s output: for each node (or edge) a value, or a row of values.
 
     Attributes:
-        name: Of the array in an npz file.
-        dtype: Of its values; of texts, as wide as the longest.
+        name: Name of the array in an npz file.
+        dtype: Type of its values; for texts, as wide as the longest.
         values: From float32 outputs `[n, num_outputs]` on the CPU to `[n]`, or `[n, len(titles)]`.
         titles: Titles of a matrix's columns in a table; empty: one value a node.
     """
@@ -35,8 +35,8 @@ class Columns:
     """One kind of prediction.
 
     Attributes:
-        columns: The first is all that an npy file holds.
-        notes: Small arrays that an npz file holds as well, such as the classes' names.
+        columns: The columns; an npy file holds the first only.
+        notes: Further small arrays of an npz file, such as the classes' names.
     """
 
     columns: Sequence[Column]
@@ -44,9 +44,9 @@ class Columns:
 
 
 class Task(Protocol):
-    """What is learnt from a graph and how it is judged.
+    """A learning task on a graph: seeds, targets, loss, metrics.
 
-    The model gives `num_outputs` numbers a seed, the outputs; a target is what they should say.
+    The outputs are the model's `num_outputs` numbers a seed; the loss compares them with a target.
     """
 
     @property
@@ -84,8 +84,8 @@ class Task(Protocol):
         ...
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """The metrics of one split by name, the deciding one first; empty where nothing has a
-        target.
+        """The metrics of one split by name, the deciding one first; empty for a split without
+        targets.
 
         Args:
             outputs: float32 `[n, num_outputs]`, on the CPU or a GPU.
@@ -94,9 +94,9 @@ class Task(Protocol):
         ...
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
-        """What `predict` can write of the outputs, by the word that asks for it."""
+        """The columns of `predict`, by the value of `--what`."""
         ...
 
     def warnings(self) -> list[str]:
-        """A sentence for each surprise about seeds and targets; told once, when a run begins."""
+        """Warnings about seeds and targets; logged once, at the start of a run."""
         ...

@@ -11,11 +11,12 @@ from gnntrain.tasks.label_warnings import class_counts
 
 
 def balanced_weights(graph: Graph) -> Tensor:
-    """Weights with which all classes count alike: n / (K * n_c), scikit-learn's `balanced`.
+    """Weights that give all classes equal influence: n / (K * n_c), scikit-learn's `balanced`.
 
-    n is the number of training nodes, K that of classes which any of them has, n_c that of the
-    nodes of class c. The mean weight of a training node is so 1. A class without a training
-    node weighs 0. Where a node has several labels, each label is such a choice between two.
+    n is the number of training nodes, K the number of classes among them, n_c the number of
+    training nodes of class c. So the mean weight of a training node is 1. A class without a
+    training node has weight 0. If a node has several labels, each label is weighed as a binary
+    class.
 
     Returns:
         float32 `[num_classes]`; several labels: `[num_labels, 2]`, without and with the label.

@@ -1,4 +1,4 @@
-"""Labels that can be trained on but will surprise."""
+"""Warnings about labels that can be trained on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Counts = Mapping[str, Int64Array]
 
 
 def label_warnings(store: Graph, metric: str) -> list[str]:
-    """A sentence for each: classes that no training node has, a metric that is not defined for a
-    split.
+    """Warnings: classes without a training node; a metric that is not defined on a split.
 
     Args:
         store: The graph.
@@ -29,7 +28,7 @@ def label_warnings(store: Graph, metric: str) -> list[str]:
 
 
 def class_counts(store: Graph, split: str) -> Int64Array:
-    """How many nodes of a split have each class or label, int64 `[num_classes]`."""
+    """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
     counts = np.zeros(store.num_classes, np.int64)
     nodes = store.split(split)
     for start in range(0, len(nodes), _CHUNK_NODES):
@@ -62,7 +61,7 @@ def _undefined_metric(store: Graph, metric: str, counts: Counts) -> Iterator[str
         return
     for split in ("val", "test"):
         size = len(store.split(split))
-        # A label can be ranked that some nodes have and some have not; of two classes, either one.
+        # Ranking needs nodes with the label and nodes without; for two classes, nodes of both.
         can_rank = (counts[split] > 0) & (counts[split] < size)
         if size == 0 or can_rank.any():
             continue

@@ -28,7 +28,7 @@ _REPORTED: Mapping[LabelKind, tuple[str, ...]] = {
 
 
 class Labels(Protocol):
-    """What a classifier tells apart; a graph store has it, and the signature of a trained model.
+    """The labels of a classification; a graph store and the signature of a trained model have them.
 
     Attributes:
         task: The kind of labels.
@@ -52,10 +52,10 @@ class NodeClassification:
 
     Args:
         graph: Nodes, splits and labels.
-        labels: What the model tells apart; None: the labels of `graph`. A trained model may predict
-            for a graph that has none.
+        labels: The labels to predict; None: those of `graph`. A trained model may predict for a
+            graph without labels.
         label_smoothing: Share of the target spread evenly over the classes (Szegedy et al., 2016).
-        balanced: Whether classes weigh in the loss by their rarity in the training split, see
+        balanced: Whether the loss weights classes by their rarity in the training split, see
             `balanced_weights`.
 
     Attributes:
@@ -147,7 +147,7 @@ class NodeClassification:
     def _reported(self) -> tuple[str, ...]:
         """Names of all metrics that are computed, the deciding one first."""
         own = _REPORTED[self.kind]
-        # Ranking sorts once a label: only where the data set is judged by it.
+        # Ranking sorts once a label: only if it is the deciding metric.
         ranking = RANKING_METRICS if self.metric.name in RANKING_METRICS else ()
         return tuple(dict.fromkeys((self.metric.name, *own, *ranking, *outside_metrics(self.kind))))
 
@@ -160,7 +160,7 @@ class NodeClassification:
         }
 
     def warnings(self) -> list[str]:
-        """Classes without a training node; a metric that a split cannot give."""
+        """Classes without a training node; a metric that is not defined on a split."""
         return label_warnings(self._graph, self.metric.name)
 
     def _classes(self) -> Columns:

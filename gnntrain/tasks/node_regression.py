@@ -23,7 +23,7 @@ _REPORTED = ("r2", "rmse", "mae")
 
 
 class Quantities(Protocol):
-    """What a regression predicts; a graph store has it, and the signature of a trained model.
+    """The targets of a regression; a graph store and the signature of a trained model have them.
 
     Attributes:
         metric: Name of the deciding metric.
@@ -48,8 +48,8 @@ class NodeRegression:
 
     Args:
         graph: Nodes, splits and targets.
-        quantities: What the model predicts; None: the targets of `graph`. A trained model may
-            predict for a graph that has none.
+        quantities: The targets to predict; None: those of `graph`. A trained model may predict for
+            a graph without targets.
         scale: Mean and standard deviation of the targets a model was trained on; None: those of
             the training nodes of `graph`.
         loss: "mse", or "huber".
@@ -138,7 +138,7 @@ class NodeRegression:
 
     @property
     def target_names(self) -> list[str]:
-        """The targets in the user's words; without names `value`, or `value_0`, `value_1`, …."""
+        """The targets' names; without names `value`, or `value_0`, `value_1`, …."""
         if self._names is not None:
             return [str(name) for name in self._names]
         return (

@@ -1,4 +1,4 @@
-"""Quantities that can be trained on but will surprise."""
+"""Warnings about quantities that can be trained on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NUM_SHOWN = 5
 
 
 def target_warnings(graph: Graph, metric: str, names: Sequence[str]) -> list[str]:
-    """A sentence for each: targets that do not vary over the training nodes, or that none of them
-    has; targets that R² cannot judge on a split.
+    """Warnings: targets that are constant or missing on the training nodes; targets for which R² is
+    not defined on a split.
 
     Args:
         graph: The graph.
         metric: Name of the deciding metric.
-        names: The targets in the user's words.
+        names: The targets' names.
     """
     return [*_nothing_to_learn(graph, names), *_undefined_r2(graph, metric, names)]
 

@@ -17,15 +17,17 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from gnntrain.app import compose_config
+from gnntrain.app import Composer, compose_config
 from gnntrain.cli import main
 from gnntrain.errors import UserError
+from gnntrain.reporting.trials import SweepResults
+from gnntrain.sweep.plan import check_sweep
 from tests.packages import install
 from tests.test_cli import FakeRun, run
 
 __all__ = ["run"]  # the fixture
 
-SMALL = ["dataset.num_nodes=100", "trainer.epochs=1", "trainer.gpus=0"]
+SMALL = ["dataset.num_nodes=300", "trainer.epochs=1", "trainer.gpus=0"]
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +168,66 @@ def test_a_primary_configuration_of_the_users_own(run: FakeRun, own_conf: Path) 
     assert (config.model.name, config.trainer.epochs, config.trainer.lr) == ("mlp", 2, 0.5)
 
 
+@pytest.mark.parametrize("flag", ["--config-path=nowhere", "--config-dir=nowhere"])
+def test_a_folder_that_is_not_there_is_one_mistake(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag, "--config-name=own"]) == 2
+    assert "1 mistake" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("places", [["mine"], ["other", "mine"], ["mine", "other"]])
+def test_mistakes_beside_a_primary_configuration_of_the_users_own(
+    places: list[str], run: FakeRun, own_conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_conf.with_name("other").mkdir()
+    flags = [f"--config-dir={place}" for place in places]
+    assert main([*flags, "--config-name", "own"]) == 0
+    assert run.asked[0][0].model.name == "mlp"
+    typed = ["trainer.lr=0", "trainer.epoch=3", "hydra.vrebose=1"]
+    assert main([*flags, "--config-name", "own", *typed]) == 2
+    err = capsys.readouterr().err
+    assert "3 mistakes" in err
+    assert [text for text in typed if text not in err] == []
+
+
+@pytest.mark.parametrize("command", [[], ["-m", "hydra/sweeper=basic"]])
+def test_options_in_hydras_search_path_are_known(
+    command: list[str], run: FakeRun, own_conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own_conf / "experiment").mkdir()
+    (own_conf / "experiment" / "quick.yaml").write_text(
+        "# @package _global_\ntrainer: {epochs: 3}\n"
+    )
+    for path in ("mine", f"file://{own_conf}"):
+        assert main([*command, f"hydra.searchpath=[{path}]", "experiment=quick"]) == 0
+        assert run.asked[-1][0].trainer.epochs == 3
+    assert main([*command, "hydra.searchpath=[mine]", "experiment=quik"]) == 2
+    assert "did you mean quick?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "seeds"), [([], {1, 2}), (["trainer.seed=5"], {5}), (["trainer.seed=7,8"], {7, 8})]
+)
+def test_params_of_the_sweeper_are_overrides_of_a_sweep(
+    typed: list[str], seeds: set[int], own_conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_conf.parent)
+    begun: list[list[str]] = []
+
+    def run_sweep(overrides: list[str], *_: object) -> SweepResults:
+        begun.append(overrides)
+        return SweepResults.of([])
+
+    monkeypatch.setattr("gnntrain.sweep.run_sweep", run_sweep)
+    with (own_conf / "own.yaml").open("a") as file:
+        file.write("hydra: {sweeper: {params: {trainer.seed: '1,2'}}}\n")
+    assert main(["--config-dir=mine", "--config-name=own", "-m", *typed]) == 0
+    plan = check_sweep(begun[0], Composer())
+    configs = [Composer().compose([*plan.fixed, *varied]).config for varied in plan.grid]
+    assert {config.trainer.seed for config in configs} == seeds
+
+
 def test_config_path_takes_the_place_of_conf(
     run: FakeRun, own_conf: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +257,12 @@ def test_config_path_takes_the_place_of_conf(
         (["-m", "--cfg", "job"], ["--multirun"]),
         (["--resolve"], ["--resolve"]),
         (["--info", "--run"], ["--run"]),
+        (["--info", "nope"], ["--info nope"]),
+        (["hydra.searchpath=[nowhere]", "model=gta"], ["nowhere", "model=gta"]),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=two"], ["'two'"]),
+        (["~trainer.lrr"], ["mean lr?"]),
+        (["-m", "hydra/sweeper=basic", "hydra.sweep.dir=/proc/version"], ["/proc/version"]),
+        (["hydra.output_subdir=.hydra", "trainer.epochs=ten"], ["trainer.epochs=ten"]),
         (["--cfg", "hydra", "model=gta"], ["model=gta"]),
     ],
 )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gnntrain.app import compose_config, recompose_config
-from gnntrain.cli import parse
 from gnntrain.commands import COMMANDS
+from gnntrain.commands.parsing import parse
 from gnntrain.config import Config, Problem, from_dict
 from gnntrain.groups import GROUPS, config_groups
 from gnntrain.paths import is_folder
@@ -226,7 +226,7 @@ def _parse(argv: list[str]) -> object:
     arguments = parse(argv)
     folders = [is_folder(folder) for folder in arguments.config_dirs]
     # What is no run lies in the folder of the runs, which is not there either.
-    return folders, [RunDirectory.open(word, Path("no runs")) for word in arguments.words]
+    return folders, [RunDirectory.open(word, Path("no runs")) for word in arguments.positionals]
 
 
 def _recompose(overrides: list[str]) -> object:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gnntrain.reporting.run_lookup import run_directories
+import pytest
+
+from gnntrain.reporting.run_lookup import planned_sweep, run_directories
 from tests.report.samples import write_run
 
 
@@ -17,3 +19,12 @@ def test_the_runs_of_a_folder_are_those_up_to_four_levels_below(tmp_path: Path) 
     (folder / "latest").symlink_to(folder / "9")
     found = [str(path.relative_to(folder)) for path in run_directories(folder)]
     assert found == ["9", "10", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3"]
+
+
+def test_a_sweep_without_a_name_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Path(planned_sweep(None, None))
+    first.mkdir(parents=True)
+    assert Path(planned_sweep(None, None)) != first

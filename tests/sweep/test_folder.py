@@ -61,3 +61,10 @@ def test_a_writer_that_is_killed_leaves_the_old_trials(folder: SweepFolder) -> N
     assert folder.trials() == [Trial(0, ["a=1"], "run")]
     folder.write_trials([Trial(0, ["c=3"], "run")])
     assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
+
+
+def test_trials_with_the_same_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path, lambda *_: "same")
+    first = folder.trial_dir(0, 2, [], [], [])
+    second = folder.trial_dir(1, 2, [], [], [Trial(0, [], str(first))])
+    assert (first, second) == (tmp_path / "same", tmp_path / "same-1")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from signal import SIGINT, SIGTERM
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
@@ -16,7 +19,7 @@ from gnntrain.config import Config, OptunaSweepConfig
 from gnntrain.errors import Interrupted
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder
-from gnntrain.sweep.launching import BatchRunner, JobLauncher
+from gnntrain.sweep.launching import BatchRunner, JobLauncher, TrialJob
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.process import Outcome
 from gnntrain.sweep.study import Study
@@ -120,7 +123,39 @@ def test_a_search_launches_as_many_trials_as_keep_the_launcher_busy(
     search = OptunaSweepConfig.model_validate({"name": "optuna", "jobs": asked})
     launcher = launcher_of(None, num_jobs)
     assert launcher.batch_size(SweepPlan(Config(sweep=search), [], space={})) == size
-    assert launcher.batch_size(SweepPlan(Config(), [], [[], [], []])) == 3
+    grid = SweepPlan(Config(), [], [[], [], []])
+    assert launcher.batch_size(grid) == 3
+    assert launcher.jobs_at_a_time(grid) == 3
+    assert launcher_of(None, 2).jobs_at_a_time(grid) == 2
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_the_signal_that_interrupted_a_job_interrupts_the_sweep(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted(number)
+
+    runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
+    monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
+    monkeypatch.setattr(TrialJob, "_train", interrupted)
+    with pytest.raises(Interrupted) as raised:
+        TrialJob(lambda *_: None, None, 0)("configuration")  # type: ignore[arg-type]
+    assert raised.value.number == number
+
+
+def test_a_job_in_the_process_of_the_sweep_prints_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
+    monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
+    log = tmp_path / "workers.log"
+    job = TrialJob(lambda *_: None, log, os.getpid())  # type: ignore[arg-type]
+    monkeypatch.setattr(TrialJob, "_train", lambda *_: {"said": print("the run")})
+    job("configuration")
+    print("the sweep")
+    assert capsys.readouterr().out == "the sweep\n"
+    assert log.read_text() == "the run\n"
 
 
 def gnntrain(*arguments: str) -> subprocess.CompletedProcess[str]:
