@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LONGEST_COMPILATION = 60.0
+_UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)  # as files are after a power cut
 
 # The processes that compile kernels, by module.
 _compiling: dict[str, BaseProcess] = {}
@@ -62,7 +64,14 @@ def _is_empty(module: ModuleType) -> bool:
     """Whether the module's kernels have a cache, and it is empty."""
     caches = [getattr(value, "_cache", None) for value in vars(module).values()]
     files = [file for cache in caches if (file := getattr(cache, "_cache_file", None))]
-    return bool(files) and not any(file._load_index() for file in files)
+    return bool(files) and not any(map(_has_kernels, files))
+
+
+def _has_kernels(file: Any) -> bool:
+    try:
+        return bool(file._load_index())
+    except _UNREADABLE:
+        return False
 
 
 def _compile(compute: Callable[[], None]) -> None:
@@ -74,7 +83,7 @@ def _compile(compute: Callable[[], None]) -> None:
 
 
 def _mend(cache: Any, module: str) -> None:
-    """Make the cache wait for the process that compiles, and ignore a full disk.
+    """Make the cache wait for the process that compiles, and ignore a full disk and broken files.
 
     A compiled kernel works without being saved, but Numba would raise the disk's error.
     """
@@ -84,10 +93,15 @@ def _mend(cache: Any, module: str) -> None:
 
     def load_when_compiled(*arguments: Any) -> Any:
         _wait_for(module)
-        return load(*arguments)
+        try:
+            return load(*arguments)
+        except _UNREADABLE:
+            with suppress(OSError):
+                cache.flush()
+            return None
 
     def save_if_there_is_room(*arguments: Any) -> None:
-        with suppress(OSError):
+        with suppress(*_UNREADABLE):
             save(*arguments)
 
     cache.load_overload, cache.save_overload = load_when_compiled, save_if_there_is_room

@@ -63,3 +63,11 @@ def test_a_run_compiles_what_a_process_that_was_killed_has_not(tmp_path: Path) -
 
 def test_a_process_that_is_forked_meanwhile_does_not_wait(tmp_path: Path) -> None:
     assert processes_hits_misses("forked", tmp_path).startswith("1 ")
+
+
+def test_a_cache_that_is_broken_is_written_anew(tmp_path: Path) -> None:
+    processes_hits_misses("whole", tmp_path)
+    for index in tmp_path.rglob("*.nbi"):
+        index.write_bytes(b"")
+    assert processes_hits_misses("broken", tmp_path) == "1 1 0"
+    assert processes_hits_misses("kept by now", tmp_path) == "0 1 0"
