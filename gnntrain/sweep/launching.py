@@ -191,8 +191,9 @@ class BatchRunner:
 
         def watch() -> None:
             while not is_over.wait(_LOOK_SECONDS):
-                ended = [trial for trial in batch if self._has_ended(trial, began)]
-                self._end(ended, [_left_behind(trial, None) for trial in ended])
+                running = [trial for trial in batch if trial.status == "running"]
+                ended = [(t, o) for t in running if (o := _completed(t, began)) is not None]
+                self._end([trial for trial, _ in ended], [outcome for _, outcome in ended])
                 self._view.refresh()
 
         thread = threading.Thread(target=watch, daemon=True)
@@ -202,10 +203,6 @@ class BatchRunner:
         finally:
             is_over.set()
             thread.join()
-
-    def _has_ended(self, trial: Trial, since: float) -> bool:
-        summary = Path(trial.run_dir) / "summary.json"
-        return trial.status == "running" and is_file(summary) and summary.stat().st_mtime >= since
 
     def _end(self, trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> None:
         for trial, outcome in zip(trials, outcomes, strict=True):
@@ -223,6 +220,15 @@ def _outcome(job: JobReturn) -> Outcome:
     outcome = job.return_value
     assert isinstance(outcome, Outcome)
     return outcome
+
+
+def _completed(trial: Trial, since: float) -> Outcome | None:
+    """How a trial ended; None where it has not, or where its job may be started again."""
+    summary = Path(trial.run_dir) / "summary.json"
+    if not is_file(summary) or summary.stat().st_mtime < since:
+        return None
+    outcome = _left_behind(trial, None)
+    return outcome if outcome.status in ("completed", "pruned") else None
 
 
 def _left_behind(trial: Trial, error: str | None) -> Outcome:

@@ -88,31 +88,45 @@ class Study:
         self._folder = folder
         self._storage = _Storage(folder.path / "optuna.db")
         self._study = optuna.create_study(pruner=_pruner(search), sampler=RandomSampler())
-        if search is not None:
-            self._study.add_trials(self._storage.costs())
         self._asked: dict[int, optuna.Trial] = {}
+        stored = self._storage.costs()
+        if search is not None:
+            self._study.add_trials(stored)
+        self._add_unstored([trial for trial in self.trials if trial.status in ended], stored)
 
     def next(self) -> tuple[Trial, Config | None] | None:
         """The next trial of the queue, else one that is drawn; None: there is none.
 
         Its configuration is None where it goes on from a checkpoint.
         """
+        while (trial := self._ask()) is not None:
+            if has_checkpoint(trial.run_dir):
+                return trial, None
+            try:
+                return trial, self._compose(trial.overrides).config
+            except ConfigError as error:  # the values do not go together
+                trial.status, trial.error = "failed", sentence(error)
+                self.tell(trial)
+                self.invalid.append(trial)
+        return None
+
+    def _ask(self) -> Trial | None:
         if self._queue:
             trial = self._queue.popleft()
             self._enqueue(trial)
-        elif self._search is not None and len(self.trials) < self.num_trials:
-            trial = self._draw(self._search)
-        else:
-            return None
-        if has_checkpoint(trial.run_dir):
-            return trial, None
-        try:
-            return trial, self._compose(trial.overrides).config
-        except ConfigError as error:  # the values do not go together
-            trial.status, trial.error = "failed", sentence(error)
-            self.tell(trial)
-            self.invalid.append(trial)
-            return self.next()
+            return trial
+        if self._search is not None and len(self.trials) < self.num_trials:
+            return self._draw(self._search)
+        return None
+
+    def _add_unstored(self, ended: Sequence[Trial], stored: Sequence[FrozenTrial]) -> None:
+        """Add trials that ended before a crash, which came before they were stored."""
+        numbers = {trial.user_attrs.get(_NUMBER) for trial in stored}
+        for trial in ended:
+            if trial.number not in numbers:
+                self._enqueue(trial)
+                self.tell(trial)
+        self.save()
 
     def should_prune(self, trial: Trial, epoch: int, epochs: int, value: float | None) -> bool:
         """Whether its best value so far is below the median of the others at this epoch.

@@ -115,6 +115,32 @@ def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
 
 
 @pytest.mark.usefixtures("_composed_at_once")
+@pytest.mark.parametrize("name", ["whole", "crashed"])
+def test_a_trial_that_ended_before_a_crash_is_stored_later(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    source = search(folder, trials=4)
+    for _ in range(3):
+        train_one(source)
+    if name == "crashed":
+        kept = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{folder}/optuna.db")
+        ended = kept.trials[:2]
+        (folder / "optuna.db").unlink()
+        again = optuna.create_study(
+            study_name="gnntrain", storage=f"sqlite:///{folder}/optuna.db", direction="maximize"
+        )
+        again.add_trials(ended)
+    resumed = search(folder, source.trials, trials=4)
+    stored = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{folder}/optuna.db")
+    assert [trial.user_attrs["gnntrain_trial"] for trial in stored.trials] == [0, 1, 2]
+    assert [trial.value for trial in stored.trials] == [trial.val for trial in source.trials]
+    last = train_one(resumed)
+    assert last is not None
+    assert last.number == 3
+    assert train_one(resumed) is None
+
+
+@pytest.mark.usefixtures("_composed_at_once")
 def test_a_search_can_be_made_longer(tmp_path: Path) -> None:
     trials = train_all(search(tmp_path, space={"trainer.lr": LR}, trials=2))
     assert len(train_all(search(tmp_path, trials, {"trainer.lr": LR}, trials=5))) == 5
