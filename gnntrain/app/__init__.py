@@ -1,7 +1,7 @@
 """The Hydra application: the command line's overrides become a configuration, or one message.
 
-The only room that knows Hydra and OmegaConf, beside the sweeper plug-in. Training runs by Hydra's
-own main (`hydra_main`). Where that refuses, and for the other commands, `compose_config`
+Hydra is imported here, in `sweep/` and in the sweeper plug-in alone. Training runs by Hydra's own
+main (`hydra_main`). Where that refuses, and for the other commands, `compose_config`
 puts the same files together, sets value by value and tells every mistake at once.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
 
@@ -11,6 +12,8 @@ def _report(arguments: Arguments) -> int:
     from gnntrain.reporting.text import shown_path
 
     out = arguments.options.get("--out")
+    if out == "-":
+        raise UserError("a report is a file, and --out=- names none", "As in `--out report.csv`.")
     path = write_report(
         arguments.positionals,
         expanded(out) if out is not None else None,

@@ -240,6 +240,7 @@ def test_png_is_a_picture_of_the_courses(trained: Path) -> None:
         (["--out", "page.txt"], "cannot be written as 'txt'"),
         (["--out", "nowhere/page.html"], "its directory does not exist"),
         (["--out", ".", "--format", "md"], "it is a directory"),
+        (["--out", "-", "--format", "csv"], "--out=-"),
     ],
 )
 def test_what_cannot_be_written_is_refused_in_a_sentence(
