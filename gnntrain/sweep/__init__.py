@@ -72,7 +72,7 @@ def run_sweep(
     sources, options = sources or Sources(), options or HydraOptions()
     composer = Composer(sources)
     plan = check_sweep(overrides, composer)
-    slots = plan_slots(plan.config, plan.num_trials)
+    slots = _slots(plan, options.launcher)
     run = plan.config.run
     path = options.directory() if options.directory else Path(planned_sweep(run.dir, run.name))
     command = SweepCommand(overrides, sources, options.overrides)
@@ -101,10 +101,15 @@ def resume_sweep(
     trials = folder.trials()
     composer = Composer(command.sources)
     plan = _plan_again(command, composer, trials)
-    slots = plan_slots(plan.config, plan.num_trials)
+    slots = _slots(plan, launcher)
     folder.write_command(command)
     trials = trials or _listed(plan, folder)
     return _conduct(plan, slots, folder, composer, trials, launcher)
+
+
+def _slots(plan: SweepPlan, launcher: JobLauncher | None) -> Slots:
+    """The slots of this machine; a launcher's jobs may run on others."""
+    return Slots([None]) if launcher is not None else plan_slots(plan.config, plan.num_trials)
 
 
 def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:
