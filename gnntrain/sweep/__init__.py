@@ -72,7 +72,7 @@ def run_sweep(
     sources, options = sources or Sources(), options or HydraOptions()
     composer = Composer(sources)
     plan = check_sweep(overrides, composer)
-    slots = _slots(plan, options.launcher)
+    slots = _slots(plan, by_launcher=options.launcher is not None)
     run = plan.config.run
     path = options.directory() if options.directory else Path(planned_sweep(run.dir, run.name))
     command = SweepCommand(overrides, sources, options.overrides)
@@ -101,15 +101,15 @@ def resume_sweep(
     trials = folder.trials()
     composer = Composer(command.sources)
     plan = _plan_again(command, composer, trials)
-    slots = _slots(plan, launcher)
+    slots = _slots(plan, by_launcher=launcher is not None)
     folder.write_command(command)
     trials = trials or _listed(plan, folder)
     return _conduct(plan, slots, folder, composer, trials, launcher)
 
 
-def _slots(plan: SweepPlan, launcher: JobLauncher | None) -> Slots:
+def _slots(plan: SweepPlan, *, by_launcher: bool) -> Slots:
     """The slots of this machine; a launcher's jobs may run on others."""
-    return Slots([None]) if launcher is not None else plan_slots(plan.config, plan.num_trials)
+    return Slots([None]) if by_launcher else plan_slots(plan.config, plan.num_trials)
 
 
 def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:
