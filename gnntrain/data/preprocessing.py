@@ -356,7 +356,10 @@ def _mean_and_std(
     # Rounding errors of equal numbers, as in scikit-learn's StandardScaler.
     epsilon = np.finfo(np.float64).eps
     noise = count * epsilon * variance + (count * mean * epsilon) ** 2
-    return mean, np.where(variance <= noise, 1.0, np.sqrt(variance))
+    std = np.sqrt(variance)
+    # A subnormal deviation would scale other nodes' numbers beyond float32.
+    is_constant = (variance <= noise) | (std < np.finfo(np.float32).tiny)
+    return mean, np.where(is_constant, 1.0, std)
 
 
 def _tuple(values: _Float64Array | None) -> tuple[float, ...] | None:

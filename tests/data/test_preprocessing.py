@@ -24,7 +24,9 @@ from gnntrain.errors import UserError
 from tests.examples import examples
 
 AnyArray = npt.NDArray[Any]
-NUMBERS = st.floats(-1e4, 1e4, width=32) | st.sampled_from([0.0, 1.0, 0.1])
+# Numbers of a size, or 0: a deviation of 1e-40 would take a number of 1e4 beyond float32.
+SIZED = st.floats(-1e4, 1e4, width=32).map(lambda x: x if abs(x) > 1e-30 else 0.0)
+NUMBERS = SIZED | st.sampled_from([0.0, 1.0, 0.1])
 TEXTS = st.sampled_from(["a", "b", "c", "10", "9", "é"])
 
 
@@ -151,6 +153,15 @@ def test_only_training_rows_have_a_say_in_the_statistics(table: dict[str, Any]) 
         raw = raw_of(moved, is_number)
         fits.append(Preprocessing.fit(described(is_number), raw, table["train"], **options))
     assert fits[0] == fits[1]
+
+
+def test_a_column_of_subnormal_deviation_counts_as_constant() -> None:
+    raw = raw_of({"c": [0.0, 1e-45, 1.0]}, {"c": True})
+    fitted = Preprocessing.fit(
+        described({"c": True}), raw, np.array([0, 1]), missing="refuse", standardize=True
+    )
+    assert fitted.stds == (1.0,)
+    np.testing.assert_allclose(fitted.apply(raw), [[0.0], [0.0], [1.0]], atol=1e-40)
 
 
 def test_constant_columns_are_not_divided_by_noise() -> None:
