@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gnntrain.config.datasets import DatasetConfig
 from gnntrain.config.mistakes import UNKNOWN, Place, wrong_value
@@ -12,6 +11,7 @@ from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, nearest, shown
 from gnntrain.config.schema import Config, LoggerConfig
 from gnntrain.config.synonyms import synonym
+from gnntrain.config.types import flattened
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import MODELS, plugin_names
 
@@ -27,8 +27,8 @@ def problems_of(place: Place, config: Config) -> Iterator[Problem]:
         problem = wrong_value(place, Config)
         yield replace(problem, **_of_name(place, problem))
         return
-    values = dict(_leaves(config.to_dict()))
-    for key, value in _leaves({place.key: place.value}):
+    values = flattened(config.to_dict())
+    for key, value in flattened({place.key: place.value}).items():
         yield Problem(key, shown(value), UNKNOWN, _meant(key, config, values))
 
 
@@ -41,15 +41,6 @@ def _of_name(place: Place, problem: Problem) -> dict[str, str]:
     if problem.key == "dataset.name" and problem.hint is None:
         return {"hint": f"did you mean dataset=files dataset.name={problem.value}?"}
     return {}
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Every dotted key with its value."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _meant(path: str, config: Config, values: Mapping[str, object]) -> str | None:

@@ -28,6 +28,17 @@ JSON = dict[str, Any]
 """Plain data by name."""
 
 
+def flattened(values: Mapping[str, Any], prefix: str = "") -> JSON:
+    """Nested mappings by dotted key; an empty mapping is a value."""
+    flat: JSON = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 @dataclass(frozen=True)
 class Variants:
     """The classes of a section whose keys depend on its key `name`.

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric
 from gnntrain.paths import is_file
@@ -158,17 +159,6 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
         metric=metric,
         result=reached(run, metric or ""),
     )
-
-
-def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A configuration by dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flattened(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _first_metric(records: Sequence[EpochRecord]) -> str | None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnntrain.config.types import flattened
 from gnntrain.reporting.logfiles import Logger, append_whole
 from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import EpochRecord, RunInfo, Summary, json_safe
@@ -137,7 +138,7 @@ class MlflowLogger(Logger):
             return  # it has its parameters, and MLflow refuses to change one
         mlflow.set_experiment(self.options.get("experiment"))
         keep_id(self.run, "mlflow", mlflow.start_run(run_name=self.run.name).info.run_id)
-        parameters = [*_dotted({**self.config, "run_info": dataclasses.asdict(info)})]
+        parameters = [*flattened({**self.config, "run_info": dataclasses.asdict(info)}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
@@ -182,11 +183,3 @@ def _summary_scalars(summary: Summary) -> dict[str, float]:
     if summary.best_epoch is not None:
         scalars["best/epoch"] = summary.best_epoch
     return scalars | {"total/seconds": summary.seconds_total, "total/epochs": summary.epochs}
-
-
-def _dotted(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _dotted(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
-from gnntrain.report.runs import find_runs, flattened, read_run
+from gnntrain.report.runs import find_runs, read_run
 from tests.report.samples import records_of, write_run
 
 
