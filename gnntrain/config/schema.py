@@ -164,6 +164,14 @@ class DistributedConfig(Section):
     """CPU threads of each rank; null: an equal share of the cores."""
     timeout: Positive = 600.0
     """Seconds that a rank waits for the others before the run fails and names the missing ones."""
+    graph: Literal["replicated", "sharded", "partitioned"] = "replicated"
+    """Over several machines: the whole graph on each (replicated), edges on each and feature rows
+    in parts (sharded), or both in parts (partitioned)."""
+    parts: Text | None = None
+    """partitioned: the folder that `gnntrain partition` has written."""
+    servers: ZeroOrMore = 0
+    """Ranks that only hold the graph, draw and gather, for the others that train; they are the last
+    ones."""
 
 
 class EvaluationConfig(Section):

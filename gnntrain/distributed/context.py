@@ -21,17 +21,49 @@ class DistributedContext:
     """Rank, world size, device, run control, and the collectives that gnntrain uses.
 
     With a world size of 1 no process group exists and every collective is the identity.
+
+    Attributes:
+        machines: The number of each rank's machine, ascending from 0; empty: all ranks are on one.
+        machine_group: The process group of the ranks of this machine; None: all ranks are on one.
     """
 
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: RunControl = field(default_factory=RunControl, compare=False)
+    machines: tuple[int, ...] = ()
+    machine_group: dist.ProcessGroup | None = field(default=None, compare=False)
 
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which alone prints, logs and writes checkpoints."""
         return self.rank == 0
+
+    @property
+    def machine(self) -> int:
+        """The number of this rank's machine."""
+        return self.machines[self.rank] if self.machines else 0
+
+    @property
+    def num_machines(self) -> int:
+        return self.machines[-1] + 1 if self.machines else 1
+
+    def ranks_of(self, machine: int) -> range:
+        """The ranks of a machine, which are consecutive."""
+        if not self.machines:
+            return range(self.world_size)
+        first = self.machines.index(machine)
+        return range(first, first + self.machines.count(machine))
+
+    @property
+    def machine_ranks(self) -> range:
+        """The ranks of this machine, which share its memory."""
+        return self.ranks_of(self.machine)
+
+    @property
+    def is_machine_main(self) -> bool:
+        """Whether this is the first rank of its machine."""
+        return self.rank == self.machine_ranks[0]
 
     def sum(self, values: Tensor) -> Tensor:
         """The element-wise sum of every rank's `values` (same shape and dtype on all)."""
@@ -74,6 +106,22 @@ class DistributedContext:
         box: list[Any] = [value]
         with self.in_collective():
             dist.broadcast_object_list(box, src=0, device=self._object_device())
+        return cast(T, box[0])
+
+    def machine_barrier(self) -> None:
+        """Wait until all ranks of this machine have called this."""
+        if len(self.machine_ranks) > 1:
+            with self.in_collective():
+                dist.barrier(self.machine_group)
+
+    def machine_broadcast(self, value: T) -> T:
+        """The value (plain data) of the machine's first rank, on all ranks of the machine."""
+        if len(self.machine_ranks) == 1:
+            return value
+        box: list[Any] = [value]
+        source, device = self.machine_ranks[0], self._object_device()
+        with self.in_collective():
+            dist.broadcast_object_list(box, src=source, group=self.machine_group, device=device)
         return cast(T, box[0])
 
     def gather(self, value: T) -> list[T]:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -44,12 +44,14 @@ class LaunchPlan:
         use_gpus: One GPU a rank (NCCL) or CPU ranks (gloo).
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
+        machines: See `DistributedContext`.
     """
 
     world_size: int
     use_gpus: bool
     threads: int
     timeout: float
+    machines: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: Config) -> LaunchPlan:
@@ -134,9 +136,10 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
         try:
             with control.reporting_failure():
                 torch.set_num_threads(plan.threads)
-                context = DistributedContext(rank, plan.world_size, _device(plan, rank), control)
+                device, machines = _device(plan, rank), plan.machines
+                context = DistributedContext(rank, plan.world_size, device, control, machines)
                 with control.waiting():
-                    _join(context, plan, port)
+                    context = replace(context, machine_group=_join(context, plan, port))
                 _call(worker, context, payload)
                 context.barrier()
         except KeyboardInterrupt as error:
@@ -149,8 +152,12 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
                 dist.destroy_process_group()
 
 
-def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> None:
-    """Meet the other ranks: a process group, and rank 0's store for their decisions."""
+def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> dist.ProcessGroup | None:
+    """Meet the other ranks: a process group, and rank 0's store for their decisions.
+
+    Returns:
+        The group of this machine's ranks; None: all ranks are on one.
+    """
     # The ranks are on one machine: nothing listens elsewhere, and the resolver need not know the
     # host's own name.
     for library in ("GLOO", "NCCL"):
@@ -170,6 +177,13 @@ def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> None:
         world_size=plan.world_size,
         timeout=timedelta(seconds=plan.timeout),
     )
+    if context.num_machines == 1:
+        return None
+    # Every rank takes part in making the group of every machine.
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(list(context.ranks_of(m))) for m in range(context.num_machines)
+    ]
+    return groups[context.machine]
 
 
 def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:

@@ -166,3 +166,21 @@ def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> 
     assert job.returncode == 130
     assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["0.saved", "1.saved"]
     assert "Traceback" not in errors
+
+
+def _meet_on_machines(context: DistributedContext, out: str) -> None:
+    name = context.machine_broadcast(f"rank {context.rank}")
+    context.machine_barrier()
+    said = context.gather((context.machine, context.is_machine_main, name))
+    if context.is_main:
+        Path(out).write_text(json.dumps(said))
+
+
+def test_ranks_of_one_machine_share_what_its_first_rank_says(tmp_path: Path) -> None:
+    out = tmp_path / "said"
+    launch(_meet_on_machines, str(out), LaunchPlan(3, False, 1, 60, machines=(0, 0, 1)))
+    assert json.loads(out.read_text()) == [
+        [0, True, "rank 0"],
+        [0, False, "rank 0"],
+        [1, True, "rank 2"],
+    ]
