@@ -8,14 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from gnntrain.distributed.requeue import by_submitit, requeues_itself
 from gnntrain.errors import GnntrainError, Interrupted
 
 if TYPE_CHECKING:
     from gnntrain.distributed.run_control import RunControl
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGUSR2 also has the batch job requeued.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 HANDLED = (*ENDING, signal.SIGUSR1)
 
 # Seconds from the first signal until a run must have finished its step, ...
@@ -29,7 +32,7 @@ _ONE_SIGNAL_SECONDS = 0.2
 
 
 @contextmanager
-def install_handlers() -> Iterator[None]:
+def install_handlers(requeue: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Handle signals inside this context. Nested, or in another thread, it does nothing.
 
     The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
@@ -38,15 +41,28 @@ def install_handlers() -> Iterator[None]:
     after a second SIGINT. Signals that were ignored before (as under nohup) stay ignored.
     Some libraries swallow an exception that is raised while they are imported: the error that
     follows is raised as the `Interrupted` that caused it.
+
+    SIGUSR2 ends the run as SIGTERM does, and then has the batch job requeued: by a handler that was
+    installed before, as submitit's, or by `requeue`. In a SLURM job SIGUSR1 does the same.
+    submitit's handler of SIGTERM, which SLURM sends beside SIGUSR2, stays.
+
+    Args:
+        requeue: Has the job of this process requeued, if it is one.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
     _active = _Handler()
-    previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _is_ignored(n)}
+    previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _stays(n)}
+    submitits = previous.get(signal.SIGUSR2)
+    _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
     try:
         yield
+    except Interrupted as error:
+        if error.number == signal.SIGUSR2:
+            _active.requeue()
+        raise
     except Exception as error:
         if _active.raised is None or isinstance(error, GnntrainError):
             raise
@@ -67,6 +83,8 @@ def forward_to(control: RunControl) -> Iterator[None]:
             return
         if _active.raised is not None:
             raise Interrupted(_active.raised)  # a library has swallowed the exception
+        if _active.must_requeue:
+            raise Interrupted(signal.SIGUSR2)
         _active.control = control
         try:
             yield
@@ -96,6 +114,8 @@ class _Handler:
         self.control: RunControl | None = None
         self.on_forced_exit: Callable[[int], None] | None = None
         self.raised: int | None = None
+        self.must_requeue = False
+        self.requeue: Callable[[], None] = lambda: None
         self._first = 0
         self._first_at = self._ends_by = 0.0
         self._raises_next = False
@@ -103,6 +123,11 @@ class _Handler:
         self._has_ended_rank = False
 
     def handle(self, number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1 and requeues_itself():
+            self.must_requeue = True
+            if self.control is None:  # a run that is to begin ends then; a sweep goes on
+                return
+            number = signal.SIGUSR2
         if number == signal.SIGUSR1:
             if self.control is not None:
                 self.control.request_save()
@@ -167,6 +192,9 @@ class _Handler:
         if self.on_forced_exit is not None:
             with suppress(Exception):  # no other process needs a message
                 self.on_forced_exit(self._first)
+        if self._first == signal.SIGUSR2:
+            with suppress(Exception):
+                self.requeue()
         os._exit(128 + self._first)
 
 
@@ -175,6 +203,12 @@ _active: _Handler | None = None
 
 def _is_ignored(number: int) -> bool:
     return signal.getsignal(number) == signal.SIG_IGN
+
+
+def _stays(number: int) -> bool:
+    """Whether the handler there stays: SIG_IGN, and submitit's that ignores SIGTERM."""
+    is_submitits = by_submitit() and callable(signal.getsignal(number)) and number == signal.SIGTERM
+    return is_submitits or _is_ignored(number)
 
 
 @contextmanager
@@ -198,6 +232,8 @@ def install_rank_handlers(control: RunControl) -> None:
     """
 
     def handle(number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1 and requeues_itself():
+            number = signal.SIGUSR2
         if number == signal.SIGUSR1:
             control.request_save()
         elif not control.is_abandoned or control.is_closing:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.distributed import roll_call
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall, Roster
 from gnntrain.distributed.run_control import Phase, RunControl
@@ -57,8 +56,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
         now += seconds
         made.pass_time()
 
-    monkeypatch.setattr(roll_call.time, "sleep", sleep)
-    monkeypatch.setattr(roll_call.time, "monotonic", lambda: now)
+    monkeypatch.setattr("gnntrain.distributed.roll_call.time.sleep", sleep)
+    monkeypatch.setattr("gnntrain.distributed.roll_call.time.monotonic", lambda: now)
     return made
 
 
