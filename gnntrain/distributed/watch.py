@@ -38,8 +38,7 @@ def watching(control: RunControl, timeout: float) -> Iterator[None]:
 def _watch(
     control: RunControl, timeout: float, is_over: threading.Event, syncing: threading.Lock
 ) -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+    parent = multiprocessing.parent_process() or _Launcher()
     while not control.is_abandoned:
         parent.join(SYNC_SECONDS)
         if not parent.is_alive():
@@ -57,3 +56,19 @@ def _watch(
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(LAST_SECONDS - STEP_SECONDS)
     os._exit(1)
+
+
+class _Launcher:
+    """The process that has started this one, where that is no process of ours.
+
+    Only torchrun stays; others may start a process and leave it alone.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+    def join(self, timeout: float) -> None:
+        time.sleep(timeout)
+
+    def is_alive(self) -> bool:
+        return self._pid in (None, os.getppid())
