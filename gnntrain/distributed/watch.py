@@ -142,11 +142,14 @@ class _Watch:
 
 
 class _Parent:
-    """The process that started this one: `multiprocessing`'s parent, or a launcher."""
+    """The process that started this one: `multiprocessing`'s parent, or torchrun.
+
+    Other launchers may start a process and leave it alone.
+    """
 
     def __init__(self) -> None:
         self._process = multiprocessing.parent_process()
-        self._pid = os.getppid()
+        self._pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until it ends where that can be noticed."""
@@ -156,4 +159,6 @@ class _Parent:
             self._process.join(seconds)
 
     def is_alive(self) -> bool:
-        return os.getppid() == self._pid if self._process is None else self._process.is_alive()
+        if self._process is None:
+            return self._pid in (None, os.getppid())
+        return self._process.is_alive()
