@@ -53,8 +53,8 @@ for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are im
 
 
 class Table:
-    """Rows in the kernels' form: the row of source u begins at number `nodes[u] · stride` of `data`,
-    or at `u · stride` without `nodes`.
+    """Rows in the kernels' form: source u has `width` numbers of `data` from number
+    `nodes[u] · stride` on, or from `u · stride` without `nodes`.
 
     Rows of several matrices are read in place, too: `data` then spans the memory from the matrix
     that lies first, of which only the matrices themselves are read; `nodes` are places in it.
