@@ -30,7 +30,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True)
 class NodeOwners:
-    """The owner of each node: owner i holds the nodes `starts[i] … starts[i + 1] - 1`.
+    """Contiguous ranges of nodes: owner i holds the nodes `starts[i] … starts[i + 1] - 1`.
 
     Attributes:
         starts: int64 `[num_owners + 1]`, ascending from 0.
@@ -121,11 +121,16 @@ class RowAnswers:
     """Answers a call with rows of an array: the owner's side of `ask_rows`.
 
     Attributes:
-        values: `[num_nodes of the owner, …]`.
+        parts: The owner's rows, `[n, …]` of each of its parts.
+        ranges: The parts as ranges of the owner's rows.
     """
 
-    values: AnyArray
+    parts: Sequence[AnyArray]
+    ranges: NodeOwners
 
     def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
-        (rows,) = arguments
-        return [self.values[rows]]
+        """The asked rows."""
+        (given,) = arguments
+        grouped = self.ranges.group(given)
+        found = [self.parts[part][rows] for part, rows in grouped.rows.items()]
+        return [grouped.scattered(joined(found))]

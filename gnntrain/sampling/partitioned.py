@@ -17,9 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.distributed.owners import Caller, NodeOwners, joined
+from gnntrain.distributed.owners import Caller, GroupedNodes, NodeOwners, joined
 from gnntrain.errors import RunError
-from gnntrain.sampling.base import Int32Array, Int64Array, SampledSubgraph, SampleKey
+from gnntrain.sampling.base import Int32Array, Int64Array, SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 from gnntrain.sampling.cpu import (
     MAX_BATCH_NODES,
@@ -50,8 +50,8 @@ _NO_WEIGHTS: Float32Array = np.empty(0, np.float32)
 _NO_DEGREES = np.empty(0, np.uint8)
 
 
-class PartitionedSampler:
-    """Draws in-neighbours of nodes whose in-edges other machines hold; as `Sampler.sample`.
+class PartitionedSampler(Sampler):
+    """Draws in-neighbours of nodes whose in-edges other machines hold.
 
     `sample` may be called from several threads at once; a call in flight holds a hash table of the
     size of its batch. Nothing is as long as the graph.
@@ -63,14 +63,9 @@ class PartitionedSampler:
         replace: Draw with replacement.
         needs: Of its fields, `weight` and `degree` are set in the blocks.
 
-    Attributes:
-        thread_safe: See `Sampler`.
-
     Raises:
         UserError: A fan-out is neither −1 nor at least 1.
     """
-
-    thread_safe = True
 
     def __init__(
         self,
@@ -129,16 +124,9 @@ class PartitionedSampler:
         answers = self._caller.call(
             DRAW, {owner: [question, rows] for owner, rows in grouped.rows.items()}
         )
-        counts, sources, weights, degrees = (
-            joined([answers[owner][i] for owner in grouped.rows]) for i in range(4)
-        )
-        indptr = offsets_of(grouped.scattered(counts))
+        counts, sources, weights, degrees = _joined(grouped, list(answers.values()))
+        indptr = offsets_of(counts)
         check_hop_edges(len(sources))
-        if grouped.order is not None:
-            begins = grouped.scattered(offsets_of(counts)[:-1])
-            sources = _segments(sources, begins, indptr)
-            weights = _segments(weights, begins, indptr) if wants_weight else weights
-            degrees = grouped.scattered(degrees) if wants_degree else degrees
         indices = numbers.relabel(sources)
         return Block(
             # Of the indices' type, as torch's CSR tensors require.
@@ -157,6 +145,21 @@ def _with_degrees(blocks: Sequence[Block]) -> tuple[Block, ...]:
     if degree is None:
         return tuple(reversed(blocks))
     return tuple(replace(block, degree=degree[: block.num_dst]) for block in reversed(blocks))
+
+
+def _joined(grouped: GroupedNodes, answers: Sequence[Sequence[AnyArray]]) -> list[AnyArray]:
+    """Several `PartDraws`' answers for grouped nodes as one, in the order of the nodes before."""
+    by_owner, sources, weights, degrees = map(joined, zip(*answers, strict=True))
+    if grouped.order is None:
+        return [by_owner, sources, weights, degrees]
+    counts = grouped.scattered(by_owner)
+    segments = grouped.scattered(offsets_of(by_owner)[:-1]), offsets_of(counts)
+    return [
+        counts,
+        _segments(sources, *segments),
+        _segments(weights, *segments) if len(weights) else weights,
+        grouped.scattered(degrees) if len(degrees) else degrees,
+    ]
 
 
 def _segments(values: AnyArray, begins: Int64Array, indptr: Int64Array) -> AnyArray:
@@ -237,6 +240,27 @@ class PartDraws:
 def _smallest(values: Int64Array) -> AnyArray:
     """The numbers, none of them negative, in the smallest type."""
     return values.astype(np.min_scalar_type(values.max(initial=0)))
+
+
+class PartsDraws:
+    """As `PartDraws`, for an owner of several parts.
+
+    Args:
+        parts: Of each part, in order.
+        ranges: The parts as ranges of the owner's rows.
+    """
+
+    def __init__(self, parts: Sequence[PartDraws], ranges: NodeOwners) -> None:
+        self._parts = parts
+        self._ranges = ranges
+
+    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
+        """See `PartDraws`."""
+        question, given = arguments
+        grouped = self._ranges.group(given)
+        return _joined(
+            grouped, [self._parts[p]([question, rows]) for p, rows in grouped.rows.items()]
+        )
 
 
 class NodeNumbers:

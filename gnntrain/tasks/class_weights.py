@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.data.class_counts import class_counts
 from gnntrain.data.graph import Graph
-from gnntrain.tasks.label_warnings import class_counts
 
 
 def balanced_weights(graph: Graph) -> Tensor:

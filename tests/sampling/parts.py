@@ -11,7 +11,7 @@ import numpy as np
 
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.sampling.base import Int64Array
-from gnntrain.sampling.partitioned import DRAW, PartDraws
+from gnntrain.sampling.partitioned import DRAW, PartDraws, PartsDraws
 from tests.sampling.graphs import CSC
 
 Answer = Callable[[Sequence[AnyArray]], list[AnyArray]]
@@ -74,12 +74,24 @@ class Partition:
         starts = self.owners.starts.tolist()
         return [slice(*ends) for ends in pairwise(starts)]
 
-    def draws(self, graph: CSC, weight: AnyArray | None = None) -> list[PartDraws]:
-        """Each owner's answers to draws on the whole graph."""
-        return [PartDraws(**self._part(graph, nodes, weight)) for nodes in self.ranges()]
+    def machines(self, parts_each: int) -> NodeOwners:
+        """Owners of several parts each, the last perhaps of fewer."""
+        starts = self.owners.starts
+        return NodeOwners(np.append(starts[:-1:parts_each], starts[-1]))
 
-    def caller(self, graph: CSC, weight: AnyArray | None = None) -> InProcess:
-        return InProcess({DRAW: list(self.draws(graph, weight))})
+    def held(self, parts_each: int) -> list[tuple[range, NodeOwners]]:
+        """By owner: its parts, and their ranges of its rows."""
+        starts = self.owners.starts
+        begins = range(0, self.owners.num_owners, parts_each)
+        parts = [range(p, min(p + parts_each, self.owners.num_owners)) for p in begins]
+        return [(own, NodeOwners(starts[own[0] : own[-1] + 2] - starts[own[0]])) for own in parts]
+
+    def caller(self, graph: CSC, weight: AnyArray | None = None, parts_each: int = 1) -> InProcess:
+        """Answers draws on the whole graph."""
+        draws = [PartDraws(**self._part(graph, nodes, weight)) for nodes in self.ranges()]
+        held = self.held(parts_each)
+        answers = [PartsDraws([draws[p] for p in own], ranges) for own, ranges in held]
+        return InProcess({DRAW: list(answers)})
 
     def _part(self, graph: CSC, nodes: slice, weight: AnyArray | None) -> dict[str, Any]:
         indptr, indices = graph
