@@ -19,6 +19,8 @@ from types import TracebackType
 
 import psutil
 
+_UNSHARE = ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
+
 # Process 1 of a new PID namespace: when it ends, the kernel kills all processes of the machines and
 # removes the namespaces. It ends with its standard input, hence also when its parent is killed.
 _SETUP = """
@@ -63,8 +65,7 @@ class Machines:
         as_user = ["--user", "--map-root-user"] if os.geteuid() else []
         try:
             self._init = subprocess.Popen(
-                ["unshare", *as_user, "--net", "--mount", "--pid", "--mount-proc", "--fork"]
-                + ["--kill-child", "bash", "-c", _SETUP, "bash", str(count)],
+                [*_UNSHARE, *as_user, "bash", "-c", _SETUP, "bash", str(count)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
