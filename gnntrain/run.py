@@ -33,7 +33,7 @@ from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.rendezvous import Rendezvous, meeting
 from gnntrain.distributed.signals import on_forced_exit
-from gnntrain.errors import Diverged, Interrupted, RunError, UserError
+from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
 from gnntrain.joint_run import compare_stores, follow, pass_on, pass_on_summary, plan_together
 from gnntrain.reporting.logfiles import reached
@@ -234,7 +234,7 @@ def _train(
         restore_terminal()  # a killed rank could not
         _close(run, job, graph, plan.world_size, error)
 
-    with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
+    with run.held(), on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
             pass_on(job, rendezvous)

@@ -31,7 +31,7 @@ from gnntrain.distributed.tcp_store import (
     serve_store,
 )
 from gnntrain.distributed.watch import watching
-from gnntrain.errors import Interrupted, signal_of
+from gnntrain.errors import Interrupted, RankLost, signal_of
 from gnntrain.startup import resume_collection
 
 _log = logging.getLogger("gnntrain")
@@ -73,6 +73,7 @@ class LaunchPlan:
         if rendezvous is None:
             use_gpus, num_ranks = _ranks_here(config)
             return cls(num_ranks, use_gpus, _threads(config, num_ranks), timeout)
+        rendezvous.wait_at_most(timeout)
         machines, use_gpus = rendezvous.machines, True
         if rendezvous.launched.local_rank is None:
             raise NotImplementedError
@@ -188,20 +189,19 @@ def _run_started(worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Ren
     """Be the rank as which a launcher has started this process."""
     control, started = rendezvous.control, rendezvous.launched
     try:
-        with (
-            watching(control, plan.timeout),
-            forward_to(control),
-            control.reporting_failure(),
-        ):
+        with forward_to(control), control.reporting_failure():
             device = _device(plan, started.local_rank or 0)
             context = DistributedContext(
                 started.process, plan.world_size, device, control, plan.machines, rendezvous.host
             )
             _run_among_others(worker, payload, plan, context, rendezvous.address)
     except BaseException as error:
-        if control.stop_requested:
+        cause = control.cause_of(error)
+        if control.stop_requested and not isinstance(cause, RankLost):
             raise Interrupted(control.stop_requested) from error
-        raise control.first_failure() or error from error
+        if cause is error:
+            raise
+        raise cause from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -250,9 +250,10 @@ def _join(
     )
     if context.num_machines == 1:
         return None
+    limit = timedelta(seconds=plan.timeout)  # torch's default is half an hour
     # Every rank takes part in making the group of every machine.
     groups: list[dist.ProcessGroup] = [
-        dist.new_group(list(context.ranks_of(m))) for m in range(context.num_machines)
+        dist.new_group(list(context.ranks_of(m)), limit) for m in range(context.num_machines)
     ]
     return groups[context.machine]
 

@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import itertools
 import json
+import math
 import os
 import socket
 import time
@@ -18,19 +19,27 @@ from typing import Any
 import torch.distributed as dist
 
 from gnntrain import __version__
+from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.launchers import Launched, launched
+from gnntrain.distributed.roll_call import RollCall, Roster
 from gnntrain.distributed.run_control import RunControl
+from gnntrain.distributed.signals import prepare_forced_exit
 from gnntrain.distributed.tcp_store import (
     StoreAddress,
     addresses_of,
     own_address,
     serve_store,
 )
-from gnntrain.errors import Interrupted, RunError, UserError
+from gnntrain.distributed.torchrun import record_for_torchrun
+from gnntrain.distributed.watch import watching
+from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError, UserError
 
 # A pod or a task may begin minutes after another one.
 _JOIN_SECONDS = 600.0
-_LEAVE_SECONDS = 5.0
+# A process that gives no sign of life for so long is lost; from the configuration on, it is
+# distributed.timeout.
+_START_SECONDS = 60.0
+_LEAVE_SECONDS = 8.0
 _CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
 _ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): only the way there is asked for
@@ -42,6 +51,7 @@ class Place:
 
     Attributes:
         host: The address from which its machine reaches the others.
+        name: The name of its machine.
         local_rank: See `Launched`.
         cores: The cores that it may run on.
         version: Of gnntrain.
@@ -49,6 +59,7 @@ class Place:
     """
 
     host: str
+    name: str
     local_rank: int | None
     cores: Sequence[int]
     version: str
@@ -75,9 +86,11 @@ class Rendezvous:
         self.address = address
         self.host = host
         is_rank = launched.local_rank is not None
-        store = address.connect(_CONNECT_SECONDS)
+        store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
         self.control = RunControl(store, launched.process if is_rank else None)
-        self._store = address.connect(_CONNECT_SECONDS)
+        self._store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
+        self._bounded = [store, self._store]
+        self._roll_call: RollCall | None = None
         self.places: list[Place] = []
 
     @property
@@ -112,12 +125,44 @@ class Rendezvous:
             RunError: Some have not come within ten minutes.
         """
         local_rank, cores = self.launched.local_rank, _cores()
-        place = Place(self.host, local_rank, cores, __version__, command)
+        place = Place(self.host, socket.gethostname(), local_rank, cores, __version__, command)
         fields = {name: getattr(place, name) for name in Place.__slots__}
         deadline = time.monotonic() + _JOIN_SECONDS
         self.places = [Place(**one) for one in self.gather("place", fields, deadline)]
         if self.is_main:
             _check_places(self.places)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Notice here which other rank fails, or gives no sign of life any more."""
+        machines = self.machines
+        firsts = [self.places[machines.index(m)] for m in range(machines[-1] + 1)]
+        roster = Roster(machines, tuple(f"{first.name}, {first.host}" for first in firsts))
+        self._roll_call = RollCall(self.control, roster, _START_SECONDS)
+        with (
+            watching(self.control, math.inf, self._roll_call, self._end_by_force),
+            self.control.reporting_failure(),
+        ):
+            yield
+
+    def wait_at_most(self, timeout: float) -> None:
+        """Set how long the others may give no sign of life."""
+        for store in self._bounded:
+            store.timeout = timeout
+        if self._roll_call is not None:
+            self._roll_call.timeout = timeout
+
+    def mark_told(self, error: BaseException) -> None:
+        """Mark an error that another process tells the user: process 0 tells those of all."""
+        is_alone = isinstance(error, RankLost) and 0 in error.ranks and self.is_machine_main
+        if not (self.is_main or is_alone):
+            error.is_told = True  # type: ignore[attr-defined]
+
+    def _end_by_force(self, failure: GnntrainError | None) -> None:
+        if failure is not None:
+            self.mark_told(failure)
+            record_for_torchrun(failure)
+            prepare_forced_exit(failure)
 
     def tell(self, key: str, value: Any) -> None:
         """Give plain data to all processes that `hear` the key."""
@@ -194,10 +239,11 @@ class Rendezvous:
         try:
             yield
         except dist.DistError as error:
-            raise RunError(
+            raise RankLost(
                 f"Process 0, which leads the run, can no longer be reached at {self.address.host} "
                 f"port {self.address.port}.",
                 "Look at its output for the cause.",
+                ranks=[0],
             ) from error
 
     def leave(self) -> None:
@@ -269,10 +315,15 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     _meeting = rendezvous = _open(found)
     try:
         rendezvous.join(command)
-        yield rendezvous
+        with rendezvous.watched():
+            yield rendezvous
     except BaseException as error:
-        _end_others(rendezvous, error)
-        raise
+        cause = rendezvous.control.cause_of(error)
+        _end_others(rendezvous, cause)
+        if cause is error:
+            raise
+        cause.run_dir = getattr(error, "run_dir", None)  # type: ignore[attr-defined]
+        raise cause from error
     finally:
         _meeting = None
         rendezvous.leave()
@@ -283,10 +334,10 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
     control = rendezvous.control
     if isinstance(error, Exception):
         control.report_failure(error)
+        record_for_torchrun(error)
     control.abandon()
     control.sync()
-    if not rendezvous.is_main and control.first_failure() is not None:
-        error.is_told = True  # type: ignore[attr-defined]
+    rendezvous.mark_told(error)
 
 
 def _open(found: Launched) -> Rendezvous:

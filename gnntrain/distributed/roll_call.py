@@ -65,12 +65,15 @@ class RollCall:
         control: Of this rank.
         roster: The machines of the run.
         timeout: Seconds after which a silent rank is lost.
+
+    Attributes:
+        timeout: As given; may be changed.
     """
 
     def __init__(self, control: RunControl, roster: Roster, timeout: float) -> None:
         self._control = control
         self._roster = roster
-        self._timeout = timeout
+        self.timeout = timeout
         self._watches_all = control.rank == 0
         self._beats = [-1] * len(roster.machines)
         self._silence = [0.0] * len(roster.machines)
@@ -91,7 +94,7 @@ class RollCall:
         """
         if self._control.lost_store is not None:
             return self._without_store()
-        silent = self._silent(self._timeout)
+        silent = self._silent(self.timeout)
         return self._unanswered(silent) if silent else None
 
     def cause(self, error: BaseException) -> GnntrainError | None:
@@ -137,8 +140,9 @@ class RollCall:
         have = "has" if len(ranks) == 1 else "have"
         return RankLost(
             f"{_capitalized(self._roster.named(ranks))} {have} not answered for "
-            f"{self._timeout:g} s{self._where('since', ranks)}.",
+            f"{self.timeout:g} s{self._where('since', ranks)}.",
             _HINT,
+            ranks,
         )
 
     def _ended(self, ranks: Sequence[int]) -> RankLost:
@@ -147,6 +151,7 @@ class RollCall:
             f"{_capitalized(self._roster.named(ranks))} {have} ended without a word"
             f"{self._where('after', ranks)}.",
             _ENDED_HINT.format(rank=ranks[0]),
+            ranks,
         )
 
     def _where(self, word: str, ranks: Sequence[int]) -> str:

@@ -304,6 +304,8 @@ class RunControl:
         failure = json.loads(text)
         kind = CollectiveTimeout if failure["timed_out"] else _KINDS.get(failure["kind"], RunError)
         cause = kind(failure["message"], failure["hint"])
+        if isinstance(cause, RankLost):
+            cause.ranks = tuple(failure["ranks"])
         cause.add_note(failure["traceback"])
         return cause
 
@@ -347,6 +349,7 @@ def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
         "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
         "message": message[:_MAX_CHARACTERS],
         "hint": hint and hint[:_MAX_CHARACTERS],
+        "ranks": error.ranks if isinstance(error, RankLost) else (),
         "timed_out": not ours and is_timeout(error),
         # Its end tells most.
         "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],

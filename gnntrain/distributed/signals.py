@@ -32,7 +32,10 @@ _ONE_SIGNAL_SECONDS = 0.2
 
 
 @contextmanager
-def install_handlers(requeue: Callable[[], None] = lambda: None) -> Iterator[None]:
+def install_handlers(
+    requeue: Callable[[], None] = lambda: None,
+    tell: Callable[[BaseException], None] = lambda _: None,
+) -> Iterator[None]:
     """Handle signals inside this context. Nested, or in another thread, it does nothing.
 
     The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
@@ -48,6 +51,7 @@ def install_handlers(requeue: Callable[[], None] = lambda: None) -> Iterator[Non
 
     Args:
         requeue: Has the job of this process requeued, if it is one.
+        tell: Tells the user why the process is ended by force.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
@@ -55,6 +59,7 @@ def install_handlers(requeue: Callable[[], None] = lambda: None) -> Iterator[Non
         return
     _active = _Handler()
     previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _stays(n)}
+    _active.tell = tell
     submitits = previous.get(signal.SIGUSR2)
     _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
     try:
@@ -92,9 +97,19 @@ def forward_to(control: RunControl) -> Iterator[None]:
             _active.control = None
 
 
+def prepare_forced_exit(error: BaseException) -> None:
+    """Call what was given to `on_forced_exit`, and tell the user of `error`."""
+    if _active is None:
+        return
+    if _active.on_forced_exit is not None:
+        with suppress(Exception):  # no other process needs an error of this one
+            _active.on_forced_exit(error)
+    _active.tell(error)
+
+
 @contextmanager
-def on_forced_exit(call: Callable[[int], None]) -> Iterator[None]:
-    """Have `call(signal number)` called before this process is ended by force."""
+def on_forced_exit(call: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have `call(error)` called before this process is ended by force, with what ends it."""
     with install_handlers():
         if _active is None:
             yield
@@ -112,10 +127,11 @@ class _Handler:
     def __init__(self) -> None:
         self.over = threading.Event()
         self.control: RunControl | None = None
-        self.on_forced_exit: Callable[[int], None] | None = None
+        self.on_forced_exit: Callable[[BaseException], None] | None = None
         self.raised: int | None = None
         self.must_requeue = False
         self.requeue: Callable[[], None] = lambda: None
+        self.tell: Callable[[BaseException], None] = lambda _: None
         self._first = 0
         self._first_at = self._ends_by = 0.0
         self._raises_next = False
@@ -191,9 +207,7 @@ class _Handler:
 
         for rank in multiprocessing.active_children():
             rank.kill()
-        if self.on_forced_exit is not None:
-            with suppress(Exception):  # no other process needs a message
-                self.on_forced_exit(self._first)
+        prepare_forced_exit(Interrupted(self._first))
         if self._first == signal.SIGUSR2:
             with suppress(Exception):
                 self.requeue()
