@@ -250,8 +250,10 @@ class Rendezvous:
         """Let go of the store. Process 0, which may serve it, waits for the others to do so."""
         with contextlib.suppress(dist.DistError):
             number = self._store.add("left", 1)
+            failure = self.control.first_failure()
+            lost = failure.ranks if isinstance(failure, RankLost) else ()
             deadline = time.monotonic() + _LEAVE_SECONDS
-            while self.is_main and number < self.launched.num_processes:
+            while self.is_main and number < self.launched.num_processes - len(lost):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_LOOK_SECONDS)

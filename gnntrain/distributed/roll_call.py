@@ -106,7 +106,7 @@ class RollCall:
         Returns:
             What another rank has reported; or the ranks that are silent; None: all live.
         """
-        is_lost_connection = self._control.is_waiting or isinstance(error, RankLost)
+        is_lost_connection = self._control.failed_waiting or isinstance(error, RankLost)
         if isinstance(error, KeyboardInterrupt) or not is_lost_connection:
             return self._control.first_failure()
         self._watches_all = True

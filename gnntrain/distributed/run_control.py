@@ -106,6 +106,7 @@ class RunControl:
             Ranks agree also after the supervising process has gone if rank 0 serves this one.
         find_cause: Finds the failure of another rank behind an exception of this one, or None.
             It may take some seconds.
+        failed_waiting: Whether this rank has failed while it waited for others.
         lost_store: Why the store no longer answers; None: it does.
     """
 
@@ -120,6 +121,7 @@ class RunControl:
         self._progress = self._published = Progress()
         self._asked_at: float | None = None
         self.find_cause: Callable[[BaseException], GnntrainError | None] = self._reported_cause
+        self.failed_waiting = False
         self.lost_store: dist.DistError | None = None
 
     @property
@@ -225,11 +227,6 @@ class RunControl:
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether this rank is in a collective, or has failed in one."""
-        return self._progress.is_waiting
-
-    @property
     def is_starting(self) -> bool:
         """Whether this rank has not begun to train: a stop request would not be answered yet."""
         return self._progress.phase == Phase.STARTING
@@ -262,7 +259,11 @@ class RunControl:
     def waiting(self) -> Iterator[None]:
         """Marks this rank as waiting for others; after an exception the mark stays."""
         self._progress = replace(self._progress, is_waiting=True)
-        yield
+        try:
+            yield
+        except Exception:
+            self.failed_waiting = True
+            raise
         self._progress = replace(self._progress, is_waiting=False)
 
     def progress(self, rank: int) -> Progress:

@@ -88,7 +88,8 @@ class _Watch:
                     if not self._is_over.is_set():
                         control.sync()
                         self._look()
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._is_over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_SECONDS - STEP_SECONDS)
         self._on_forced_end(self._failure)
         os._exit(RESTART_CODE if isinstance(self._failure, RankLost) else 1)
@@ -123,7 +124,11 @@ class _Watch:
 
     def _cause(self, error: BaseException) -> GnntrainError | None:
         assert self._roll_call is not None
-        return self._failure or self._roll_call.cause(error)
+        if self._failure is None:
+            self._failure = self._roll_call.cause(error)
+            if self._failure is not None:
+                self._control.report_failure(self._failure)
+        return self._failure
 
 
 class _Parent:
