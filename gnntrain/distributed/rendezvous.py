@@ -10,6 +10,7 @@ import math
 import os
 import socket
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -245,6 +246,18 @@ class Rendezvous:
                 "Look at its output for the cause.",
                 ranks=[0],
             ) from error
+
+    def job_name(self) -> str | None:
+        """A name for what torchrun has started, which it keeps when it starts the ranks again.
+
+        Process 0 calls this. None: torchrun serves no store that would outlive them.
+        """
+        if not self.launched.has_store:
+            return None
+        with self._reached():
+            store = StoreAddress(self.address.host, self.address.port).connect(_CONNECT_SECONDS)
+            name: bytes = store.compare_set("gnntrain/job", "", uuid.uuid4().hex)
+        return name.decode()
 
     def leave(self) -> None:
         """Let go of the store. Process 0, which may serve it, waits for the others to do so."""

@@ -18,10 +18,9 @@ def record_for_torchrun(error: Exception) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    details = {
-        "py_callstack": "".join(traceback.format_exception(error)),
-        "timestamp": str(int(time.time())),
-    }
+    is_ours = isinstance(error, GnntrainError)
+    trace = str(error) if is_ours else "".join(traceback.format_exception(error))
+    details = {"py_callstack": trace, "timestamp": str(int(time.time()))}
     told = error.message if isinstance(error, GnntrainError) else f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError):  # the same is on stderr
         Path(path).write_text(json.dumps({"message": {"message": told, "extraInfo": details}}))

@@ -159,6 +159,11 @@ class RunDirectory:
         """Directory of ``rank_N.log``."""
         return self.path / "logs"
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to go on from, or one was written and is damaged."""
+        return any((self.checkpoints / f"last{kind}.pt").is_file() for kind in ("", ".prev"))
+
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch.
 
