@@ -17,7 +17,7 @@ from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import StoreError, digest_of
+from gnntrain.data.store_meta import StoreError
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
@@ -174,24 +174,9 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 
 def record_of(store: StoredGraph) -> StoreRecord:
     """The record of a graph in a run directory: path, digest and model signature."""
-    return StoreRecord(str(store.path), _digest(store), ModelSignature.of(store).to_dict())
-
-
-def _digest(store: StoredGraph) -> str:
-    """Digest of a graph's content: checksums of all arrays and their meaning, not their origin.
-
-    Raw files may be moved or touched. Names of classes do not count: the model does not learn them.
-    """
-    meta = store.meta
-    arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}
-    content = {
-        "arrays": {name: array.checksum for name, array in arrays.items()},
-        "dtypes": {name: array.dtype for name, array in arrays.items()},
-        "task": meta.task,
-        "metric": meta.metric,
-        "num_classes": meta.num_classes,
-    }
-    return digest_of(content)
+    return StoreRecord(
+        str(store.path), store.meta.content_digest, ModelSignature.of(store).to_dict()
+    )
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
@@ -222,7 +207,7 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
         raise UserError(
             f"{gone}, and it cannot be built again: {error.message}", error.hint
         ) from error
-    if _digest(opened.store) != record.digest:
+    if opened.store.meta.content_digest != record.digest:
         raise UserError(
             f"{gone}, and the data set {dataset.name} gives another graph today "
             f"({opened.store.path} holds other bytes)",
@@ -254,4 +239,4 @@ def _opened(record: StoreRecord) -> StoredGraph | None:
         store = StoredGraph.open(Path(record.path))
     except StoreError:
         return None
-    return store if _digest(store) == record.digest else None
+    return store if store.meta.content_digest == record.digest else None

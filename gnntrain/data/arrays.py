@@ -73,6 +73,13 @@ class ArrayWriter:
         self._file.close()
 
 
+def write_array(directory: Path, name: str, array: AnyArray) -> ArrayMeta:
+    """Write `array` to the file `<name>.npy`."""
+    with ArrayWriter(directory / f"{name}.npy", array.dtype, array.shape[1:]) as writer:
+        writer.append(array)
+        return writer.close()
+
+
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """An npy header (version 1.0); NumPy pads it to one length, whatever the number of rows."""
     buffer = BytesIO()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import time
@@ -20,12 +19,13 @@ from gnntrain.data.arrays import (
     ArrayWriter,
     prepared_features,
     stored_feature_dtype,
+    write_array,
 )
 from gnntrain.data.checks import check_graph
 from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm
 from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_files import checksums, write_seal
+from gnntrain.data.store_files import with_checksums, write_seal
 from gnntrain.data.store_meta import (
     ARRAYS,
     FORMAT,
@@ -39,6 +39,7 @@ from gnntrain.data.store_meta import (
     canonical_json,
     digest_of,
     read_meta,
+    write_description,
 )
 from gnntrain.data.store_place import (
     clear_place,
@@ -188,7 +189,7 @@ def _write_arrays(
             kind = values.dtype if values.dtype.kind == "S" else np.dtype(np.int64)
             small[name] = values.astype(kind, copy=False)
     for name, array in small.items():
-        arrays[name] = _write_array(directory, name, array)
+        arrays[name] = write_array(directory, name, array)
     return arrays
 
 
@@ -219,8 +220,8 @@ def _write_columns(
     if not weighted:
         (directory / "edge_weight.npy").unlink()
     np.cumsum(indptr, out=indptr)
-    arrays["indptr"] = _write_array(directory, "indptr", indptr)
-    arrays["gcn_norm"] = _write_array(directory, "gcn_norm", norm)
+    arrays["indptr"] = write_array(directory, "indptr", indptr)
+    arrays["gcn_norm"] = write_array(directory, "gcn_norm", norm)
     return arrays
 
 
@@ -245,12 +246,6 @@ def _stored_labels(data: GraphData) -> AnyArray:
     return data.labels.astype(np.int32)
 
 
-def _write_array(directory: Path, name: str, array: AnyArray) -> ArrayMeta:
-    with ArrayWriter(directory / f"{name}.npy", array.dtype, array.shape[1:]) as writer:
-        writer.append(array)
-        return writer.close()
-
-
 def _write_meta(
     directory: Path,
     data: GraphData,
@@ -258,7 +253,6 @@ def _write_meta(
     identity: Mapping[str, JSON],
     arrays: Mapping[str, ArrayMeta],
 ) -> StoreMeta:
-    found = checksums([directory / array.file for array in arrays.values()])
     meta = StoreMeta(
         format=FORMAT,
         version=VERSION,
@@ -276,21 +270,13 @@ def _write_meta(
         ),
         identity=json.loads(canonical_json(dict(identity))),
         options=asdict(options),
-        arrays={
-            name: array.model_copy(update={"checksum": checksum})
-            for (name, array), checksum in zip(arrays.items(), found, strict=True)
-        },
+        arrays=with_checksums(directory, arrays),
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
         summary=summary_of(data, options),
         preprocessing=data.preprocessing,
         digest="",
     )
-    content = meta.model_dump(mode="json")
-    content["digest"] = digest_of(content)
-    with (directory / META_FILE).open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_description(directory / META_FILE, meta)
     return read_meta(directory)
 
 

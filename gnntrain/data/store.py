@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,15 +10,13 @@ import numpy as np
 
 from gnntrain.data.graph import SPLITS, AnyArray, Edges, FeatureDtype, Graph, Nodes
 from gnntrain.data.store_files import (
-    checksums,
     hold,
     is_sealed,
     map_array,
     note_use,
-    stamps_of,
-    write_seal,
+    verify,
 )
-from gnntrain.data.store_meta import StoreError, StoreMeta, read_meta
+from gnntrain.data.store_meta import StoreMeta, read_meta
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -52,7 +49,7 @@ class StoredGraph(Graph):
         meta = read_meta(path)
         arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
         if check and not is_sealed(path, meta):
-            _verify(path, meta)
+            verify(path, meta)
         if check:
             note_use(path)
         nodes = Nodes(
@@ -73,7 +70,7 @@ class StoredGraph(Graph):
             task=meta.task,
             metric=meta.metric,
             num_classes=meta.num_classes,
-            class_names=_class_names(arrays),
+            class_names=names_of(arrays.get("class_names")),
             ogb_name=meta.ogb_name,
             summary=meta.summary,
             path=path,
@@ -84,7 +81,7 @@ class StoredGraph(Graph):
 
     def verify(self) -> None:
         """Compare every byte with the checksums; raises `StoreError` at a difference."""
-        _verify(self.path, self.meta)
+        verify(self.path, self.meta)
 
     @property
     def num_bytes(self) -> int:
@@ -99,20 +96,8 @@ def _reopen(path: Path) -> StoredGraph:
     return StoredGraph.open(path, check=False)
 
 
-def _verify(path: Path, meta: StoreMeta) -> None:
-    before = stamps_of(path, meta)
-    arrays = meta.arrays.values()
-    found = checksums([path / array.file for array in arrays])
-    for array, checksum in zip(arrays, found, strict=True):
-        if checksum != array.checksum:
-            raise StoreError(
-                path, f"{array.file} has checksum {checksum}, expected {array.checksum}"
-            )
-    write_seal(path, meta, before)
-
-
-def _class_names(arrays: Mapping[str, AnyArray]) -> list[str] | list[int] | None:
-    names = arrays.get("class_names")
+def names_of(names: AnyArray | None) -> list[str] | list[int] | None:
+    """The names of classes, stored as int64 or bytes (UTF-8), as Python's."""
     if names is None:
         return None
     texts = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names

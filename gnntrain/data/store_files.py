@@ -9,9 +9,11 @@ import os
 import stat
 import threading
 import weakref
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +25,6 @@ from gnntrain.data.store_meta import (
     SEAL_FILE,
     ArrayMeta,
     StoreError,
-    StoreMeta,
     canonical_json,
 )
 
@@ -32,6 +33,18 @@ _READ_SIZE = 1 << 20
 # A file changed this short a time before the seal was written may change again with the same
 # time stamp (the clock of file systems ticks in steps of some milliseconds).
 _CLOCK_STEP_NS = 20_000_000
+
+
+class ArrayFolder(Protocol):
+    """What is known of a folder of arrays."""
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayMeta]: ...
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever the content of an array changes."""
+        ...
 
 
 def map_array(path: Path, meta: ArrayMeta) -> AnyArray:
@@ -79,6 +92,32 @@ def checksums(files: list[Path]) -> list[str]:
         ]
 
 
+def with_checksums(folder: Path, arrays: Mapping[str, ArrayMeta]) -> dict[str, ArrayMeta]:
+    """The arrays' metadata with the checksums of their files in `folder`."""
+    found = checksums([folder / array.file for array in arrays.values()])
+    return {
+        name: array.model_copy(update={"checksum": checksum})
+        for (name, array), checksum in zip(arrays.items(), found, strict=True)
+    }
+
+
+def verify(path: Path, meta: ArrayFolder) -> None:
+    """Compare the bytes of all arrays with their checksums, and seal the folder.
+
+    Raises:
+        StoreError: A file differs.
+    """
+    before = stamps_of(path, meta)
+    for name, found in with_checksums(path, meta.arrays).items():
+        if found.checksum != meta.arrays[name].checksum:
+            raise StoreError(
+                path,
+                f"{found.file} has checksum {found.checksum}, "
+                f"expected {meta.arrays[name].checksum}",
+            )
+    write_seal(path, meta, before)
+
+
 def _hash_chunk(path: Path, start: int) -> bytes:
     digest = blake2b()
     left = _HASH_CHUNK
@@ -93,7 +132,7 @@ def _hash_chunk(path: Path, start: int) -> bytes:
 Stamps = dict[str, list[int]]
 
 
-def stamps_of(path: Path, meta: StoreMeta) -> Stamps:
+def stamps_of(path: Path, meta: ArrayFolder) -> Stamps:
     """Size and times of each array's file: what changes whenever the file is written."""
     stamps: Stamps = {}
     for array in meta.arrays.values():
@@ -102,7 +141,7 @@ def stamps_of(path: Path, meta: StoreMeta) -> Stamps:
     return stamps
 
 
-def write_seal(path: Path, meta: StoreMeta, stamps: Stamps | None = None) -> None:
+def write_seal(path: Path, meta: ArrayFolder, stamps: Stamps | None = None) -> None:
     """Note that the files as stamped passed a full verification, where `path` is writable."""
     content = {"digest": meta.digest, "files": stamps or stamps_of(path, meta)}
     try:
@@ -113,7 +152,7 @@ def write_seal(path: Path, meta: StoreMeta, stamps: Stamps | None = None) -> Non
         return
 
 
-def is_sealed(path: Path, meta: StoreMeta) -> bool:
+def is_sealed(path: Path, meta: ArrayFolder) -> bool:
     """Whether no file was touched since the last full verification."""
     stamps = stamps_of(path, meta)
     try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,14 +40,16 @@ class StoreError(RunError):
             f"the graph store {path} cannot be used: {reason}",
             "run `gnntrain prepare` with the same options to build it again",
         )
-        self.reason = reason
+        self.path, self.reason = path, reason
 
 
-class _Meta(BaseModel):
+class Meta(BaseModel):
+    """Strict and frozen: unknown fields and wrong types are errors."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class ArrayMeta(_Meta):
+class ArrayMeta(Meta):
     """One array: its file and what must be in it. `dtype` is logical; bfloat16 lies as uint16."""
 
     file: str = Field(pattern=r"^[a-z0-9_]+\.npy$")
@@ -59,7 +63,7 @@ class ArrayMeta(_Meta):
         return np.dtype(np.uint16 if self.dtype == "bfloat16" else self.dtype)
 
 
-class NodeTypeMeta(_Meta):
+class NodeTypeMeta(Meta):
     """A type of nodes (one today)."""
 
     name: str
@@ -67,17 +71,19 @@ class NodeTypeMeta(_Meta):
     num_features: int = Field(ge=0)
 
 
-class EdgeTypeMeta(_Meta):
+class EdgeTypeMeta(Meta):
     """A type of edges (one today); `name` is source type, relation, destination type."""
 
     name: tuple[str, str, str]
     num_edges: int = Field(ge=0)
 
 
-class StoreMeta(_Meta):
-    """The content of `meta.json`; `digest` is taken over all the rest of it."""
+class GraphMeta(Meta):
+    """A graph's metadata, of a store or a partition; `digest` is taken over all other fields.
 
-    format: Literal["gnntrain-store"]
+    `arrays` are the files beside the metadata.
+    """
+
     version: int
     made_by: str
     dataset: str
@@ -85,15 +91,39 @@ class StoreMeta(_Meta):
     metric: str
     ogb_name: str | None
     num_classes: int = Field(ge=1)
-    node_types: tuple[NodeTypeMeta, ...] = Field(min_length=1, max_length=1)
-    edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1, max_length=1)
-    identity: dict[str, JSON]
     options: dict[str, JSON]
     arrays: dict[str, ArrayMeta]
     feature_names: tuple[str, ...] | None = None
     summary: DataSummary | None = None
     preprocessing: Preprocessing | None = None
     digest: str = Field(exclude=True)
+
+
+class StoreMeta(GraphMeta):
+    """The content of `meta.json`."""
+
+    format: Literal["gnntrain-store"]
+    node_types: tuple[NodeTypeMeta, ...] = Field(min_length=1, max_length=1)
+    edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1, max_length=1)
+    identity: dict[str, JSON]
+
+    @property
+    def content_digest(self) -> str:
+        """Digest of the arrays' checksums and their meaning, not of their origin.
+
+        Raw files may be moved or touched. Names of classes do not count: the model does not learn
+        them.
+        """
+        arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
+        return digest_of(
+            {
+                "arrays": {name: array.checksum for name, array in arrays.items()},
+                "dtypes": {name: array.dtype for name, array in arrays.items()},
+                "task": self.task,
+                "metric": self.metric,
+                "num_classes": self.num_classes,
+            }
+        )
 
 
 def canonical_json(value: object) -> str:
@@ -106,63 +136,120 @@ def digest_of(value: object, num_bytes: int = 20) -> str:
     return blake2b(canonical_json(value).encode(), digest_size=num_bytes).hexdigest()
 
 
+_Schema = TypeVar("_Schema", bound=GraphMeta)
+
+
 def read_meta(path: Path) -> StoreMeta:
     """Read and check `meta.json` of the store at `path`; raises `StoreError`."""
-    try:
-        if not stat.S_ISREG((path / META_FILE).lstat().st_mode):
-            raise StoreError(path, f"{META_FILE} is no regular file")
-        text = (path / META_FILE).read_bytes()
-        raw = json.loads(text)
-    except FileNotFoundError:
-        what = f"it has no {META_FILE}" if path.is_dir() else "it does not exist"
-        raise StoreError(path, what) from None
-    except OSError as error:
-        raise StoreError(path, f"{META_FILE} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError):
-        raise StoreError(path, f"{META_FILE} is not valid JSON") from None
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise StoreError(path, f"{META_FILE} does not describe a {FORMAT}")
-    if raw.get("version") != VERSION:
-        raise StoreError(
-            path, f"it has format version {raw.get('version')}, this gnntrain reads {VERSION}"
-        )
-    if raw.pop("digest", None) != digest_of(raw):
-        raise StoreError(path, f"{META_FILE} was changed: its digest does not match")
-    try:
-        meta = StoreMeta.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StoreError(path, f"{META_FILE}: {where}: {first['msg']}") from None
-    _check_arrays(path, meta)
+    meta = read_description(path, META_FILE, FORMAT, VERSION, StoreMeta)
+    _check_store(path, meta)
     return meta
 
 
-def _check_arrays(path: Path, meta: StoreMeta) -> None:
-    """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them."""
-    num_nodes, num_edges = meta.node_types[0].num_nodes, meta.edge_types[0].num_edges
-    names = r"int64|\|S[1-9][0-9]*"
-    expected: dict[str, tuple[str, tuple[int, ...]]] = {
+def read_description(
+    path: Path, file: str, file_format: str, version: int, schema: type[_Schema]
+) -> _Schema:
+    """Read a graph's metadata from `path / file`, and check its format, version and digest.
+
+    Raises:
+        StoreError: It is missing, damaged, or of another format or version.
+    """
+    try:
+        if not stat.S_ISREG((path / file).lstat().st_mode):
+            raise StoreError(path, f"{file} is no regular file")
+        text = (path / file).read_bytes()
+        raw = json.loads(text)
+    except FileNotFoundError:
+        what = f"it has no {file}" if path.is_dir() else "it does not exist"
+        raise StoreError(path, what) from None
+    except OSError as error:
+        raise StoreError(path, f"{file} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError):
+        raise StoreError(path, f"{file} is not valid JSON") from None
+    if not isinstance(raw, dict) or raw.get("format") != file_format:
+        raise StoreError(path, f"{file} does not describe a {file_format}")
+    if raw.get("version") != version:
+        raise StoreError(
+            path, f"it has format version {raw.get('version')}, this gnntrain reads {version}"
+        )
+    if raw.pop("digest", None) != digest_of(raw):
+        raise StoreError(path, f"{file} was changed: its digest does not match")
+    try:
+        return schema.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StoreError(path, f"{file}: {where}: {first['msg']}") from None
+
+
+def write_description(path: Path, meta: GraphMeta) -> None:
+    """Write a graph's metadata with its digest, and flush it to disk."""
+    content = meta.model_dump(mode="json")
+    content["digest"] = digest_of(content)
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+Expected = Mapping[str, tuple[str, tuple[int, ...]]]
+"""By array: a regular expression for its type, and its shape."""
+
+
+def expected_arrays(
+    meta: GraphMeta, num_nodes: int, num_edges: int, num_features: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Types and shapes of the arrays of that many nodes and in-edges."""
+    ids = r"int64|\|S[1-9][0-9]*"
+    labels = {
+        "multilabel": ("uint8", (num_nodes, meta.num_classes)),
+        "continuous": ("float32", (num_nodes, meta.num_classes)),
+    }
+    return {
         "indptr": ("int64", (num_nodes + 1,)),
         "indices": ("int32|int64", (num_edges,)),
         "edge_weight": ("float32", (num_edges,)),
-        "features": ("float32|float16|bfloat16", (num_nodes, meta.node_types[0].num_features)),
-        "labels": ("int32", (num_nodes,)),
+        "features": ("float32|float16|bfloat16", (num_nodes, num_features)),
+        "labels": labels.get(meta.task, ("int32", (num_nodes,))),
         "gcn_norm": ("float32", (num_nodes,)),
-        "node_ids": (names, (num_nodes,)),
-        "class_names": (names, (meta.num_classes,)),
+        "node_ids": (ids, (num_nodes,)),
+        "class_names": (ids, (meta.num_classes,)),
     }
-    if meta.task in ("multilabel", "continuous"):
-        kind = "uint8" if meta.task == "multilabel" else "float32"
-        expected["labels"] = (kind, (num_nodes, meta.num_classes))
-    for name in sorted(meta.arrays.keys() - set(ARRAYS)):
-        raise StoreError(path, f"{META_FILE} lists an unknown array {name!r}")
-    for name in ARRAYS:
-        array = meta.arrays.get(name)
+
+
+def _check_store(path: Path, meta: StoreMeta) -> None:
+    nodes, edges = meta.node_types[0], meta.edge_types[0]
+    expected = expected_arrays(meta, nodes.num_nodes, edges.num_edges, nodes.num_features)
+    check_arrays(path, META_FILE, meta.arrays, ARRAYS, expected)
+
+
+def check_arrays(
+    path: Path,
+    file: str,
+    arrays: Mapping[str, ArrayMeta],
+    names: Collection[str],
+    expected: Expected,
+) -> None:
+    """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them.
+
+    Args:
+        path: The folder to name in an error.
+        file: The file that lists the arrays.
+        arrays: The arrays it lists.
+        names: The arrays it should list; `OPTIONAL_ARRAYS` may be missing.
+        expected: Their types and shapes; of others: int64, with one dimension.
+
+    Raises:
+        StoreError: At the first difference.
+    """
+    for name in sorted(arrays.keys() - set(names)):
+        raise StoreError(path, f"{file} lists an unknown array {name!r}")
+    for name in names:
+        array = arrays.get(name)
         if array is not None:
             dtype, shape = expected.get(name, ("int64", array.shape[:1] or (0,)))
             if array.shape != shape or not re.fullmatch(dtype, array.dtype):
                 found = f"{array.dtype} {list(array.shape)}"
-                raise StoreError(path, f"{META_FILE} gives {name} as {found}")
+                raise StoreError(path, f"{file} gives {name} as {found}")
         elif name not in OPTIONAL_ARRAYS:
-            raise StoreError(path, f"{META_FILE} does not list {name}")
+            raise StoreError(path, f"{file} does not list {name}")

@@ -20,6 +20,7 @@ from gnntrain.cores import available_cores
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.rendezvous import Rendezvous
+from gnntrain.distributed.roll_call import Roster
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
@@ -187,9 +188,10 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
 def _run_started(worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous) -> None:
     """Be the rank as which a launcher has started this process."""
     control, started = rendezvous.control, rendezvous.launched
+    roster = Roster(rendezvous.machines, rendezvous.hosts)
     try:
         with (
-            watching(control, plan.timeout),
+            watching(control, plan.timeout, roster),
             forward_to(control),
             control.reporting_failure(),
         ):
@@ -201,7 +203,7 @@ def _run_started(worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Ren
     except BaseException as error:
         if control.stop_requested:
             raise Interrupted(control.stop_requested) from error
-        raise control.first_failure() or error from error
+        raise control.cause_of(error) from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

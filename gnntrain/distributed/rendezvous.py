@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch.distributed as dist
 
 from gnntrain import __version__
+from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.tcp_store import (
@@ -31,6 +32,7 @@ from gnntrain.errors import Interrupted, RunError, UserError
 # A pod or a task may begin minutes after another one.
 _JOIN_SECONDS = 600.0
 _LEAVE_SECONDS = 5.0
+_ANSWER_SECONDS = 30.0
 _CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
 _ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): only the way there is asked for
@@ -41,6 +43,7 @@ class Place:
     """Where one of the processes is.
 
     Attributes:
+        name: The host name of its machine.
         host: The address from which its machine reaches the others.
         local_rank: See `Launched`.
         cores: The cores that it may run on.
@@ -48,6 +51,7 @@ class Place:
         command: Its command line; None: it is a program of the user's.
     """
 
+    name: str
     host: str
     local_rank: int | None
     cores: Sequence[int]
@@ -75,7 +79,7 @@ class Rendezvous:
         self.address = address
         self.host = host
         is_rank = launched.local_rank is not None
-        store = address.connect(_CONNECT_SECONDS)
+        store = BoundedStore(address.connect(_CONNECT_SECONDS), _ANSWER_SECONDS)
         self.control = RunControl(store, launched.process if is_rank else None)
         self._store = address.connect(_CONNECT_SECONDS)
         self.places: list[Place] = []
@@ -90,6 +94,12 @@ class Rendezvous:
         """The number of each process's machine: a new one begins with each local rank 0."""
         firsts = [not place.local_rank for place in self.places]
         return tuple(count - 1 for count in itertools.accumulate(firsts))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Name and address of each machine."""
+        places = dict(zip(self.machines, self.places, strict=True))
+        return tuple(f"{place.name}, {place.host}" for place in places.values())
 
     @property
     def machine(self) -> int:
@@ -112,10 +122,10 @@ class Rendezvous:
             RunError: Some have not come within ten minutes.
         """
         local_rank, cores = self.launched.local_rank, _cores()
-        place = Place(self.host, local_rank, cores, __version__, command)
-        fields = {name: getattr(place, name) for name in Place.__slots__}
+        name = socket.gethostname()
+        place = Place(name, self.host, local_rank, cores, __version__, command)
         deadline = time.monotonic() + _JOIN_SECONDS
-        self.places = [Place(**one) for one in self.gather("place", fields, deadline)]
+        self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
         if self.is_main:
             _check_places(self.places)
 

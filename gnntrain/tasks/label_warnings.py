@@ -10,7 +10,6 @@ from gnntrain.data.graph import SPLITS, Graph, Int64Array
 from gnntrain.metrics import RANKING_METRICS
 
 _NUM_SHOWN = 5
-_CHUNK_NODES = 1 << 18
 
 Counts = Mapping[str, Int64Array]
 """By split, how many of its nodes have each class."""
@@ -23,21 +22,8 @@ def label_warnings(store: Graph, metric: str) -> list[str]:
         store: The graph.
         metric: Name of the deciding metric.
     """
-    counts = {split: class_counts(store, split) for split in SPLITS}
+    counts = {split: store.class_counts(split) for split in SPLITS}
     return [*_unseen_classes(store, counts), *_undefined_metric(store, metric, counts)]
-
-
-def class_counts(store: Graph, split: str) -> Int64Array:
-    """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
-    counts = np.zeros(store.num_classes, np.int64)
-    nodes = store.split(split)
-    for start in range(0, len(nodes), _CHUNK_NODES):
-        labels = store.labels[nodes[start : start + _CHUNK_NODES]]
-        if store.task == "multilabel":
-            counts += labels.sum(axis=0, dtype=np.int64)
-        else:
-            counts += np.bincount(labels[labels >= 0], minlength=store.num_classes)
-    return counts
 
 
 def _unseen_classes(store: Graph, counts: Counts) -> Iterator[str]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain.data import store as store_module
 from gnntrain.data import store_files
 from gnntrain.data.arrays import npy_header
 from gnntrain.data.build import write_store
@@ -55,7 +54,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(len(files))
         return real(files)
 
-    monkeypatch.setattr(store_module, "checksums", counted)
+    monkeypatch.setattr(store_files, "checksums", counted)
     return calls
 
 
