@@ -1,6 +1,7 @@
 """How a launcher has started this process: torchrun, SLURM, submitit, Kubernetes or SkyPilot.
 
-Reads environment variables alone, since every command asks, and most are started by no launcher.
+Reads environment variables, without an import, since every command asks, and most are started by
+no launcher.
 """
 
 from __future__ import annotations
@@ -58,9 +59,16 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     """How this process was started; None: by no launcher, or as the only process.
 
     Raises:
-        UserError: The variables contradict each other, or some are missing.
+        UserError: The variables contradict each other, or some are missing. It has the attribute
+            `is_told` where another process tells the user.
     """
-    found = _found(_Variables(environ))
+    variables = _Variables(environ)
+    try:
+        found = _found(variables)
+    except UserError as error:
+        number = variables.text("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK", "SLURM_PROCID")
+        error.is_told = number not in ("", "0")  # type: ignore[attr-defined]
+        raise
     if found is None or (found.num_processes == 1 and not found.has_store):
         return None
     return found
@@ -275,7 +283,9 @@ def _in_order(variables: _Variables, tasks: list[int], task: int) -> tuple[int, 
 
 
 def _is_interactive(variables: _Variables) -> bool:
-    return variables.text("SLURM_JOB_NAME") in _INTERACTIVE and "SLURM_PTY_PORT" in variables
+    """Whether a person types in the shell that is the task; what `srun` starts there has no
+    terminal."""
+    return variables.text("SLURM_JOB_NAME") in _INTERACTIVE and os.isatty(0)
 
 
 def _submitit_local(variables: _Variables) -> Launched | None:

@@ -7,6 +7,7 @@ import ipaddress
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import socket
 import time
@@ -14,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -33,7 +34,14 @@ from gnntrain.distributed.tcp_store import (
 )
 from gnntrain.distributed.torchrun import record_for_torchrun
 from gnntrain.distributed.watch import watching
-from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError, UserError
+from gnntrain.errors import (
+    GnntrainError,
+    Interrupted,
+    RankLost,
+    RunError,
+    UserError,
+    signal_of,
+)
 
 # A pod or a task may begin minutes after another one.
 _JOIN_SECONDS = 600.0
@@ -51,16 +59,16 @@ class Place:
     """Where one of the processes is.
 
     Attributes:
+        name: The host name of its machine.
         host: The address from which its machine reaches the others.
-        name: The name of its machine.
         local_rank: See `Launched`.
         cores: The cores that it may run on.
         version: Of gnntrain.
         command: Its command line; None: it is a program of the user's.
     """
 
-    host: str
     name: str
+    host: str
     local_rank: int | None
     cores: Sequence[int]
     version: str
@@ -88,7 +96,8 @@ class Rendezvous:
         self.host = host
         is_rank = launched.local_rank is not None
         store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
-        self.control = RunControl(store, launched.process if is_rank else None)
+        rank = launched.process if is_rank else None
+        self.control = RunControl(store, rank, launched.process)
         self._store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
         self._bounded = [store, self._store]
         self._roll_call: RollCall | None = None
@@ -104,6 +113,12 @@ class Rendezvous:
         """The number of each process's machine: a new one begins with each local rank 0."""
         firsts = [not place.local_rank for place in self.places]
         return tuple(count - 1 for count in itertools.accumulate(firsts))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Name and address of each machine."""
+        places = dict(zip(self.machines, self.places, strict=True))
+        return tuple(f"{place.name}, {place.host}" for place in places.values())
 
     @property
     def machine(self) -> int:
@@ -126,20 +141,20 @@ class Rendezvous:
             RunError: Some have not come within ten minutes.
         """
         local_rank, cores = self.launched.local_rank, _cores()
-        place = Place(self.host, socket.gethostname(), local_rank, cores, __version__, command)
-        fields = {name: getattr(place, name) for name in Place.__slots__}
+        name = socket.gethostname()
+        place = Place(name, self.host, local_rank, cores, __version__, command)
         deadline = time.monotonic() + _JOIN_SECONDS
-        self.places = [Place(**one) for one in self.gather("place", fields, deadline)]
+        self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
         if self.is_main:
             _check_places(self.places)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Notice here which other rank fails, or gives no sign of life any more."""
-        machines = self.machines
-        firsts = [self.places[machines.index(m)] for m in range(machines[-1] + 1)]
-        roster = Roster(machines, tuple(f"{first.name}, {first.host}" for first in firsts))
-        self._roll_call = RollCall(self.control, roster, _START_SECONDS)
+        of_machines = self.launched.local_rank is None
+        roster = Roster(self.machines, self.hosts, of_machines)
+        number = self.launched.process
+        self._roll_call = RollCall(self.control, roster, _START_SECONDS, number)
         with (
             watching(self.control, math.inf, self._roll_call, self._end_by_force),
             self.control.reporting_failure(),
@@ -207,8 +222,8 @@ class Rendezvous:
         return self.hear(key)
 
     @property
-    def cores_each(self) -> int:
-        """Cores for this process, of those that it may run on with others of its machine."""
+    def cores(self) -> int:
+        """Cores for this process: its share of those that others of its machine may use too."""
         places = zip(self.places, self.machines, strict=True)
         shares = Counter(c for place, m in places if m == self.machine for c in place.cores)
         return max(1, int(sum(1 / shares[core] for core in _cores())))
@@ -323,7 +338,8 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     if _meeting is not None:
         yield _meeting
         return
-    found = launched()
+    # A child of ours, as a sweep's worker, has inherited the variables.
+    found = launched() if multiprocessing.parent_process() is None else None
     if found is None:
         yield None
         return
@@ -350,6 +366,8 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
     if isinstance(error, Exception):
         control.report_failure(error)
         record_for_torchrun(error)
+    elif isinstance(error, KeyboardInterrupt):
+        control.request_stop(signal_of(error))
     control.abandon()
     control.sync()
     rendezvous.mark_told(error)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from gnntrain.distributed.roll_call import where
 from gnntrain.distributed.run_control import (
     CollectiveTimeout,
     Phase,
@@ -19,7 +20,7 @@ from gnntrain.distributed.run_control import (
     RunControl,
 )
 from gnntrain.distributed.signals import STEP_SECONDS
-from gnntrain.errors import GnntrainError, Interrupted, RunError
+from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError
 
 _log = logging.getLogger("gnntrain")
 
@@ -44,13 +45,20 @@ class Supervisor:
         control: The run control of this process.
         log_dir: The folder of the ranks' logs.
         timeout: Seconds that a rank waits for the others in a collective.
+        first: The number of the first of these ranks.
     """
 
     def __init__(
-        self, processes: Sequence[BaseProcess], control: RunControl, log_dir: Path, timeout: float
+        self,
+        processes: Sequence[BaseProcess],
+        control: RunControl,
+        log_dir: Path,
+        timeout: float,
+        first: int = 0,
     ) -> None:
-        self._processes = processes
+        self._processes = dict(enumerate(processes, first))
         self._control = control
+        control.is_supervising = True
         self._log_dir = log_dir
         self._timeout = timeout
 
@@ -79,10 +87,10 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """Let the ranks save after their step and end. They may have completed just before."""
         self._control.sync()  # the signal may have come after the last one
-        if all(place.phase != Phase.STARTING for place in self._progress()):
+        if all(place.phase != Phase.STARTING for place in self._progress().values()):
             self._wait(STEP_SECONDS)
         self._end_where_they_are()
-        codes = [process.exitcode for process in self._processes]
+        codes = [process.exitcode for process in self._processes.values()]
         if all(code == 0 for code in codes):
             return
         if (cause := self._control.first_failure()) is not None:
@@ -93,26 +101,27 @@ class Supervisor:
         places = self._progress()
         is_stopped = {rank for rank in self._alive() if self._is_stopped(rank)}
         computing = {rank for rank in self._alive() if not places[rank].is_waiting}
-        cause = _own_end(failed) or self._control.first_failure()
+        cause = _own_end(failed) or self._control.find_cause(RuntimeError())
         self._wait(_NOTICE_SECONDS)
         silent = is_stopped | computing or set(self._alive())
         self._end_where_they_are()
         if _is_timeout(cause, failed) and silent:
             raise self._unanswered(sorted(silent), places, is_stopped)
-        raise cause or self._control.first_failure() or _unexplained(failed)
+        raise cause or self._control.find_cause(RuntimeError()) or _unexplained(failed)
 
     def _unanswered(
-        self, silent: Sequence[int], places: Sequence[Progress], is_stopped: set[int]
-    ) -> RunError:
+        self, silent: Sequence[int], places: Mapping[int, Progress], is_stopped: set[int]
+    ) -> RankLost:
         told = [
-            f"Rank {rank} has not answered since {_where(places[rank])}"
+            f"Rank {rank} has not answered since {where(places[rank])}"
             + (" (the process is stopped)" if rank in is_stopped else "")
             for rank in silent
         ]
-        return RunError(
+        return RankLost(
             f"{'; '.join(told)}: the others waited {self._timeout:g} s for it.",
             "It is stopped, in an endless loop, or slow; raise distributed.timeout if it may take "
             f"longer. Its log is {self._log_dir / f'rank_{silent[0]}.log'}.",
+            silent,
         )
 
     def _end_where_they_are(self) -> None:
@@ -123,23 +132,23 @@ class Supervisor:
         self._kill()
 
     def _kill(self) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             process.kill()
             process.join()
 
-    def _progress(self) -> list[Progress]:
-        return [self._control.progress(rank) for rank in range(len(self._processes))]
+    def _progress(self) -> dict[int, Progress]:
+        return {rank: self._control.progress(rank) for rank in self._processes}
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        for process in self._processes:
+        for process in self._processes.values():
             process.join(max(0.0, deadline - time.monotonic()))
 
     def _alive(self) -> list[int]:
-        return [rank for rank, process in enumerate(self._processes) if process.is_alive()]
+        return [rank for rank, process in self._processes.items() if process.is_alive()]
 
     def _failed(self) -> dict[int, int]:
-        codes = {rank: process.exitcode for rank, process in enumerate(self._processes)}
+        codes = {rank: process.exitcode for rank, process in self._processes.items()}
         return {rank: code for rank, code in codes.items() if code}
 
     def _is_stopped(self, rank: int) -> bool:
@@ -149,21 +158,13 @@ class Supervisor:
             return False
 
 
-def _where(place: Progress) -> str:
-    if place.phase == Phase.STARTING:
-        return "its start"
-    evaluation = "the evaluation after " if place.phase == Phase.EVALUATING else ""
-    return f"{evaluation}step {place.step}"
-
-
 def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
     """The error of a rank that was killed or crashed, which caused all other errors."""
     for rank, code in failed.items():
         if -code in _OWN_ENDS:
             name = signal.Signals(-code).name
-            return RunError(
-                f"Rank {rank} was ended by {name}.", _MEMORY_HINT if name == "SIGKILL" else None
-            )
+            hint = _MEMORY_HINT if name == "SIGKILL" else None
+            return RankLost(f"Rank {rank} was ended by {name}.", hint, [rank])
     return None
 
 

@@ -73,7 +73,7 @@ class _Watch:
 
     def run(self) -> None:
         control, parent = self._control, _Parent()
-        while not control.is_abandoned:
+        while not control.is_abandoned or control.is_supervising:
             parent.wait(SYNC_SECONDS)
             if not parent.is_alive():
                 control.request_stop(signal.SIGTERM)
