@@ -64,6 +64,10 @@ class LaunchPlan:
     timeout: float
     machines: tuple[int, ...] = ()
 
+    @property
+    def num_machines(self) -> int:
+        return self.machines[-1] + 1 if self.machines else 1
+
     @classmethod
     def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
         """The ranks of a configuration: on this machine, or those that a launcher has started.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.parts import Parts
+from gnntrain.data.parts import Part
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.loading.features import as_tensor
 from gnntrain.sampling.base import SampledSubgraph
@@ -30,16 +31,15 @@ class Server(Protocol):
         ...
 
 
-def serve_parts(server: Server, parts: Parts) -> None:
-    """Serve what batches need of the open parts, but their features."""
-    opened = parts.opened
-    ranges = NodeOwners(parts.starts[opened[0].number : opened[-1].number + 2] - parts.nodes.start)
+def serve_parts(server: Server, parts: Sequence[Part]) -> None:
+    """Serve what batches need of consecutive parts, but their features."""
+    ranges = NodeOwners(np.cumsum([0, *(len(part.nodes) for part in parts)]))
     draws = [
-        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in opened
+        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in parts
     ]
     server.serve(DRAW, PartsDraws(draws, ranges))
-    server.serve(TARGETS, RowAnswers([part.labels for part in opened], ranges))
-    server.serve(NORM, RowAnswers([part.gcn_norm for part in opened], ranges))
+    server.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
+    server.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
 
 
 class PartValues:
