@@ -79,7 +79,7 @@ def exchange_rows(
                     _messages(matrix, *ranges[source], rows),
                     to=context.ranks_of(to)[0],
                     source=context.ranks_of(source)[0],
-                    device=context.device,
+                    context=context,
                 )
     context.machine_barrier()
 
@@ -95,17 +95,18 @@ def _swap(
     *,
     to: int,
     source: int,
-    device: torch.device,
+    context: DistributedContext,
 ) -> None:
     """Send messages to the rank `to` while the rank `source` sends some to this one."""
+    group, device = context.group, context.device
     for out, into in zip_longest(sent, received):
         operations: list[dist.P2POp] = []
         if out is not None:
-            operations.append(dist.P2POp(dist.isend, out.to(device), to))
+            operations.append(dist.P2POp(dist.isend, out.to(device), group=group, group_peer=to))
         if into is not None:
             # NCCL reads and writes the memory of GPUs only.
             room = into if device.type == "cpu" else torch.empty_like(into, device=device)
-            operations.append(dist.P2POp(dist.irecv, room, source))
+            operations.append(dist.P2POp(dist.irecv, room, group=group, group_peer=source))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
         if into is not None and room is not into:

@@ -171,7 +171,7 @@ class DeviceBuffers:
         elif len(ranges) > 1:
             for rank, (a, b) in enumerate(ranges):
                 if b > a:
-                    dist.broadcast(matrix[a:b], src=rank)
+                    dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
 
     def release(self, name: str | None = None) -> None:
         """See `Buffers.release`."""
