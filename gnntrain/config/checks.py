@@ -146,6 +146,9 @@ def _machines(config: Config) -> Iterator[Contradiction]:
     if config.features.placement not in ("auto", "memmap"):
         expects = f"auto or memmap with distributed.graph={graph}: no machine has all rows"
         yield _clash(config, "features.placement", "distributed.graph", expects, _LEAVE_OUT)
+    if graph == "partitioned" and config.features.hotness == "degree":
+        expects = "presample with distributed.graph=partitioned: no machine has all edges"
+        yield _clash(config, "features.hotness", "distributed.graph", expects, _LEAVE_OUT)
 
 
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
