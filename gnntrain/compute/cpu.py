@@ -7,7 +7,7 @@ not depend on the number of threads, so neither do the results.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 
 _NO_NUMBERS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 _NO_FLOATS: npt.NDArray[np.float32] = np.empty(0, np.float32)
+_NO_SLOTS: npt.NDArray[np.int32] = np.empty(0, np.int32)
 _NO_TIES: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
 
 _KINDS = {
@@ -52,22 +53,50 @@ for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are im
 
 
 class Table:
-    """Rows in the kernels' form: source u is row `nodes[u]` of `data`, or row u without `nodes`."""
+    """Rows in the kernels' form: source u has `width` numbers of `data` from number
+    `nodes[u] · stride` on, or from `u · stride` without `nodes`.
+
+    Rows of several matrices are read in place, too: `data` then spans the memory from the matrix
+    that lies first, of which only the matrices themselves are read; `nodes` are places in it.
+    """
 
     def __init__(self, features: LazyFeatures) -> None:
-        if features.slots is not None or features.parts is not None:
-            features = LazyFeatures(reference.rows_of(features, 0, len(features)))
-        self.rows, self.width = features.rows.contiguous(), features.num_features
-        self.data, self.kind = array_of(self.rows), _KINDS[self.rows.dtype]
-        self.nodes = _NO_NUMBERS if features.nodes is None else features.nodes.numpy()
+        self.width, self.kind = features.num_features, _KINDS[features.rows.dtype]
+        self.rows = features.rows.contiguous()
+        if features.slots is None and features.parts is None:
+            self.data, self.stride = array_of(self.rows).reshape(-1), self.width
+            self.nodes = _NO_NUMBERS if features.nodes is None else features.nodes.numpy()
+        else:
+            self._held = [part.contiguous() for part in features.held]
+            self.data, self.stride = _memory_from([self.rows, *self._held]), 1
+            self.nodes = self._places(features)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The first arguments of the kernels."""
+        return self.data, self.stride, self.kind, self.nodes
+
+    def _places(self, features: LazyFeatures) -> npt.NDArray[np.int64]:
+        first, *bases = (
+            (part.data_ptr() - self.data.ctypes.data) // part.element_size() if len(part) else 0
+            for part in (self.rows, *self._held)
+        )
+        nodes = _NO_NUMBERS if features.nodes is None else features.nodes.numpy()
+        slots = _NO_SLOTS if features.slots is None else features.slots.numpy()
+        layout = first, self.width, np.array(bases, np.int64), max(1, features.part_rows)
+        places = np.empty(len(features), np.int64)
+        by_rows(
+            len(places), 0, lambda a, b: kernels.place_rows(nodes, slots, *layout, a, b, places)
+        )
+        return places
 
     def put(self, first: int, start: int, stop: int, out: Tensor, column: int = 0) -> None:
         """Copy the sources `first + start … first + stop − 1` into `out`, on this thread.
 
         The first goes to row 0 of `out`, from `column` on.
         """
-        rows = array_of(out), kind_of(out), column
-        kernels.gather_rows(self.data, self.kind, self.nodes, first, start, stop, *rows)
+        rows = array_of(out), kind_of(out), column, self.width
+        kernels.gather_rows(*self.arguments, first, start, stop, *rows)
 
 
 class Reduction:
@@ -85,9 +114,7 @@ class Reduction:
             share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
             source_scale = share if source_scale is None else share * source_scale
         self._arguments = (
-            table.data,
-            table.kind,
-            table.nodes,
+            *table.arguments,
             total.indptr.numpy(),
             _NO_NUMBERS if total.indices is None else total.indices.numpy(),
             total.indices is None,
@@ -228,7 +255,7 @@ def aggregate_max(
     table, indptr, indices = Table(features), edges.indptr, edges.indices
     out = torch.empty(edges.num_dst, table.width, dtype=dtype)
     ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32)
-    given = table.data, table.kind, table.nodes, indptr.numpy(), indices.numpy()
+    given = *table.arguments, indptr.numpy(), indices.numpy()
     number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
 
     def task(start: int, stop: int) -> None:
@@ -392,6 +419,18 @@ def array_of(rows: Tensor) -> Array:
         rows = rows.view(torch.uint16)
     array: Array = rows.detach().numpy()
     return array
+
+
+def _memory_from(matrices: Sequence[Tensor]) -> Array:
+    """The memory from the matrix that lies first to the end of the last one, one-dimensional.
+
+    What lies between them does not belong to it, and may not even be mapped.
+    """
+    filled = [matrix for matrix in matrices if matrix.numel()] or matrices[:1]
+    first = array_of(min(filled, key=Tensor.data_ptr)).reshape(-1)
+    end = max(matrix.data_ptr() + matrix.nbytes for matrix in filled)
+    length = (end - first.ctypes.data) // first.itemsize
+    return np.lib.stride_tricks.as_strided(first, (length,))
 
 
 def kind_of(rows: Tensor) -> kernels.Kind:

@@ -45,14 +45,14 @@ LOW_16 = np.uint64(0xFFFF)
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba is not typed
-def fetch_ahead(_: Any, table: Any, row: Any, byte: Any) -> Any:  # noqa: ARG001
-    """Prefetch the cache line at `byte` of a row of `table`."""
+def fetch_ahead(_: Any, table: Any, place: Any, byte: Any) -> Any:  # noqa: ARG001
+    """Prefetch the cache line at `byte` of the row that begins at number `place` of `table`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         word, line, flag = ir.IntType(64), ir.IntType(8).as_pointer(), ir.IntType(32)
-        stride = builder.extract_value(array.strides, 0)
-        start = builder.add(builder.ptrtoint(array.data, word), builder.mul(arguments[1], stride))
+        size = builder.extract_value(array.strides, 0)
+        start = builder.add(builder.ptrtoint(array.data, word), builder.mul(arguments[1], size))
         address = builder.inttoptr(builder.add(start, arguments[2]), line)
         kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
         instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -137,10 +137,10 @@ def narrowed(number: np.float32, kind: int) -> np.uint16:
 
 
 @jit
-def fetch_row(table: Array, row: Any, width: int) -> None:
-    """Prefetch the first `width` numbers of a row."""
+def fetch_row(table: Array, place: Any, width: int) -> None:
+    """Prefetch the first `width` numbers of the row that begins at number `place`."""
     for byte in range(0, width * table.itemsize, CACHE_LINE):
-        fetch_ahead(table, row, byte)
+        fetch_ahead(table, place, byte)
 
 
 @jit
@@ -216,6 +216,7 @@ def put_row(total: Array, factor: float, out: Array, kind: Kind) -> None:
 @jit
 def reduce_rows(
     table: Array,
+    stride: int,
     kind: Kind,
     nodes: Int64Array,
     indptr: Array,
@@ -244,7 +245,9 @@ def reduce_rows(
     numbers. With `is_mean` the sum is divided by the number of in-edges.
 
     Args:
-        table, kind: The rows; source u is row `nodes[u]`, or u without `nodes`.
+        table, kind: The rows, one after the other; source u is row `nodes[u]`, or u without
+            `nodes`.
+        stride: Row r begins at number `r · stride` of `table`.
         by_edge: Edge e comes from source e; `indices` is not read.
         edge_ids: The number of each edge in `edge_weight`; empty: as they lie.
         edge_weight: `[num_edges]`.
@@ -273,7 +276,7 @@ def reduce_rows(
             # Prefetch the next four while these four are added.
             for i in range(e + group, min(e + group + 4, last)):
                 source = i if by_edge else np.int64(indices[i])
-                fetch_row(table, source if direct else nodes[source], width)
+                fetch_row(table, (source if direct else nodes[source]) * stride, width)
             if group == 4:
                 s0, s1, s2, s3 = e, e + 1, e + 2, e + 3
                 if not by_edge:
@@ -296,17 +299,19 @@ def reduce_rows(
                 n0, n1, n2, n3 = s0, s1, s2, s3
                 if not direct:
                     n0, n1, n2, n3 = nodes[s0], nodes[s1], nodes[s2], nodes[s3]
+                n0, n1, n2, n3 = n0 * stride, n1 * stride, n2 * stride, n3 * stride
                 rows = (
-                    table[n0, 0:width],
-                    table[n1, 0:width],
-                    table[n2, 0:width],
-                    table[n3, 0:width],
+                    table[n0 : n0 + width],
+                    table[n1 : n1 + width],
+                    table[n2 : n2 + width],
+                    table[n3 : n3 + width],
                 )
                 add_4_rows(rows, kind, (w0, w1, w2, w3), total)
             else:
                 for i in range(e, e + group):
                     source = i if by_edge else np.int64(indices[i])
-                    row = table[source if direct else nodes[source], 0:width]
+                    place = (source if direct else nodes[source]) * stride
+                    row = table[place : place + width]
                     weight = one
                     if has_weight:
                         weight = number(edge_weight[np.int64(edge_ids[i]) if has_ids else i])
@@ -326,17 +331,18 @@ def reduce_rows(
             for f in range(width):
                 total[f] *= factor
             factor = one
-            node = np.int64(own + v) if direct else nodes[own + v]
+            place = (np.int64(own + v) if direct else nodes[own + v]) * stride
             if i < len(loop):
-                add_row(table[node, 0:width], kind, number(loop[i]), total)
+                add_row(table[place : place + width], kind, number(loop[i]), total)
             if i < num_added:
-                add_row(table[node, width : 2 * width], kind, one, total)
+                add_row(table[place + width : place + 2 * width], kind, one, total)
         put_row(total, factor, out[v - start, 0:width], out_kind)
 
 
 @jit
 def max_rows(
     table: Array,
+    stride: int,
     kind: Kind,
     nodes: Int64Array,
     indptr: Array,
@@ -362,17 +368,18 @@ def max_rows(
         for e in range(first, last):
             for i in range(e + 4, min(e + 5, last)):
                 ahead = np.int64(indices[i])
-                fetch_row(table, ahead if direct else nodes[ahead], width)
+                fetch_row(table, (ahead if direct else nodes[ahead]) * stride, width)
             source = np.int64(indices[e])
-            row = table[source if direct else nodes[source], 0:width]
-            raise_to_row(row, kind, total)
+            place = (source if direct else nodes[source]) * stride
+            raise_to_row(table[place : place + width], kind, total)
         put_row(total, total.dtype.type(1), out[v - start], out_kind)
         if len(ties) > 0:
             counts = ties[v - start]
             counts[:] = 0
             for e in range(first, last):
                 source = np.int64(indices[e])
-                row = table[source if direct else nodes[source], 0:width]
+                place = (source if direct else nodes[source]) * stride
+                row = table[place : place + width]
                 for f in range(width):
                     counts[f] += number_of(row[f], kind) == total[f]
 
@@ -411,6 +418,7 @@ def spread_maximum(
 @jit
 def gather_rows(
     table: Array,
+    stride: int,
     kind: Kind,
     nodes: Int64Array,
     first: int,
@@ -419,18 +427,19 @@ def gather_rows(
     out: Array,
     out_kind: Kind,
     column: int,
+    width: int,
 ) -> None:
     """Copy the rows of the sources `first + start … first + stop − 1`, converted to `out`'s kind.
 
-    Source u is row `nodes[u]`, or u without `nodes`; the first goes to row 0 of `out`, from
-    `column` on.
+    `table`, `stride` and `nodes` are those of `reduce_rows`. The first row goes to row 0 of `out`,
+    to the `width` columns from `column` on.
     """
-    width = table.shape[1]
     direct = len(nodes) == 0
     for i in range(start, stop):
         if not direct and i + 4 < stop:
-            fetch_row(table, nodes[first + i + 4], width)
-        row = table[np.int64(first + i) if direct else nodes[first + i]]
+            fetch_row(table, nodes[first + i + 4] * stride, width)
+        place = (np.int64(first + i) if direct else nodes[first + i]) * stride
+        row = table[place : place + width]
         target = out[i - start, column : column + width]
         if kind is None:
             put_row(row, row.dtype.type(1), target, out_kind)
@@ -446,6 +455,40 @@ def gather_rows(
         else:
             for f in range(width):
                 target[f] = to_float16(from_bfloat16(np.uint16(row[f])))
+
+
+@jit
+def place_rows(
+    nodes: Int64Array,
+    slots: npt.NDArray[np.int32],
+    first: int,
+    stride: int,
+    bases: Int64Array,
+    part_rows: int,
+    start: int,
+    stop: int,
+    places: Int64Array,
+) -> None:
+    """Where the rows of the sources `start … stop − 1` begin, in numbers; see `LazyFeatures`.
+
+    Args:
+        nodes: The node of each source; empty: the source's own number.
+        slots: The row of each node among the cached rows, negative where it is not there; empty:
+            no row is cached.
+        first: Where the cached rows begin.
+        stride: Numbers from a row to the next.
+        bases: Where each part begins.
+        part_rows: Nodes of a part.
+        places: Likewise for all sources; the result.
+    """
+    for i in range(start, stop):
+        node = nodes[i] if len(nodes) > 0 else np.int64(i)
+        slot = np.int64(slots[node]) if len(slots) > 0 else np.int64(-1)
+        if slot >= 0:
+            places[i] = first + slot * stride
+        else:
+            part = node // part_rows
+            places[i] = bases[part] + (node - part * part_rows) * stride
 
 
 @jit

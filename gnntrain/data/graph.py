@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydantic import JsonValue
 
 from gnntrain.data.summary import DataSummary
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ EDGE: EdgeType = (NODE, "to", NODE)
 """The types of a homogeneous graph."""
 
 _Entry = TypeVar("_Entry")
+_CHUNK_NODES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +205,27 @@ class Graph:
     def split(self, name: str) -> Int64Array:
         """Node ids of "train", "val" or "test", see `Nodes.splits`."""
         return self.only_nodes.splits[name]
+
+    def class_counts(self, split: str) -> Int64Array:
+        """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
+        counts = np.zeros(self.num_classes, np.int64)
+        nodes = self.split(split)
+        for start in range(0, len(nodes), _CHUNK_NODES):
+            labels = self.labels[nodes[start : start + _CHUNK_NODES]]
+            if self.task == "multilabel":
+                counts += labels.sum(axis=0, dtype=np.int64)
+            else:
+                counts += np.bincount(labels[labels >= 0], minlength=self.num_classes)
+        return counts
+
+    def target_scale(self) -> TargetScale:
+        """The scale of the quantities."""
+        return TargetScale.of(self)
+
+    def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
+        """The least and the greatest value of each quantity on a split; None: no node has it."""
+        columns = [column[~np.isnan(column)] for column in self.labels[self.split(split)].T]
+        return [(float(c.min()), float(c.max())) if len(c) else None for c in columns]
 
 
 def _only(entries: Mapping[Any, _Entry], what: str) -> _Entry:

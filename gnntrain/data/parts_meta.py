@@ -72,6 +72,7 @@ class PartitionMeta(GraphMeta):
         cut_edges: Edges whose ends lie in different parts.
         class_counts: By split, its nodes of each class; None for quantities.
         target_scale: The scale of quantities; None for classes.
+        target_ranges: By split, see `Graph.target_ranges`; None for classes.
         parts: The parts, in the order of their nodes.
     """
 
@@ -82,6 +83,7 @@ class PartitionMeta(GraphMeta):
     cut_edges: int = Field(ge=0)
     class_counts: dict[str, list[int]] | None
     target_scale: TargetScale | None
+    target_ranges: dict[str, list[tuple[float, float] | None]] | None
     parts: tuple[PartMeta, ...] = Field(min_length=1)
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,7 +25,9 @@ class DistributedContext:
 
     Attributes:
         machines: The number of each rank's machine, ascending from 0; empty: all ranks are on one.
-        machine_group: The process group of the ranks of this machine; None: all ranks are on one.
+        machine_group: The process group of the ranks of this machine; None: `group`.
+        group: The process group of all ranks of this context; None: torch's default group. See
+            `among`.
     """
 
     rank: int = 0
@@ -33,6 +36,38 @@ class DistributedContext:
     control: RunControl = field(default_factory=RunControl, compare=False)
     machines: tuple[int, ...] = ()
     machine_group: dist.ProcessGroup | None = field(default=None, compare=False)
+    group: dist.ProcessGroup | None = field(default=None, compare=False)
+
+    def among(self, ranks: range, timeout: float) -> DistributedContext | None:
+        """The context of some consecutive ranks of all, for collectives among them.
+
+        Collective: all ranks of the run call it, also those that are not among them.
+
+        Args:
+            ranks: At least one.
+            timeout: Seconds a collective may take.
+
+        Returns:
+            With ranks and machines numbered from 0; None on a rank that is not among them.
+        """
+        machines = [self.machines[rank] for rank in ranks] if self.machines else []
+        numbers = {machine: i for i, machine in enumerate(dict.fromkeys(machines))}
+        limit = timedelta(seconds=timeout)  # torch's default is half an hour
+        group = dist.new_group(list(ranks), limit)
+        by_machine = [
+            dist.new_group([rank for rank in ranks if self.machines[rank] == machine], limit)
+            for machine in (numbers if len(numbers) > 1 else ())
+        ]
+        if self.rank not in ranks:
+            return None
+        return replace(
+            self,
+            rank=self.rank - ranks[0],
+            world_size=len(ranks),
+            machines=tuple(numbers[machine] for machine in machines),
+            machine_group=by_machine[numbers[self.machine]] if by_machine else None,
+            group=group,
+        )
 
     @property
     def is_main(self) -> bool:
@@ -70,14 +105,14 @@ class DistributedContext:
         if self.world_size > 1:
             values = values.clone()
             with self.in_collective():
-                dist.all_reduce(values)
+                dist.all_reduce(values, group=self.group)
         return values
 
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         if self.world_size > 1:
             with self.in_collective():
-                dist.barrier()
+                dist.barrier(self.group)
 
     def meet(self) -> None:
         """Wait until all ranks have called this.
@@ -88,7 +123,7 @@ class DistributedContext:
         requested = torch.tensor(self.control.stop_requested, device=self.device)
         if self.world_size > 1:
             with self.in_collective():
-                dist.all_reduce(requested, dist.ReduceOp.MAX)
+                dist.all_reduce(requested, dist.ReduceOp.MAX, self.group)
         if number := int(requested):
             raise Interrupted(number)
 
@@ -105,23 +140,24 @@ class DistributedContext:
             return value
         box: list[Any] = [value]
         with self.in_collective():
-            dist.broadcast_object_list(box, src=0, device=self._object_device())
+            device = self._object_device()
+            dist.broadcast_object_list(box, group=self.group, device=device, group_src=0)
         return cast(T, box[0])
 
     def machine_barrier(self) -> None:
         """Wait until all ranks of this machine have called this."""
         if len(self.machine_ranks) > 1:
             with self.in_collective():
-                dist.barrier(self.machine_group)
+                dist.barrier(self.machine_group or self.group)
 
     def machine_broadcast(self, value: T) -> T:
         """The value (plain data) of the machine's first rank, on all ranks of the machine."""
         if len(self.machine_ranks) == 1:
             return value
         box: list[Any] = [value]
-        source, device = self.machine_ranks[0], self._object_device()
+        group, device = self.machine_group or self.group, self._object_device()
         with self.in_collective():
-            dist.broadcast_object_list(box, src=source, group=self.machine_group, device=device)
+            dist.broadcast_object_list(box, group=group, device=device, group_src=0)
         return cast(T, box[0])
 
     def gather(self, value: T) -> list[T]:
@@ -130,7 +166,7 @@ class DistributedContext:
             return [value]
         values: list[Any] = [None] * self.world_size
         with self.in_collective():
-            dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value, self.group)
         return cast(list[T], values)
 
     def gather_to_main(self, value: T) -> list[T]:
@@ -139,7 +175,7 @@ class DistributedContext:
             return [value]
         values: list[Any] | None = [None] * self.world_size if self.is_main else None
         with self.in_collective():
-            dist.gather_object(value, values, dst=0)
+            dist.gather_object(value, values, group=self.group, group_dst=0)
         return cast(list[T], values or [])
 
     def synchronize_buffers(self, module: nn.Module) -> None:
@@ -147,7 +183,7 @@ class DistributedContext:
         if self.world_size > 1:
             with self.in_collective():
                 for buffer in module.buffers():
-                    dist.broadcast(buffer, src=0)
+                    dist.broadcast(buffer, group=self.group, group_src=0)
 
     def _object_device(self) -> torch.device | None:
         return self.device if self.device.type == "cuda" else None

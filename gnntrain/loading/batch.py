@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.loading.features import FeatureSource
-from gnntrain.loading.graph import GraphTensors, take
+from gnntrain.loading.graph import BatchValues
 from gnntrain.sampling.base import SampledSubgraph
 from gnntrain.sampling.block import Block, BlockNeeds
 
@@ -98,7 +96,7 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
 
 
 def mini_batch(
-    graph: GraphTensors,
+    graph: BatchValues,
     features: FeatureSource,
     subgraph: SampledSubgraph,
     needs: BlockNeeds,
@@ -109,7 +107,7 @@ def mini_batch(
     """The mini-batch of a sampled subgraph.
 
     Args:
-        graph: The graph's tensors; those of the subgraph lie on the same device.
+        graph: The graph's values, on the device of the subgraph.
         features: Source of the feature rows.
         subgraph: The sampled subgraph.
         needs: The fields that the model reads.
@@ -119,45 +117,13 @@ def mini_batch(
     return MiniBatch(
         x=None if needs.rows else rows.whole(),
         rows=rows if needs.rows else None,
-        y=take(graph.targets, subgraph.nodes[: subgraph.num_seeds]),
+        y=graph.targets_of(subgraph.nodes[: subgraph.num_seeds]),
         n_id=subgraph.nodes,
         batch_size=subgraph.num_seeds,
-        blocks=filled_blocks(graph, subgraph, needs),
+        blocks=graph.filled(subgraph, needs),
         num_counted=num_counted,
         global_batch_size=global_batch_size,
         sampled=subgraph,
         num_sampled_nodes=subgraph.num_sampled_nodes,
         num_sampled_edges=subgraph.num_sampled_edges,
-    )
-
-
-def filled_blocks(
-    graph: GraphTensors, subgraph: SampledSubgraph, needs: BlockNeeds
-) -> tuple[Block, ...]:
-    """The subgraph's blocks with the weights, degrees and norms that the model reads."""
-    nodes = subgraph.nodes
-    norm = take(graph.norm, nodes) if needs.norm and graph.norm is not None else None
-    # The first block has all other blocks' destinations.
-    most = subgraph.blocks[0].num_dst if subgraph.blocks else 0
-    degree = graph.degrees(nodes[:most]) if needs.degree else None
-    return tuple(_filled(graph, block, norm, degree, needs) for block in subgraph.blocks)
-
-
-def _filled(
-    graph: GraphTensors,
-    block: Block,
-    norm: Tensor | None,
-    degree: Tensor | None,
-    needs: BlockNeeds,
-) -> Block:
-    weight = None
-    if needs.weight and graph.weight is not None:
-        assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
-        weight = take(graph.weight, block.edge_ids)
-    return replace(
-        block,
-        weight=weight,
-        degree=None if degree is None else degree[: block.num_dst],
-        norm=None if norm is None else norm[: block.num_src],
-        edge_ids=None,  # they stay in `sampled`, which does not move to a GPU with the batch
     )

@@ -83,8 +83,9 @@ def shard_range(num_rows: int, rank: int, world_size: int) -> slice:
 
 
 def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor, ...]:
-    """Every rank's shard of `rows` on its own GPU, each mapped into this process. Collective."""
-    own = rows[shard_range(len(rows), context.rank, context.world_size)].to(context.device)
+    """A shard of `rows` on each of the machine's GPUs, all mapped into this process. Collective."""
+    ranks = context.machine_ranks
+    own = rows[shard_range(len(rows), context.rank - ranks[0], len(ranks))].to(context.device)
     if context.world_size == 1:
         return (own,)
     # torch's way to share a tensor's memory with another process, without a copy.
@@ -92,6 +93,7 @@ def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor,
     return tuple(
         own if rank == context.rank else opened(rebuild, given, context.device)
         for rank, (rebuild, given) in enumerate(handles)
+        if rank in ranks
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,9 +11,27 @@ from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.loading.features import as_tensor
-from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.base import SampledSubgraph
+from gnntrain.sampling.block import Block, BlockNeeds
 
 _HOST = torch.device("cpu")
+
+
+class BatchValues(Protocol):
+    """Gives what a mini-batch holds of nodes and edges beside features."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that makes batches."""
+        ...
+
+    def targets_of(self, nodes: Tensor) -> Tensor:
+        """The targets of `nodes` (int64 `[n]`), see `Task.targets`."""
+        ...
+
+    def filled(self, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
+        """The subgraph's blocks with the weights, degrees and norms that the model reads."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +84,36 @@ class GraphTensors:
 
     @property
     def device(self) -> torch.device:
-        """The device that makes batches."""
+        """See `BatchValues.device`."""
         return self.indptr.device
+
+    def targets_of(self, nodes: Tensor) -> Tensor:
+        """See `BatchValues.targets_of`."""
+        return take(self.targets, nodes)
+
+    def filled(self, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
+        """See `BatchValues.filled`."""
+        nodes = subgraph.nodes
+        norm = take(self.norm, nodes) if needs.norm and self.norm is not None else None
+        # The first block has all other blocks' destinations.
+        most = subgraph.blocks[0].num_dst if subgraph.blocks else 0
+        degree = self.degrees(nodes[:most]) if needs.degree else None
+        return tuple(
+            replace(
+                block,
+                weight=self._weight(block) if needs.weight else None,
+                degree=None if degree is None else degree[: block.num_dst],
+                norm=None if norm is None else norm[: block.num_src],
+                edge_ids=None,  # they stay in `sampled`, which does not move to a GPU with a batch
+            )
+            for block in subgraph.blocks
+        )
+
+    def _weight(self, block: Block) -> Tensor | None:
+        if self.weight is None:
+            return None
+        assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
+        return take(self.weight, block.edge_ids)
 
     def degrees(self, nodes: Tensor) -> Tensor:
         """The in-edges of `nodes` (int64 `[n]`) in the whole graph: float32 `[n]`."""

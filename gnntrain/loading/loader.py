@@ -19,7 +19,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
-from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.graph import BatchValues
 from gnntrain.loading.streams import BatchStream
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
@@ -182,7 +182,7 @@ class BlockLoader(Loader):
     its batches as well. Each draw is a function of (seed, epoch, step).
 
     Args:
-        graph: The graph's tensors, on the sampler's device.
+        graph: The graph's values, on the sampler's device.
         features: Source of the feature rows.
         sampler: Samples the neighbourhoods.
         plan: The seeds of each step.
@@ -194,7 +194,7 @@ class BlockLoader(Loader):
 
     def __init__(
         self,
-        graph: GraphTensors,
+        graph: BatchValues,
         features: FeatureSource,
         sampler: Sampler,
         plan: SeedPlan,

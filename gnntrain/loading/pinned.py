@@ -23,16 +23,16 @@ _FOR_KERNELS = 1 | 2
 
 
 def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Tensor:
-    """A copy of `array` in memory that all ranks share and their GPUs can read. Collective.
+    """A copy of `array` in memory that the machine's ranks share and their GPUs can read.
 
-    On CPU ranks (in tests) the copy is shared, but not pinned.
+    Collective among these ranks. On CPU ranks (in tests) the copy is shared, but not pinned.
 
     Raises:
         RunError: There is not enough memory for the copy.
     """
     source = array if isinstance(array, Tensor) else as_tensor(array)
     on_gpu = context.device.type == "cuda"
-    if context.world_size == 1:
+    if len(context.machine_ranks) == 1:
         return pinned_room(source.shape, source.dtype).copy_(source) if on_gpu else source.clone()
     try:
         copy = shared_tensor(source.shape, source.dtype, context, None)
@@ -41,9 +41,9 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
             f"{source.nbytes / 2**30:.1f} GiB of shared memory cannot be had: {error}.",
             "Free some memory, or write features.placement=memmap sampler.topology=host.",
         ) from error
-    if context.is_main:
+    if context.is_machine_main:
         copy.copy_(source)
-    context.barrier()
+    context.machine_barrier()
     if on_gpu:
         _register(copy)
     return copy

@@ -36,6 +36,8 @@ change of the file of the function it loads, but not of another file that this o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -43,6 +45,7 @@ from gnntrain.jit import jit
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 CHUNK_EDGES = 4096
@@ -166,20 +169,21 @@ def draw_hop(
     """
     stop = 0
     while stop < len(destinations):
-        begin = stop
+        begin, stop = stop, chunk_end(offsets, stop)
         chunk = offsets[begin]
-        stop += 1
-        while stop < len(destinations) and offsets[stop + 1] - chunk <= CHUNK_EDGES:
-            stop += 1
-        for i in range(begin, stop):
-            at = offsets[i] - chunk
-            count = offsets[i + 1] - offsets[i]
-            if all_edges or (not replace and count == degrees[i]):
-                for j in range(count):
-                    positions[at + j] = starts[i] + j
-                continue
-            stream = node_key(key, np.uint64(destinations[i]))
-            draw_positions(stream, starts[i], degrees[i], replace, table, positions, at, count)
+        draw_chunk(
+            destinations,
+            begin,
+            stop,
+            key,
+            all_edges,
+            replace,
+            starts,
+            degrees,
+            offsets,
+            table,
+            positions,
+        )
         num_edges = offsets[stop] - chunk
         for e in range(num_edges):
             sources[e] = indices[positions[e]]
@@ -188,6 +192,76 @@ def draw_hop(
                 edge_ids[chunk + e] = positions[e]
         num_nodes = relabel(sources, num_edges, local, base, nodes, num_nodes, out, chunk)
     return num_nodes
+
+
+@jit
+def draw_sources(
+    indices: IndexArray,
+    weight: Float32Array,
+    ids: Int64Array,
+    key: np.uint64,
+    all_edges: bool,
+    replace: bool,
+    starts: Int64Array,
+    degrees: Int64Array,
+    offsets: Int64Array,
+    positions: Int64Array,
+    table: Int64Array,
+    sources: IndexArray,
+    weights: Float32Array,
+) -> None:
+    """Draw the in-edges of the nodes `ids`, as `draw_hop` does, and number nothing.
+
+    `starts` may count from another edge than the graph's first: `ids` are for the keys alone.
+    `weights` of length 0: not wanted.
+    """
+    stop = 0
+    while stop < len(ids):
+        begin, stop = stop, chunk_end(offsets, stop)
+        draw_chunk(
+            ids, begin, stop, key, all_edges, replace, starts, degrees, offsets, table, positions
+        )
+        chunk = offsets[begin]
+        for e in range(offsets[stop] - chunk):
+            sources[chunk + e] = indices[positions[e]]
+        if len(weights) > 0:
+            for e in range(offsets[stop] - chunk):
+                weights[chunk + e] = weight[positions[e]]
+
+
+@jit
+def chunk_end(offsets: Int64Array, begin: int) -> int:
+    """Where the chunk ends that begins at a destination: of CHUNK_EDGES, or of one destination."""
+    stop = begin + 1
+    while stop < len(offsets) - 1 and offsets[stop + 1] - offsets[begin] <= CHUNK_EDGES:
+        stop += 1
+    return stop
+
+
+@jit
+def draw_chunk(
+    destinations: Int64Array,
+    begin: int,
+    stop: int,
+    key: np.uint64,
+    all_edges: bool,
+    replace: bool,
+    starts: Int64Array,
+    degrees: Int64Array,
+    offsets: Int64Array,
+    table: Int64Array,
+    positions: Int64Array,
+) -> None:
+    """Write the drawn edge positions of the destinations `begin … stop - 1` to `positions`."""
+    for i in range(begin, stop):
+        at = offsets[i] - offsets[begin]
+        count = offsets[i + 1] - offsets[i]
+        if all_edges or (not replace and count == degrees[i]):
+            for j in range(count):
+                positions[at + j] = starts[i] + j
+            continue
+        stream = node_key(key, np.uint64(destinations[i]))
+        draw_positions(stream, starts[i], degrees[i], replace, table, positions, at, count)
 
 
 @jit
@@ -294,3 +368,80 @@ def relabel(
         num_nodes += 1 if is_new else 0
         out[at + e] = np.int32(number)
     return num_nodes
+
+
+@jit
+def slot_of(table: Int64Array, shift: np.uint64, base: int, node: np.int64) -> np.int64:
+    """The slot of a node in a hash table, or the free one where it belongs.
+
+    Open addressing with linear probing; the first slot by Fibonacci hashing. Slot s is
+    `table[2 * s]`, a node, and `table[2 * s + 1]`, `base` plus its number. What is below `base`
+    was left by an earlier batch: the slot is free.
+    """
+    last = len(table) // 2 - 1
+    slot = np.int64((np.uint64(node) * GOLDEN) >> shift)
+    while table[2 * slot + 1] >= base and table[2 * slot] != node:
+        slot = (slot + 1) & last
+    return slot
+
+
+@jit
+def register_in_table(
+    nodes: Int64Array, num_nodes: int, table: Int64Array, shift: np.uint64, base: int
+) -> None:
+    """Number `nodes` by position in a hash table; a repeated node by its first position."""
+    for i in range(num_nodes):
+        slot = slot_of(table, shift, base, nodes[i])
+        if table[2 * slot + 1] < base:
+            table[2 * slot] = nodes[i]
+            table[2 * slot + 1] = base + i
+
+
+@jit
+def relabel_by_table(
+    sources: IndexArray,
+    start: int,
+    table: Int64Array,
+    shift: np.uint64,
+    base: int,
+    nodes: Int64Array,
+    num_nodes: int,
+    out: Int32Array,
+) -> tuple[int, int]:
+    """As `relabel`, by a hash table, for `sources[start:]`, while `nodes` has room.
+
+    Returns:
+        How far it came, and the new `num_nodes`.
+    """
+    while start < len(sources):
+        stop = min(start + CHUNK_EDGES, len(sources))
+        if num_nodes + stop - start > len(nodes):
+            break
+        # Brings the first slots into the cache, all misses at once, as in `relabel`.
+        touched = np.int64(0)
+        for e in range(start, stop):
+            touched |= table[2 * np.int64((np.uint64(sources[e]) * GOLDEN) >> shift)]
+        if touched < 0:
+            break
+        for e in range(start, stop):
+            node = np.int64(sources[e])
+            slot = slot_of(table, shift, base, node)
+            if table[2 * slot + 1] < base:
+                table[2 * slot] = node
+                table[2 * slot + 1] = base + num_nodes
+                nodes[num_nodes] = node
+                num_nodes += 1
+            out[e] = np.int32(table[2 * slot + 1] - base)
+        start = stop
+    return start, num_nodes
+
+
+@jit
+def copy_segments(
+    values: npt.NDArray[Any], begins: Int64Array, offsets: Int64Array, out: npt.NDArray[Any]
+) -> None:
+    """Write the segments of `values` that begin at `begins` to `out`, one after the other."""
+    for i in range(len(begins)):
+        begin, at = begins[i], offsets[i]
+        for j in range(offsets[i + 1] - at):
+            out[at + j] = values[begin + j]

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.class_counts import class_counts
 from gnntrain.data.graph import Graph
 
 
@@ -21,7 +20,7 @@ def balanced_weights(graph: Graph) -> Tensor:
     Returns:
         float32 `[num_classes]`; several labels: `[num_labels, 2]`, without and with the label.
     """
-    counts = class_counts(graph, "train").astype(np.float64)
+    counts = graph.class_counts("train").astype(np.float64)
     if graph.task == "multilabel":
         counts = np.stack([len(graph.split("train")) - counts, counts], axis=1)
     total = counts.sum(axis=-1, keepdims=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gnntrain.data.class_counts import class_counts
 from gnntrain.data.graph import SPLITS, Graph, Int64Array
 from gnntrain.metrics import RANKING_METRICS
 
@@ -23,7 +22,7 @@ def label_warnings(store: Graph, metric: str) -> list[str]:
         store: The graph.
         metric: Name of the deciding metric.
     """
-    counts = {split: class_counts(store, split) for split in SPLITS}
+    counts = {split: store.class_counts(split) for split in SPLITS}
     return [*_unseen_classes(store, counts), *_undefined_metric(store, metric, counts)]
 
 

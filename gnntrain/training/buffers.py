@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.shared import shared_tensor
+from gnntrain.distributed.shared import exchange_rows, shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.pinned import pinned_room
 
@@ -43,11 +43,12 @@ class Buffers(Protocol):
         ...
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """Give every rank the rows of the others, once all have met.
+        """Give every rank the rows of the others, once all have met. Collective.
 
         Args:
             matrix: From `matrix`.
-            ranges: The rows of each rank that computes.
+            ranges: The rows of each rank, contiguous; of rank 0 alone if it computes alone: then
+                the ranks of other machines receive nothing.
         """
         ...
 
@@ -57,12 +58,12 @@ class Buffers(Protocol):
 
 
 class SharedBuffers:
-    """One copy on a machine, shared by all its ranks.
+    """One copy on each machine, shared by all its ranks.
 
-    A single rank gets ordinary memory. Several ranks map one file: in memory (a `memfd`, which the
-    size of /dev/shm does not limit). Beyond `memory_limit` the file is in `directory`, also for a
-    single rank. On Linux the file has no name and is freed with the processes, however they end;
-    elsewhere it is unlinked as soon as every rank has mapped it.
+    A machine's only rank gets ordinary memory. Several ranks map one file: in memory (a `memfd`,
+    which the size of /dev/shm does not limit). Beyond `memory_limit` the file is in `directory`,
+    also for a single rank. On Linux the file has no name and is freed with the processes, however
+    they end; elsewhere it is unlinked as soon as every rank has mapped it.
 
     Args:
         directory: The folder for matrices beyond the limit.
@@ -83,7 +84,12 @@ class SharedBuffers:
         return max(1, _MAX_CHUNK_NUMBERS // width), _MAX_CHUNK_EDGES
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `Buffers.sync`: all ranks write to the same memory, so nothing is to do."""
+        """See `Buffers.sync`. The ranks of a machine write to the same memory."""
+        context = self._context
+        if context.num_machines == 1 or len(ranges) == 1:
+            return
+        machines = map(context.ranks_of, range(context.num_machines))
+        exchange_rows(matrix, [(ranges[r[0]][0], ranges[r[-1]][1]) for r in machines], context)
 
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
         """See `Buffers.matrix`."""
@@ -101,7 +107,8 @@ class SharedBuffers:
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
         num_bytes = 4 * num_rows * num_columns
         in_memory = num_bytes <= self.memory_limit
-        if num_bytes == 0 or (self._context.world_size == 1 and in_memory):
+        is_alone = len(self._context.machine_ranks) == 1
+        if num_bytes == 0 or (is_alone and in_memory):
             return torch.empty(num_rows, num_columns)
         directory = None if in_memory else self._directory
         try:
@@ -147,7 +154,7 @@ class DeviceBuffers:
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
         """See `Buffers.matrix`."""
         size = num_rows, num_columns
-        alone = self._context.world_size == 1 and self._context.device.type == "cuda"
+        alone = len(self._context.machine_ranks) == 1 and self._context.device.type == "cuda"
         pins = alone and 4 * num_rows * num_columns <= self._host.memory_limit
         if not self._is_resident and not pins:
             return self._host.matrix(name, *size)
@@ -159,10 +166,12 @@ class DeviceBuffers:
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
         """See `Buffers.sync`. If rank 0 computes alone, no other rank needs the rows."""
-        if self._is_resident and len(ranges) > 1:
+        if not self._is_resident:
+            self._host.sync(matrix, ranges)
+        elif len(ranges) > 1:
             for rank, (a, b) in enumerate(ranges):
                 if b > a:
-                    dist.broadcast(matrix[a:b], src=rank)
+                    dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
 
     def release(self, name: str | None = None) -> None:
         """See `Buffers.release`."""

@@ -70,7 +70,8 @@ class LayerwiseEvaluator:
     """Exact evaluation: every layer for all nodes, over all in-neighbours, before the next.
 
     A rank computes its range of destination nodes, chunk by chunk, into one matrix of a layer's
-    activations for all ranks. Memory: two such matrices (three if a model transforms rows before
+    activations for all ranks of its machine; then machines exchange their rows. Memory of a
+    machine: two such matrices (three if a model transforms rows before
     it aggregates) and one chunk. If the layer's input is not on the model's device, a chunk's
     in-neighbours are gathered, each once, and renumbered.
 
@@ -103,7 +104,6 @@ class LayerwiseEvaluator:
         self._context = context
         self.buffers = buffers
         self._norm_on_device: Tensor | None = None
-        self._numbers: Tensor | None = None
         size, rank = context.world_size if all_ranks else 1, context.rank
         self._ranges = [balanced_range(store.indptr, part, size) for part in range(size)]
         self._rows = self._ranges[rank] if rank < size else (0, 0)
@@ -121,14 +121,14 @@ class LayerwiseEvaluator:
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits
         # Between evaluations training uses the memory.
-        self._numbers = None
         self.buffers.release()
         return self._context.broadcast(metrics)
 
     def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
         """The model's outputs for every node, on all ranks. Collective.
 
-        The result is valid until the next call.
+        The result is valid until the next call. If rank 0 computes alone, it is empty on the other
+        machines.
 
         Args:
             embed: Keep the rows that enter the last layer, too.
@@ -285,16 +285,15 @@ class LayerwiseEvaluator:
         """The nodes of a block's edges, its destinations first, and the block with these as its
         only sources."""
         a, num_dst = block.dst_offset, block.num_dst
-        if self._numbers is None:
-            size, device = self._store.num_nodes, self._context.device
-            self._numbers = torch.empty(size, dtype=block.indices.dtype, device=device)
-        numbers, indices = self._numbers, block.indices
-        others = torch.unique(indices[(indices < a) | (indices >= a + num_dst)]).long()
-        nodes = torch.cat([torch.arange(a, a + num_dst, device=others.device), others])
-        numbers[nodes] = torch.arange(len(nodes), dtype=numbers.dtype, device=nodes.device)
+        indices = block.indices
+        is_other = (indices < a) | (indices >= a + num_dst)
+        others, numbers = torch.unique(indices[is_other], return_inverse=True)
+        renumbered = indices - a
+        renumbered[is_other] = (numbers + num_dst).to(indices.dtype)
+        nodes = torch.cat([torch.arange(a, a + num_dst, device=others.device), others.long()])
         return nodes, replace(
             block,
-            indices=numbers[indices.long()].to(indices.dtype),
+            indices=renumbered,
             num_src=len(nodes),
             dst_offset=0,
             norm=None if block.norm is None else block.norm[nodes],
@@ -316,7 +315,9 @@ class LayerwiseEvaluator:
         self.buffers.sync(matrix, self._ranges)
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
-        return self.buffers.matrix(name, self._store.num_nodes, num_columns)
+        # Of other machines than rank 0's, if rank 0 computes alone, nothing reads it.
+        is_read = len(self._ranges) > 1 or self._context.machine == 0
+        return self.buffers.matrix(name, self._store.num_nodes * is_read, num_columns)
 
 
 class SampledEvaluator:

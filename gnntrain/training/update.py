@@ -77,7 +77,9 @@ class Update:
         if self._context.world_size > 1:
             # Built-in models use all parameters in every step; a user's model may not.
             unused = isinstance(self._model, PlainModel)
-            module = DistributedDataParallel(module, find_unused_parameters=unused)
+            module = DistributedDataParallel(
+                module, process_group=self._context.group, find_unused_parameters=unused
+            )
             for weight in self._model.parameters():
                 if weight.requires_grad:
                     hook = self._phases.mark

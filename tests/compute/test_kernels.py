@@ -20,7 +20,8 @@ def gathered(
 ) -> np.ndarray:
     """All rows of `table`, converted."""
     none = np.empty(0, np.int64)
-    kernels.gather_rows(table, kind, none, 0, 0, len(table), out, out_kind, 0)
+    rows, width = table.reshape(-1), table.shape[1]
+    kernels.gather_rows(rows, width, kind, none, 0, 0, len(table), out, out_kind, 0, width)
     return out
 
 
@@ -56,7 +57,8 @@ def test_rows_are_gathered_by_node_into_their_columns(num_rows: int) -> None:
     table = rng.random((9, 3)).astype(np.float32)
     nodes = rng.integers(0, 9, num_rows + 2)
     out = np.zeros((num_rows, 5), np.float32)
-    kernels.gather_rows(table, kernels.PLAIN, nodes, 2, 0, num_rows, out, kernels.PLAIN, 2)
+    places = table.reshape(-1), 3, kernels.PLAIN, nodes, 2, 0, num_rows
+    kernels.gather_rows(*places, out, kernels.PLAIN, 2, 3)
     np.testing.assert_array_equal(out[:, 2:], table[nodes[2:]])
     assert not out[:, :2].any()
 

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.shared import exchange_rows, shared_tensor
 
 
 @given(num_items=st.integers(0, 100), world_size=st.integers(1, 12))
@@ -26,3 +31,48 @@ def test_alone_every_collective_is_the_identity() -> None:
     assert alone.gather(5) == [5]
     alone.barrier()
     alone.synchronize_buffers(torch.nn.BatchNorm1d(2))
+
+
+def some_among_themselves(context: DistributedContext, directory: str) -> None:
+    first, last = (context.among(ranks, 60) for ranks in (range(3), range(3, 5)))
+    own = first or last
+    assert own is not None
+    assert (first is None) == (context.rank >= 3)
+    module = torch.nn.BatchNorm1d(1)
+    module.running_mean.fill_(float(context.rank))  # type: ignore[union-attr]
+    own.synchronize_buffers(module)
+    own.barrier()
+    own.machine_barrier()
+    matrix = shared_tensor((2, 1), torch.float32, own, None)
+    if own.is_machine_main:
+        matrix[own.machine] = context.rank
+    exchange_rows(matrix, [(0, 1), (1, 2)], own)
+    told = {
+        "rank": own.rank,
+        "machines": own.machines,
+        "machine_ranks": list(own.machine_ranks),
+        "sum": own.sum(torch.tensor([context.rank])).tolist(),
+        "broadcast": own.broadcast(context.rank),
+        "machine_broadcast": own.machine_broadcast(context.rank),
+        "gather": own.gather(context.rank),
+        "gather_to_main": own.gather_to_main(context.rank),
+        "buffer": module.running_mean.tolist(),  # type: ignore[union-attr]
+        "matrix": matrix.flatten().tolist(),
+    }
+    Path(directory, str(context.rank)).write_text(repr(told))
+
+
+def test_collectives_of_some_ranks_leave_the_others_out(tmp_path: Path) -> None:
+    plan = LaunchPlan(5, False, threads=1, timeout=60, machines=(0, 1, 1, 1, 2))
+    launch(some_among_themselves, str(tmp_path), plan, tmp_path)
+    told = [ast.literal_eval((tmp_path / str(rank)).read_text()) for rank in range(5)]
+    assert [one["rank"] for one in told] == [0, 1, 2, 0, 1]
+    assert [one["machines"] for one in told] == [(0, 1, 1)] * 3 + [(0, 1)] * 2
+    assert [one["machine_ranks"] for one in told] == [[0], [1, 2], [1, 2], [0], [1]]
+    assert [one["sum"] for one in told] == [[3]] * 3 + [[7]] * 2
+    assert [one["broadcast"] for one in told] == [0, 0, 0, 3, 3]
+    assert [one["machine_broadcast"] for one in told] == [0, 1, 1, 3, 4]
+    assert [one["gather"] for one in told] == [[0, 1, 2]] * 3 + [[3, 4]] * 2
+    assert [one["gather_to_main"] for one in told] == [[0, 1, 2], [], [], [3, 4], []]
+    assert [one["buffer"] for one in told] == [[0.0]] * 3 + [[3.0]] * 2
+    assert [one["matrix"] for one in told] == [[0.0, 1.0]] * 3 + [[3.0, 4.0]] * 2

@@ -146,6 +146,7 @@ def test_edges_are_read_from_pinned_host_memory(store: StoredGraph, device: str)
     ours, theirs = loaders(store, device)
     pinned = torch.from_numpy(store.indices).pin_memory()
     graph = ours._graph
+    assert isinstance(graph, GraphTensors)
     ours.sampler = GPUSampler(graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device)
     for batch, expected in zip(ours, theirs, strict=True):
         assert_equal(batch, expected)

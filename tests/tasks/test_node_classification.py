@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnntrain.data.graph import NODE, Graph, Nodes
 from gnntrain.tasks import NodeClassification
 
 RNG = np.random.default_rng(0)
@@ -169,15 +170,12 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
 
 def weighted_task(labels: Any, kind: str, label_smoothing: float = 0.0) -> NodeClassification:
     """A task with balanced classes of which all nodes are training nodes."""
-    graph: Any = SimpleNamespace(
-        task=kind,
-        metric="accuracy",
-        ogb_name=None,
-        num_classes=labels.shape[1] if kind == "multilabel" else 4 if kind == "multiclass" else 2,
-        class_names=None,
-        labels=labels,
-        split=lambda _: np.arange(len(labels)),
+    nodes = Nodes(
+        np.empty((len(labels), 0)), labels=labels, splits={"train": np.arange(len(labels))}
     )
+    num_classes = labels.shape[1] if kind == "multilabel" else 4 if kind == "multiclass" else 2
+    task: Any = kind
+    graph = Graph({NODE: nodes}, {}, task=task, num_classes=num_classes)
     return NodeClassification(graph, label_smoothing=label_smoothing, balanced=True)
 
 

@@ -194,8 +194,33 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, 
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
-    launch(evaluate_rank, folder, LaunchPlan(3, False, 1, 60), folder)
-    return store, [torch.load(folder / f"{rank}.pt") for rank in range(3)]
+    return store, evaluated(folder, LaunchPlan(3, False, 1, 60))
+
+
+def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
+    """Each rank's answers for the store in `folder`."""
+    launch(evaluate_rank, folder, plan, folder)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(plan.world_size)]
+
+
+@pytest.mark.parametrize("machines", [(0, 1), (0, 0, 1), (0, 1, 2)])
+def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[int, ...]) -> None:
+    store = stored(tmp_path / "store")
+    alone = layerwise(store, tmp_path)
+    by_rank = evaluated(tmp_path, LaunchPlan(len(machines), False, 1, 60, machines))
+    for i, variant in enumerate(VARIANTS):
+        model = make_model(store, variant)
+        expected, metrics = full_forward(store, model), alone.evaluate(model)
+        for machine, answers in zip(machines, by_rank, strict=True):
+            for who in ("all", "one"):
+                logits, found = answers[who][i]
+                assert found == metrics
+                if who == "all" or machine == 0:
+                    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+                else:
+                    assert logits.shape == (0, store.num_outputs)
+    sampled_alone = sampled(store, decided_model(store), (2, 2, 2), 1000)
+    assert all(answers["sampled"] == sampled_alone for answers in by_rank)
 
 
 @pytest.mark.parametrize("who", ["all", "one"])

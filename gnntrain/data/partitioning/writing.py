@@ -15,7 +15,6 @@ import numpy as np
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder, fsync_folder
 from gnntrain.data.arrays import ArrayWriter, write_array
-from gnntrain.data.class_counts import class_counts
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, index_dtype
 from gnntrain.data.partitioning.kernels import PartIndex, number_nodes, route_edges
 from gnntrain.data.parts import Folder, Parts
@@ -76,6 +75,7 @@ def _write(
         for number, part in enumerate(folders)
     ]
     num_train = np.bincount(part_of[store.split("train")], minlength=num_parts)
+    is_regression = store.task == "continuous"
     meta = PartitionMeta(
         format=PARTITION_FORMAT,
         version=PARTITION_VERSION,
@@ -94,8 +94,9 @@ def _write(
         method=method,
         num_features=store.num_features,
         cut_edges=cut_edges,
-        class_counts=_class_counts(store),
-        target_scale=TargetScale.of(store) if store.task == "continuous" else None,
+        class_counts=None if is_regression else {n: store.class_counts(n).tolist() for n in SPLITS},
+        target_scale=TargetScale.of(store) if is_regression else None,
+        target_ranges={n: store.target_ranges(n) for n in SPLITS} if is_regression else None,
         parts=tuple(
             PartMeta(
                 num_nodes=part["original"].shape[0],
@@ -231,9 +232,3 @@ def _write_shared(folder: Path, store: StoredGraph, new: AnyArray) -> dict[str, 
     if "class_names" in store.meta.arrays:
         shared["class_names"] = map_array(store.path, store.meta.arrays["class_names"])
     return {name: write_array(folder, name, array) for name, array in shared.items()}
-
-
-def _class_counts(store: StoredGraph) -> dict[str, list[int]] | None:
-    if store.task == "continuous":
-        return None
-    return {name: class_counts(store, name).tolist() for name in SPLITS}

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.class_counts import class_counts
 from gnntrain.data.graph import SPLITS, GraphData
 from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.writing import write_parts
@@ -82,7 +81,7 @@ def test_every_kind_of_graph(tmp_path: Path, other: dict[str, Any]) -> None:
     if store.task == "continuous":
         assert (meta.target_scale, meta.class_counts) == (TargetScale.of(store), None)
     else:
-        assert meta.class_counts == {name: class_counts(store, name).tolist() for name in SPLITS}
+        assert meta.class_counts == {name: store.class_counts(name).tolist() for name in SPLITS}
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

@@ -1,0 +1,90 @@
+"""A graph in parts as a `Graph`: what is known of all its nodes, without their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnntrain.data.graph import EDGE, NODE, AnyArray, Edges, Graph, Int64Array, Nodes
+from gnntrain.data.parts import Parts
+from gnntrain.data.target_scale import TargetScale
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class PartitionedGraph(Graph):
+    """A graph in parts, of which some are open on this machine.
+
+    Its arrays have the types and widths of the whole graph's, but no rows: those of nodes and edges
+    are in the parts, here and on other machines. Splits are whole; nodes have their new numbers.
+
+    Attributes:
+        parts: The parts, some of them open.
+    """
+
+    parts: Parts
+
+    @classmethod
+    def of(cls, parts: Parts) -> PartitionedGraph:
+        """The graph of `parts`."""
+        meta = parts.meta
+        arrays = meta.parts[0].arrays
+
+        def without_rows(name: str) -> AnyArray | None:
+            if name not in arrays:
+                return None
+            return np.empty((0, *arrays[name].shape[1:]), arrays[name].stored_dtype)
+
+        features, indices = without_rows("features"), without_rows("indices")
+        assert features is not None
+        assert indices is not None
+        nodes = Nodes(
+            features=features,
+            feature_dtype=parts.feature_dtype,
+            labels=without_rows("labels"),
+            splits=parts.splits,
+            ids=without_rows("node_ids"),
+            feature_names=meta.feature_names,
+        )
+        weight, norm = without_rows("edge_weight"), without_rows("gcn_norm")
+        edges = Edges(np.zeros(1, np.int64), indices, weight, norm)
+        return cls(
+            nodes={NODE: nodes},
+            edges={EDGE: edges},
+            dataset=meta.dataset,
+            task=meta.task,
+            metric=meta.metric,
+            num_classes=meta.num_classes,
+            class_names=parts.class_names,
+            ogb_name=meta.ogb_name,
+            summary=meta.summary,
+            parts=parts,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return self.parts.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the whole graph."""
+        return self.parts.num_edges
+
+    def class_counts(self, split: str) -> Int64Array:
+        """See `Graph.class_counts`."""
+        counts = self.parts.meta.class_counts
+        assert counts is not None, "quantities have no classes"
+        return np.array(counts[split], np.int64)
+
+    def target_scale(self) -> TargetScale:
+        """See `Graph.target_scale`."""
+        scale = self.parts.meta.target_scale
+        assert scale is not None, "classes have no scale"
+        return scale
+
+    def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
+        """See `Graph.target_ranges`."""
+        ranges = self.parts.meta.target_ranges
+        assert ranges is not None, "classes have no range"
+        return ranges[split]

@@ -1,0 +1,136 @@
+"""Who holds which nodes of a graph in parts, and how an array's rows are asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+AnyArray = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+
+
+class Caller(Protocol):
+    """Asks the owners of a graph's parts; an `Exchange` is one."""
+
+    def call(
+        self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
+    ) -> dict[int, list[AnyArray]]:
+        """Ask several owners at once; their answers by owner.
+
+        Raises:
+            RunError: An owner does not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class NodeOwners:
+    """Contiguous ranges of nodes: owner i holds the nodes `starts[i] … starts[i + 1] - 1`.
+
+    Attributes:
+        starts: int64 `[num_owners + 1]`, ascending from 0.
+    """
+
+    starts: Int64Array
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def num_owners(self) -> int:
+        return len(self.starts) - 1
+
+    def group(self, nodes: Int64Array) -> GroupedNodes:
+        """`nodes` by owner, each owner's in the order given."""
+        if self.num_owners == 1:
+            return GroupedNodes(None, {0: nodes.astype(self._row_dtype)})
+        owner = np.searchsorted(self.starts, nodes, side="right") - 1
+        # Of a small type, whose stable sort is a counting sort.
+        owner = owner.astype(np.uint16)
+        order = np.argsort(owner, kind="stable")
+        ends = np.cumsum(np.bincount(owner, minlength=self.num_owners))
+        rows = {}
+        # Of no nodes the first owner is asked: its answer has the right types.
+        for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist() or [0]:
+            begin = ends[number - 1] if number else 0
+            own = nodes[order[begin : ends[number]]] - self.starts[number]
+            rows[number] = own.astype(self._row_dtype)
+        return GroupedNodes(order, rows)
+
+    @cached_property
+    def _row_dtype(self) -> np.dtype[Any]:
+        """The smallest type that holds every row of an owner."""
+        return np.dtype(np.int32 if np.diff(self.starts).max() <= 2**31 else np.int64)
+
+
+@dataclass(frozen=True)
+class GroupedNodes:
+    """Nodes grouped by owner.
+
+    Attributes:
+        order: int64 `[n]`, the places of the grouped nodes before; None: they were grouped so.
+        rows: By owner that has some, ascending: the nodes' rows in its range, int32 or int64. At
+            least one owner: of no nodes the first, with no row.
+    """
+
+    order: Int64Array | None
+    rows: dict[int, AnyArray]
+
+    def scattered(self, values: AnyArray) -> AnyArray:
+        """`values` `[n, …]` of the grouped nodes, in the order before."""
+        if self.order is None:
+            return values
+        out = np.empty_like(values)
+        out[self.order] = values
+        return out
+
+
+def joined(arrays: Sequence[AnyArray]) -> AnyArray:
+    """The arrays one after the other; of one alone not a copy."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def ask_rows(caller: Caller, owners: NodeOwners, name: str, nodes: Int64Array) -> AnyArray:
+    """The rows of `nodes` of an array whose ranges the owners serve as `name`, see `RowAnswers`.
+
+    Args:
+        caller: Asks the owners.
+        owners: Who holds which nodes.
+        name: Of the call.
+        nodes: int64 `[n]`.
+
+    Returns:
+        `[n, …]`.
+
+    Raises:
+        RunError: An owner does not answer.
+    """
+    grouped = owners.group(nodes)
+    answers = caller.call(name, {owner: [rows] for owner, rows in grouped.rows.items()})
+    return grouped.scattered(joined([answers[owner][0] for owner in grouped.rows]))
+
+
+@dataclass(frozen=True)
+class RowAnswers:
+    """Answers a call with rows of an array: the owner's side of `ask_rows`.
+
+    Attributes:
+        parts: The owner's rows, `[n, …]` of each of its parts.
+        ranges: The parts as ranges of the owner's rows.
+    """
+
+    parts: Sequence[AnyArray]
+    ranges: NodeOwners
+
+    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
+        """The asked rows."""
+        (given,) = arguments
+        grouped = self.ranges.group(given)
+        found = [self.parts[part][rows] for part, rows in grouped.rows.items()]
+        return [grouped.scattered(joined(found))]

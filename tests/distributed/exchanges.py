@@ -1,0 +1,31 @@
+"""Exchanges of several ranks in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.exchange import Exchange
+
+TOKEN = b"t" * 32
+
+
+@contextmanager
+def exchanges(
+    machines: Sequence[int], owners: Sequence[Sequence[int]], timeout: float = 30.0
+) -> Iterator[list[Exchange]]:
+    """The exchange of each rank; `machines` has the machine of each."""
+    with ExitStack() as stack:
+        made = [
+            stack.enter_context(closing(Exchange(_context(rank, machines), owners, TOKEN, timeout)))
+            for rank in range(len(machines))
+        ]
+        addresses = [exchange.listen("127.0.0.1") for exchange in made]
+        for exchange in made:
+            exchange.meet(addresses)
+        yield made
+
+
+def _context(rank: int, machines: Sequence[int]) -> DistributedContext:
+    return DistributedContext(rank, len(machines), machines=tuple(machines))

@@ -1,0 +1,532 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from gnntrain.distributed import listener
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.exchange import Exchange, open_exchange
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.messages import MAX_ARRAYS, TYPES, Array, connect
+from gnntrain.errors import RunError
+from tests.distributed.exchanges import TOKEN, exchanges
+
+HOST = "127.0.0.1"
+TWO = [[0], [1]]
+
+any_array = st.sampled_from(TYPES).flatmap(
+    lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=4, min_side=0))
+)
+
+
+def rows_of(owner: int) -> Array:
+    return np.arange(20, dtype=np.float32).reshape(10, 2) + np.float32(100 * owner)
+
+
+def gather(rows: Array, arguments: list[Array]) -> list[Array]:
+    return [rows[arguments[0]]]
+
+
+def echo(arguments: list[Array]) -> list[Array]:
+    return arguments
+
+
+def serve_rows(ranks: list[Exchange]) -> None:
+    for exchange in ranks:
+        if exchange.owner is not None:
+            exchange.serve("rows", partial(gather, rows_of(exchange.owner)))
+
+
+def equal(one: Array, other: Array) -> bool:
+    return (
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
+
+
+@pytest.fixture(scope="module")
+def echoing() -> Iterator[Exchange]:
+    with exchanges([0, 1], TWO) as ranks:
+        ranks[1].serve("echo", echo)
+        yield ranks[0]
+
+
+def test_owners_answer_with_their_own_rows() -> None:
+    with exchanges([0, 0, 1, 1], [[0, 1], [2, 3]]) as ranks:
+        serve_rows(ranks)
+        for exchange in ranks:
+            answers = exchange.call("rows", {1: [np.array([3, 1])], 0: [np.array([0])]})
+            assert list(answers) == [1, 0]
+            assert answers[1][0].tolist() == [[106, 107], [102, 103]]
+            assert answers[0][0].tolist() == [[0, 1]]
+
+
+def test_the_last_ranks_may_be_the_only_owners() -> None:
+    with exchanges([0, 0, 0, 0], [[2], [3]]) as ranks:
+        serve_rows(ranks)
+        assert [exchange.owner for exchange in ranks] == [None, None, 0, 1]
+        answers = ranks[0].call("rows", {owner: [np.array([0])] for owner in (0, 1)})
+        assert [answers[owner][0][0, 0] for owner in (0, 1)] == [0, 100]
+
+
+@given(arrays=st.lists(any_array, max_size=5))
+def test_arrays_arrive_as_they_were_sent(echoing: Exchange, arrays: list[Array]) -> None:
+    answer = echoing.call("echo", {1: arrays})[1]
+    assert len(answer) == len(arrays)
+    assert all(map(equal, answer, arrays))
+    for array in answer:
+        array[...] = 0  # may be written to
+
+
+@given(array=any_array.filter(lambda a: a.ndim > 0), step=st.sampled_from([-1, 2]))
+def test_views_and_foreign_byte_orders_arrive_as_equal_arrays(
+    echoing: Exchange, array: Array, step: int
+) -> None:
+    view = array.T[::step]
+    foreign = view.astype(view.dtype.newbyteorder(">"))
+    for sent in view, foreign:
+        [answer] = echoing.call("echo", {1: [sent]})[1]
+        assert equal(answer, np.ascontiguousarray(view).reshape(view.shape))
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([object()]), np.array(["a"]), np.zeros(1, "i4,f4"), np.zeros(1, complex)]
+)
+def test_other_types_are_refused_before_anything_is_sent(echoing: Exchange, array: Array) -> None:
+    with pytest.raises(TypeError):
+        echoing.call("echo", {1: [array]})
+    with pytest.raises(TypeError):
+        echoing.call("echo", {1: [np.zeros(1)] * (MAX_ARRAYS + 1)})
+    assert echoing.call("echo", {1: []}) == {1: []}
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_of_the_caller() -> None:
+    with exchanges([0, 1], TWO) as ranks:
+        ranks[1].serve("objects", lambda _: [np.array([object()])])
+        with pytest.raises(RunError, match="object"):
+            ranks[0].call("objects", {1: []})
+
+
+def test_large_arrays_cross_each_other() -> None:
+    """Far more than sockets buffer, in both directions at once, from all to all."""
+    with exchanges([0, 1, 2], [[0], [1], [2]]) as ranks, ThreadPoolExecutor(6) as pool:
+        for exchange in ranks:
+            exchange.serve("echo", echo)
+        large = np.arange(2_000_000)
+
+        def call(exchange: Exchange) -> bool:
+            answers = exchange.call("echo", {owner: [large + owner] for owner in range(3)})
+            return all(equal(answers[owner][0], large + owner) for owner in range(3))
+
+        assert all(pool.map(call, ranks * 2))
+
+
+def test_threads_of_a_rank_do_not_wait_for_each_other() -> None:
+    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(8) as pool:
+        meeting = threading.Barrier(8, timeout=20)
+
+        def meet(arguments: list[Array]) -> list[Array]:
+            meeting.wait()  # until all eight calls are being answered
+            return arguments
+
+        ranks[1].serve("meet", meet)
+        answers = pool.map(lambda i: ranks[0].call("meet", {1: [np.array(i)]})[1][0], range(8))
+        assert list(answers) == list(range(8))
+
+
+@given(
+    calls=st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), max_size=30)), min_size=1
+    )
+)
+def test_many_calls_at_once_get_their_own_answers(calls: list[tuple[int, list[int]]]) -> None:
+    with exchanges([0, 1, 2], [[0], [1], [2]]) as ranks, ThreadPoolExecutor(6) as pool:
+        serve_rows(ranks)
+
+        def call(asked: tuple[int, list[int]]) -> None:
+            caller, ids = asked
+            wanted = np.array(ids, np.int64)
+            answers = ranks[caller].call("rows", {owner: [wanted] for owner in range(3)})
+            for owner in range(3):
+                assert equal(answers[owner][0], rows_of(owner)[wanted])
+
+        list(pool.map(call, calls))
+
+
+def test_an_error_of_the_owner_reaches_the_caller_and_the_next_call_is_answered() -> None:
+    def fail(arguments: list[Array]) -> list[Array]:
+        raise IndexError(f"row {int(arguments[0])} is out of range")
+
+    with exchanges([0, 1], TWO) as ranks:
+        serve_rows(ranks)
+        ranks[1].serve("fail", fail)
+        with pytest.raises(RunError, match=r"Rank 1 on machine 1.*row 7 is out of range"):
+            ranks[0].call("fail", {1: [np.array(7)]})
+        assert ranks[0].call("rows", {1: [np.array([0])]})[1][0][0, 0] == 100
+
+
+def test_a_call_waits_until_its_name_is_served() -> None:
+    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(1) as pool:
+        called = pool.submit(ranks[0].call, "rows", {1: [np.array([0])]})
+        time.sleep(0.1)
+        serve_rows(ranks)
+        assert called.result(20)[1][0][0, 0] == 100
+
+
+def test_a_name_that_is_never_served_is_an_error() -> None:
+    with exchanges([0, 1], TWO, timeout=0.5) as ranks, pytest.raises(RunError, match="nothing"):
+        ranks[0].call("nothing", {1: []})
+
+
+def test_a_name_is_withdrawn_when_no_call_reads_its_arrays_any_more() -> None:
+    started, goes_on, is_done = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(arguments: list[Array]) -> list[Array]:
+        started.set()
+        assert goes_on.wait(20)
+        is_done.set()
+        return arguments
+
+    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(2) as pool:
+        ranks[1].serve("slow", slow)
+        called = pool.submit(ranks[0].call, "slow", {1: []})
+        assert started.wait(20)
+        withdrawn = pool.submit(ranks[1].withdraw, "slow")
+        time.sleep(0.1)
+        assert not withdrawn.done()
+        goes_on.set()
+        withdrawn.result(20)
+        assert is_done.is_set()
+        assert called.result(20) == {1: []}
+
+
+def test_bytes_are_counted_by_name() -> None:
+    with exchanges([0, 1], TWO) as ranks:
+        serve_rows(ranks)
+        ids = np.arange(10)
+        ranks[0].call("rows", {1: [ids], 0: [ids]})
+        ranks[0].call("rows", {1: [ids]})
+        [asked, answered] = [exchange.take_bytes()["rows"] for exchange in ranks]
+        assert asked == answered[::-1]
+        sent, received = asked
+        assert 2 * ids.nbytes <= sent <= 2 * ids.nbytes + 200
+        assert 2 * 80 <= received <= 2 * 80 + 200
+        assert ranks[0].take_bytes() == {}
+
+
+# What goes wrong
+
+
+def test_an_owner_that_does_not_answer_in_time_is_named() -> None:
+    is_over = threading.Event()
+
+    def hang(arguments: list[Array]) -> list[Array]:
+        is_over.wait(20)
+        return arguments
+
+    with exchanges([0, 0, 1], [[0, 1], [2]], timeout=0.5) as ranks:
+        ranks[2].serve("hang", hang)
+        with pytest.raises(RunError, match=r"Rank 2 on machine 1 \(127\.0\.0\.1"):
+            ranks[0].call("hang", {1: []})
+        is_over.set()
+
+
+def test_an_owner_that_is_lost_is_noticed_while_another_is_waited_for() -> None:
+    is_over = threading.Event()
+
+    def hang(arguments: list[Array]) -> list[Array]:
+        is_over.wait(30)
+        return arguments
+
+    with exchanges([0, 1, 2], [[0], [1], [2]]) as ranks, ThreadPoolExecutor(1) as pool:
+        for exchange in ranks:
+            exchange.serve("hang", hang)
+        called = pool.submit(ranks[0].call, "hang", {1: [], 2: []})
+        time.sleep(0.2)
+        closing = threading.Thread(target=ranks[2].close)
+        closing.start()
+        with pytest.raises(RunError, match="Rank 2"):
+            called.result(10)
+        is_over.set()
+        closing.join()
+
+
+def die(arguments: list[Array]) -> list[Array]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return arguments
+
+
+def kill_owner(context: DistributedContext, directory: str) -> None:
+    with open_exchange(context, owners=TWO, host=HOST, timeout=60) as exchange:
+        if context.rank == 1:
+            exchange.serve("die", die)
+            time.sleep(60)
+        start = time.monotonic()
+        try:
+            exchange.call("die", {1: []})
+        except RunError as error:
+            Path(directory, "told").write_text(f"{time.monotonic() - start} {error}")
+            raise
+
+
+def test_a_killed_owner_is_noticed_at_once_and_named(tmp_path: Path) -> None:
+    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    with pytest.raises(RunError, match=r"[Rr]ank 1"):
+        launch(kill_owner, str(tmp_path), plan, tmp_path)
+    seconds, told = (tmp_path / "told").read_text().split(maxsplit=1)
+    assert float(seconds) < 10
+    assert told.startswith(f"Rank 1 on machine 1 ({HOST}")
+
+
+def fail_while_others_ask(context: DistributedContext, _: None) -> None:
+    with open_exchange(context, owners=TWO, host=HOST, timeout=60) as exchange:
+        if context.rank == 1:
+            time.sleep(0.5)
+            raise ZeroDivisionError("it broke")
+        exchange.call("nothing", {1: []})
+
+
+def test_the_failure_of_an_owner_is_reported_before_the_loss_of_its_connections(
+    tmp_path: Path,
+) -> None:
+    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    with pytest.raises(RunError, match="it broke"):
+        launch(fail_while_others_ask, None, plan, tmp_path)
+
+
+def ask_others(context: DistributedContext, directory: str) -> None:
+    owners = [list(context.ranks_of(machine)) for machine in range(context.num_machines)]
+    with open_exchange(context, owners=owners, host=HOST, timeout=60) as exchange:
+        serve_rows([exchange])
+        if context.rank == 2:
+            time.sleep(0.3)  # the others end first, and still answer
+        answers = exchange.call("rows", {owner: [np.array([1])] for owner in range(len(owners))})
+        told = [float(answers[owner][0][0, 0]) for owner in range(len(owners))]
+    Path(directory, str(context.rank)).write_text(repr(told))
+
+
+def test_ranks_that_are_processes_ask_each_other(tmp_path: Path) -> None:
+    plan = LaunchPlan(3, False, threads=1, timeout=60, machines=(0, 0, 1))
+    launch(ask_others, str(tmp_path), plan, tmp_path)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["[2.0, 102.0]"] * 3
+
+
+def test_a_host_that_is_not_of_this_machine_is_told() -> None:
+    exchange = Exchange(DistributedContext(0, 2, machines=(0, 1)), TWO, TOKEN, 1.0)
+    with pytest.raises(RunError, match=r"Rank 0 cannot listen at 192\.0\.2\.1"):
+        exchange.listen("192.0.2.1")
+    exchange.close()
+
+
+# The end
+
+
+def test_nothing_is_left_after_closing() -> None:
+    gc.collect()  # files that earlier tests have left to it
+    before, files = threading.active_count(), psutil.Process().num_fds()
+    with exchanges([0, 1], TWO) as ranks:
+        serve_rows(ranks)
+        ports = [address[1] for address in ranks[0]._addresses]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: ranks[0].call("rows", {1: [np.array([0])]}), range(20)))
+        stranger = socket.create_connection((HOST, ports[0]))
+    stranger.close()
+    assert threading.active_count() == before
+    assert psutil.Process().num_fds() == files
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, port))
+
+
+def test_closing_ends_calls_under_way() -> None:
+    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(1) as pool:
+        called = pool.submit(ranks[0].call, "nothing", {1: []})
+        time.sleep(0.1)
+        ranks[0].close()
+        with pytest.raises(RunError):
+            called.result(10)
+
+
+def test_a_rank_that_nobody_asks_listens_nowhere() -> None:
+    with exchanges([0], [[0]]) as [alone]:
+        assert alone._addresses == [(HOST, 0)]
+        serve_rows([alone])
+        assert alone.call("rows", {0: [np.array([1])]})[0][0].tolist() == [[2, 3]]
+
+
+# Strangers
+
+
+@contextlib.contextmanager
+def besieged() -> Iterator[tuple[Exchange, int]]:
+    """A rank that asks another, and the other's port; at the end the rank must get answers."""
+    with exchanges([0, 1], TWO, timeout=20) as ranks:
+        serve_rows(ranks)
+        yield ranks[0], ranks[0]._addresses[1][1]
+        with ThreadPoolExecutor(3) as pool:  # old and new connections
+            answers = pool.map(lambda _: ranks[0].call("rows", {1: [np.array([0])]}), range(9))
+            assert [answer[1][0][0, 0] for answer in answers] == [100] * 9
+
+
+def until_closed(stranger: socket.socket) -> bytes:
+    """What the rank sends to a stranger before it hangs up."""
+    stranger.settimeout(10)
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := stranger.recv(4096):
+            received += chunk
+    return received
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10,
+        os.urandom(1_000_000),
+        b"\0" * 74,
+        b"gnntrain\x01\0" + b"\0" * 64,
+        b"\x80\x04\x95" + b"." * 100,  # a pickle
+    ],
+)
+def test_rubbish_is_hung_up_on(rubbish: bytes) -> None:
+    with besieged() as (_, port), socket.create_connection((HOST, port)) as stranger:
+        with contextlib.suppress(ConnectionError):
+            stranger.sendall(rubbish)
+        assert len(until_closed(stranger)) <= 42  # the greeting, which all get
+
+
+def test_a_wrong_token_is_hung_up_on() -> None:
+    with besieged() as (_, port), pytest.raises(OSError, match=r"closed|reset"):
+        connect((HOST, port), b"w" * 32, timeout=1.0)
+
+
+def test_a_proof_cannot_be_used_again() -> None:
+    """A stranger who heard a handshake sends the same bytes."""
+    with besieged() as (_, port):
+        heard = heard_reply(port)
+        with socket.create_connection((HOST, port)) as stranger:
+            stranger.sendall(heard)
+            assert len(until_closed(stranger)) <= 42
+
+
+def heard_reply(port: int) -> bytes:
+    """The reply of a rank to the greeting of a port, which a stranger passes on."""
+    with socket.create_server((HOST, 0)) as proxy, socket.create_connection((HOST, port)) as rank:
+        caller = threading.Thread(target=_connect_quietly, args=(proxy.getsockname(),))
+        caller.start()
+        middle, _ = proxy.accept()
+        with middle:
+            middle.sendall(rank.recv(42, socket.MSG_WAITALL))
+            reply = middle.recv(74, socket.MSG_WAITALL)
+        caller.join()
+    return reply
+
+
+def _connect_quietly(address: tuple[str, int]) -> None:
+    with contextlib.suppress(OSError):
+        connect(address, TOKEN, timeout=0.5)
+
+
+def test_what_listens_at_a_peers_port_must_know_the_token() -> None:
+    def pretend() -> None:
+        caller, _ = impostor.accept()
+        with caller:
+            caller.sendall(b"gnntrain" + struct.pack("<H", 1) + b"n" * 32)
+            caller.recv(74, socket.MSG_WAITALL)
+            caller.sendall(b"p" * 32)
+
+    with socket.create_server((HOST, 0)) as impostor:
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(ConnectionError, match="token"):
+            connect(impostor.getsockname(), TOKEN, timeout=10)
+        thread.join()
+
+
+def test_half_a_handshake_ends_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "UNPROVED_SECONDS", 0.2)
+    with besieged() as (_, port), socket.create_connection((HOST, port)) as stranger:
+        stranger.sendall(b"gnntrain")
+        assert len(until_closed(stranger)) == 42
+
+
+def test_silent_strangers_do_not_keep_ranks_out() -> None:
+    files = psutil.Process().num_fds()
+    with contextlib.ExitStack() as stack, besieged() as (_, port):
+        for _ in range(1_000):
+            stack.enter_context(socket.create_connection((HOST, port), timeout=10))
+        held = psutil.Process().num_fds() - files - 1_000
+        assert held <= listener.MAX_UNPROVED + 20
+
+
+def test_strangers_who_come_all_the_time_do_not_keep_ranks_out() -> None:
+    is_over = threading.Event()
+
+    def flood(port: int) -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1) as one:
+                one.sendall(b"x" * 10)
+
+    with besieged() as (exchange, port), ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(flood, port)
+        time.sleep(0.2)
+        for _ in range(10):
+            with ThreadPoolExecutor(6) as callers:
+                answers = callers.map(exchange.call, ["rows"] * 6, [{1: [np.array([0])]}] * 6)
+                assert [answer[1][0][0, 0] for answer in answers] == [100] * 6
+        is_over.set()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x07\x00\x00\x00",  # unknown kind
+        b"\x00\x01\x02\x00\x00\x00",  # an array without a description
+        b"\x00\x01\x04\x00\x00\x00\xff\x00",  # unknown type
+        b"\x00\x00\x04\x00\x02\x00\xff\xfe",  # not UTF-8
+        b"\x00\x01\x0c\x00\x00\x00\x07\x01" + b"\xff" * 8,  # 2⁶⁴ − 1 numbers
+        b"\x00\x01\x14\x00\x00\x00\x07\x02" + struct.pack("<QQ", 2**63, 2),
+        b"\x00\x00\x03\x00\x00\x00\x00",  # a head that is too long
+    ],
+)
+def test_a_damaged_message_of_a_rank_ends_its_connection_only(message: bytes) -> None:
+    with besieged() as (_, port), contextlib.closing(connect((HOST, port), TOKEN, 10)) as damaged:
+        damaged.send([memoryview(message)])
+        with pytest.raises(ConnectionError):
+            damaged.receive()
+
+
+@given(message=st.binary(max_size=100))
+def test_no_bytes_of_a_rank_stop_another(echoing: Exchange, message: bytes) -> None:
+    port = echoing._addresses[1][1]
+    with contextlib.closing(connect((HOST, port), TOKEN, 10)) as damaged:
+        damaged.send([memoryview(message)])
+    assert echoing.call("echo", {1: [np.array(1)]})[1][0] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux only")
+def test_only_the_given_address_is_listened_at() -> None:
+    exchange = Exchange(DistributedContext(0, 2, machines=(0, 1)), TWO, TOKEN, 1.0)
+    with contextlib.closing(exchange):
+        host, port = exchange.listen("127.0.0.2")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, port))
+        socket.create_connection((host, port)).close()
