@@ -34,7 +34,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, str, dict[
     original = torch.from_numpy(np.concatenate([part.original for part in whole.opened]))
     own = rank_range(whole.num_parts, context.machine, context.num_machines)
     graph = PartitionedGraph.of(Parts.open(Path(path), range(own.start, own.stop)))
-    options = {"rank": context.rank, "world_size": context.world_size, "seed": 5}
+    options: dict[str, Any] = {"rank": context.rank, "world_size": context.world_size, "seed": 5}
     config = from_dict(keys)
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
