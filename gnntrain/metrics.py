@@ -49,6 +49,31 @@ missing.
 `n` is at least 1. NaN says that the metric is not defined for these targets."""
 
 
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    return one + other
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A metric of nodes that come in pieces: a small tensor a piece, then one of all, then a value.
+
+    So a metric of any number of nodes takes bounded memory.
+
+    Attributes:
+        of: The tensor of a piece, from its outputs and targets as for `Compute`.
+        value: The metric, from the tensor of all pieces.
+        merged: The tensor of two pieces together.
+    """
+
+    of: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[Tensor], float]
+    merged: Callable[[Tensor, Tensor], Tensor] = _sum
+
+    def compute(self, outputs: Tensor, targets: Tensor) -> float:
+        """The metric of a single piece, a `Compute`."""
+        return self.value(self.of(outputs, targets))
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A registered metric.
@@ -58,12 +83,14 @@ class Metric:
         compute: The function.
         higher_is_better: Its direction.
         label_kinds: The kinds of labels that it supports.
+        tally: Computes the same from pieces; None: it needs all outputs at once.
     """
 
     name: str
     compute: Compute
     higher_is_better: bool
     label_kinds: frozenset[str]
+    tally: Tally | None = None
 
     def cost(self, value: float) -> float:
         """The value with the sign for which less is better, for sorting and comparing."""
@@ -101,6 +128,26 @@ def metric(
     return register
 
 
+def _tallied(
+    name: str,
+    value: Callable[[Tensor], float],
+    *,
+    higher_is_better: bool,
+    label_kinds: Collection[str],
+    merged: Callable[[Tensor, Tensor], Tensor] = _sum,
+) -> Callable[[Callable[[Tensor, Tensor], Tensor]], Tally]:
+    """Register the decorated function as a metric's `Tally.of`; the other arguments are a `Tally`'s
+    and those of `metric`."""
+
+    def register(of: Callable[[Tensor, Tensor], Tensor]) -> Tally:
+        tally = Tally(of, value, merged)
+        kinds = frozenset(label_kinds)
+        _REGISTERED[name] = Metric(name, tally.compute, higher_is_better, kinds, tally)
+        return tally
+
+    return register
+
+
 def get_metric(name: str) -> Metric:
     """The metric of this name; imports the package that offers it if necessary.
 
@@ -129,10 +176,69 @@ def outside_metrics(kind: str) -> tuple[str, ...]:
     return tuple(name for name in metrics_for(kind) if name not in BUILT_IN_METRICS)
 
 
-@metric("accuracy", higher_is_better=True, label_kinds=CLASS_KINDS)
-def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """The share of right classes; of several labels a node, the share of right flags."""
-    return float((_predicted(outputs, targets) == targets).double().mean())
+def _ratio(counts: Tensor) -> float:
+    """The sum of `counts[0]` over that of `counts[1]`."""
+    return float(counts[0].sum()) / max(1.0, float(counts[1].sum()))
+
+
+def _mean_ratio(counts: Tensor) -> float:
+    """The mean over the classes (or labels) that occur in targets or predictions."""
+    right, counted = counts[:, counts[1] > 0].double()
+    return float((right / counted).mean()) if len(right) else 0.0
+
+
+def _mean_error(sums: Tensor) -> float:
+    count, error = sums
+    return _mean_where(count > 0, error / count)
+
+
+def _mean_root_error(sums: Tensor) -> float:
+    count, error = sums
+    return _mean_where(count > 0, (error / count).sqrt())
+
+
+def _mean_r2(moments: Tensor) -> float:
+    _, _, deviations, errors, least, largest = moments
+    return _mean_where(least < largest, 1 - errors / deviations)
+
+
+def _mean_where(is_defined: Tensor, values: Tensor) -> float:
+    """The mean over the targets for which a metric is defined; NaN if there is none."""
+    return float(values[is_defined].mean()) if is_defined.any() else math.nan
+
+
+def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
+    """The tensor of `r2` for two pieces together, after Chan et al. (1979): unlike sums of squares,
+    deviations from means are exact where the mean is far larger than a deviation."""
+    import torch
+
+    (n, mean, deviations, errors, least, largest), (m, mean_2, deviations_2, errors_2, *ends) = (
+        one,
+        other,
+    )
+    share = m / (n + m).clamp(min=1)
+    apart = mean_2 - mean
+    return torch.stack(
+        [
+            n + m,
+            mean + apart * share,
+            deviations + deviations_2 + apart.square() * n * share,
+            errors + errors_2,
+            torch.minimum(least, ends[0]),
+            torch.maximum(largest, ends[1]),
+        ]
+    )
+
+
+@_tallied("accuracy", _ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of right classes; of several labels a node, the share of right flags.
+
+    Tallied: the right ones, and all; int64 `[2]`.
+    """
+    is_right = _predicted(outputs, targets) == targets
+    right = is_right.sum()
+    return right.new_tensor([int(right), is_right.numel()])
 
 
 @metric("roc_auc", higher_is_better=True, label_kinds=("binary", "multilabel"))
@@ -151,69 +257,63 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     return _mean_over_labels(binary_average_precision, outputs, targets)
 
 
-@metric("f1_micro", higher_is_better=True, label_kinds=CLASS_KINDS)
-def f1_micro(outputs: Tensor, targets: Tensor) -> float:
-    """F1 over all labels together."""
-    if targets.ndim == 1:
-        # A node has one class, so every false positive is one false negative.
-        return accuracy(outputs, targets)
-    right, counted = _f1(outputs, targets)
-    return float(right.sum() / counted.sum().clamp(min=1))
+@_tallied("f1_micro", _ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
+def f1_micro(outputs: Tensor, targets: Tensor) -> Tensor:
+    """F1 over all labels together; where a node has one class, the accuracy."""
+    return _f1_counts(outputs, targets)
 
 
-@metric("f1_macro", higher_is_better=True, label_kinds=CLASS_KINDS)
-def f1_macro(outputs: Tensor, targets: Tensor) -> float:
+@_tallied("f1_macro", _mean_ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
+def f1_macro(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean F1 of the classes (or labels) that occur in targets or predictions."""
-    right, counted = _f1(outputs, targets)
-    occurs = counted > 0
-    return float((right[occurs] / counted[occurs]).double().mean()) if occurs.any() else 0.0
+    return _f1_counts(outputs, targets)
 
 
-@metric("r2", higher_is_better=True, label_kinds=("continuous",))
-def r2(outputs: Tensor, targets: Tensor) -> float:
+@_tallied(
+    "r2", _mean_r2, merged=_merged_moments, higher_is_better=True, label_kinds=("continuous",)
+)
+def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     """R², the coefficient of determination; of several targets, their mean over those that vary.
-    NaN if all targets are constant."""
-    return _mean_over_targets(_r2, outputs, targets, is_defined=_varies)
+    NaN if all targets are constant.
+
+    Tallied, of each target over the nodes that have it: their number, mean and squared deviations
+    from it; the squared errors; the least and the largest; float64 `[6, num_targets]`.
+    """
+    import torch
+
+    outputs, targets = outputs.double(), targets.double()
+    is_known = ~targets.isnan()
+    count = is_known.sum(dim=0).double()
+    mean = targets.nansum(dim=0) / count.clamp(min=1)
+    deviations = (targets - mean).square().nansum(dim=0)
+    errors = (outputs - targets).square().where(is_known, 0).sum(dim=0)
+    least = targets.where(is_known, math.inf).amin(dim=0)
+    largest = targets.where(is_known, -math.inf).amax(dim=0)
+    return torch.stack([count, mean, deviations, errors, least, largest])
 
 
-@metric("rmse", higher_is_better=False, label_kinds=("continuous",))
-def rmse(outputs: Tensor, targets: Tensor) -> float:
+@_tallied("rmse", _mean_root_error, higher_is_better=False, label_kinds=("continuous",))
+def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Root of the mean squared error, in the targets' units; of several targets, their mean."""
-    return _mean_over_targets(lambda y, t: (y - t).square().mean().sqrt(), outputs, targets)
+    return _error_sums((outputs.double() - targets.double()).square(), targets)
 
 
-@metric("mae", higher_is_better=False, label_kinds=("continuous",))
-def mae(outputs: Tensor, targets: Tensor) -> float:
+@_tallied("mae", _mean_error, higher_is_better=False, label_kinds=("continuous",))
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean absolute error, in the targets' units; of several targets, their mean."""
-    return _mean_over_targets(lambda y, t: (y - t).abs().mean(), outputs, targets)
+    return _error_sums((outputs.double() - targets.double()).abs(), targets)
 
 
 BUILT_IN_METRICS = tuple(_REGISTERED)
 
 
-def _mean_over_targets(
-    compute: Callable[[Tensor, Tensor], Tensor],
-    outputs: Tensor,
-    targets: Tensor,
-    is_defined: Callable[[Tensor], bool] = lambda target: len(target) > 0,
-) -> float:
-    """A metric of each target `[n]` over the nodes that have it (not NaN); the mean over the
-    targets for which it is defined. In float64: a mean may be far larger than a deviation."""
-    outputs, targets = outputs.double(), targets.double()
-    values = []
-    for output, target in zip(outputs.unbind(dim=1), targets.unbind(dim=1), strict=True):
-        is_known = ~target.isnan()
-        if is_defined(target[is_known]):
-            values.append(float(compute(output[is_known], target[is_known])))
-    return sum(values) / len(values) if values else math.nan
+def _error_sums(errors: Tensor, targets: Tensor) -> Tensor:
+    """Of each target the nodes that have it (not NaN), and the sum of their errors: float64
+    `[2, num_targets]`."""
+    import torch
 
-
-def _varies(target: Tensor) -> bool:
-    return len(target) > 0 and bool(target.min() < target.max())
-
-
-def _r2(output: Tensor, target: Tensor) -> Tensor:
-    return 1 - (output - target).square().sum() / (target - target.mean()).square().sum()
+    is_known = ~targets.isnan()
+    return torch.stack([is_known.sum(dim=0), errors.where(is_known, 0).sum(dim=0)])
 
 
 def _scores(outputs: Tensor) -> Tensor:
@@ -230,20 +330,23 @@ def _predicted(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.argmax(dim=1)
 
 
-def _f1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """By class or label: twice the right predictions; the predicted plus the true ones.
+def _f1_counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """By class or label: twice the right predictions; the predicted plus the true ones. int64
+    `[2, num_classes]`.
 
     F1 is their ratio. Without torchmetrics, whose import takes as long as training a small graph.
     """
+    import torch
+
     predicted = _predicted(outputs, targets)
     if targets.ndim == 2:
-        return 2 * (predicted * targets).sum(dim=0), (predicted + targets).sum(dim=0)
+        return torch.stack([2 * (predicted * targets).sum(dim=0), (predicted + targets).sum(dim=0)])
     num_classes = max(2, outputs.shape[1])
     right, guessed, true = (
         values.bincount(minlength=num_classes)
         for values in (targets[predicted == targets], predicted, targets)
     )
-    return 2 * right, guessed + true
+    return torch.stack([2 * right, guessed + true])
 
 
 def _mean_over_labels(

@@ -21,7 +21,7 @@ from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import RunControl
-from gnntrain.errors import RunError
+from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
@@ -140,9 +140,9 @@ def _cause(error: BaseException, control: RunControl) -> BaseException:
 
     If another rank failed first, `error` is only the lost connection to it.
     """
-    if control.stop_requested:
+    cause = control.cause_of(error)
+    if control.stop_requested and not isinstance(cause, RankLost):
         return error
-    cause = control.first_failure() or error
     if isinstance(cause, KeyboardInterrupt) and control.is_abandoned:
         return RunError("Another rank failed.")
     return cause

@@ -84,13 +84,22 @@ class Task(Protocol):
         ...
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """The metrics of one split by name, the deciding one first; empty for a split without
-        targets.
+        """The metrics of one split by name: `reported`, of what is `judged`; empty for a split
+        without targets.
 
         Args:
             outputs: float32 `[n, num_outputs]`, on the CPU or a GPU.
             targets: Rows of `targets`, on the same device.
         """
+        ...
+
+    @property
+    def reported(self) -> Sequence[Metric]:
+        """The metrics of a split, the deciding one first."""
+        ...
+
+    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and targets as the metrics take them, of the seeds that have a target."""
         ...
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -130,26 +131,37 @@ class NodeClassification:
         The deciding metric of an OGB data set is computed by OGB's own evaluator. Metrics that
         other packages offer for such labels are reported too.
         """
-        if self.kind != "multilabel":
-            is_labelled = targets >= 0
-            outputs, targets = outputs[is_labelled], targets[is_labelled]
+        outputs, targets = self.judged(outputs, targets)
         if len(targets) == 0:
             return {}
-        outputs, targets = outputs.float(), targets.long()
-        found = {name: get_metric(name).compute(outputs, targets) for name in self._reported}
-        if self._graph.ogb_name is not None:
-            found[self.metric.name] = _ogb_metric(
-                self._graph.ogb_name, outputs, targets, is_class=self.kind == "multiclass"
-            )
-        return found
+        return {metric.name: metric.compute(outputs, targets) for metric in self.reported}
 
     @cached_property
-    def _reported(self) -> tuple[str, ...]:
-        """Names of all metrics that are computed, the deciding one first."""
+    def reported(self) -> Sequence[Metric]:
+        """See `Task.reported`."""
         own = _REPORTED[self.kind]
         # Ranking sorts once a label: only if it is the deciding metric.
         ranking = RANKING_METRICS if self.metric.name in RANKING_METRICS else ()
-        return tuple(dict.fromkeys((self.metric.name, *own, *ranking, *outside_metrics(self.kind))))
+        names = dict.fromkeys((*own, *ranking, *outside_metrics(self.kind)))
+        names.pop(self.metric.name, None)
+        deciding = self.metric if self._graph.ogb_name is None else self._metric_of_ogb()
+        return [deciding, *map(get_metric, names)]
+
+    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Task.judged`: float32 and int64."""
+        if self.kind != "multilabel":
+            is_labelled = targets >= 0
+            outputs, targets = outputs[is_labelled], targets[is_labelled]
+        return outputs.float(), targets.long()
+
+    def _metric_of_ogb(self) -> Metric:
+        """The deciding metric, computed by OGB's own evaluator."""
+        assert self._graph.ogb_name is not None
+        is_class = self.kind == "multiclass"
+        compute = partial(_ogb_metric, self._graph.ogb_name, is_class=is_class)
+        # Of one class of many, OGB counts the right ones.
+        tally = get_metric("accuracy").tally if is_class else None
+        return replace(self.metric, compute=compute, tally=tally)
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         """Classes, their probabilities, or logits."""

@@ -117,16 +117,21 @@ class NodeRegression:
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """See `Task.metrics`. In the targets' own units; a metric that is not defined (R² of
         targets that do not vary) is NaN. Metrics that other packages offer are reported too."""
-        has_target = ~targets.isnan().all(dim=1)
-        values, targets = self.values(outputs[has_target]), targets[has_target].double()
+        values, targets = self.judged(outputs, targets)
         if len(targets) == 0:
             return {}
-        return {name: get_metric(name).compute(values, targets) for name in self._reported}
+        return {metric.name: metric.compute(values, targets) for metric in self.reported}
 
     @cached_property
-    def _reported(self) -> tuple[str, ...]:
-        """Names of all metrics that are computed, the deciding one first."""
-        return tuple(dict.fromkeys((self.metric.name, *_REPORTED, *outside_metrics(self.kind))))
+    def reported(self) -> Sequence[Metric]:
+        """See `Task.reported`."""
+        names = dict.fromkeys((self.metric.name, *_REPORTED, *outside_metrics(self.kind)))
+        return [get_metric(name) for name in names]
+
+    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Task.judged`: quantities, float64."""
+        has_target = ~targets.isnan().all(dim=1)
+        return self.values(outputs[has_target]), targets[has_target].double()
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         """The quantities."""

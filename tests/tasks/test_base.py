@@ -63,6 +63,13 @@ class NodeRegression:
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return {"root_error": self.metric.compute(outputs, targets)}
 
+    @property
+    def reported(self) -> list[Metric]:
+        return [self.metric]
+
+    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs, targets
+
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         column = Column("value", np.dtype(np.float32), lambda outputs: outputs[:, 0].numpy())
         return {"value": lambda: Columns([column])}

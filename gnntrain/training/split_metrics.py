@@ -1,0 +1,101 @@
+"""Metrics of a split whose outputs come in pieces and lie on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.tasks import Task
+
+
+class Piece(NamedTuple):
+    """What a rank has of a slice of a split.
+
+    Attributes:
+        places: Places of the rank's seeds in the slice, int64 `[n]`.
+        outputs: float32 `[n, num_outputs]`, on the CPU.
+        targets: Their rows of `Task.targets`.
+    """
+
+    places: Tensor
+    outputs: Tensor
+    targets: Tensor
+
+
+Tallied = Mapping[str, Tensor]
+"""By the name of a metric the tensor of its `Tally`; empty: of no seed."""
+
+Judged = tuple[Tensor, Tensor]
+"""See `Task.judged`."""
+
+
+def split_metrics(
+    task: Task, pieces: Iterable[Piece], context: DistributedContext
+) -> dict[str, float]:
+    """The metrics of a split on rank 0, as `Task.metrics`; empty on other ranks. Collective.
+
+    A metric with a `Tally` takes memory for a piece. For others rank 0 collects all outputs and
+    targets of the split, in its order.
+
+    Args:
+        task: The task.
+        pieces: This rank's, one for each slice of the split; equally many on all ranks.
+        context: This rank.
+    """
+    collects = any(metric.tally is None for metric in task.reported)
+    own: Tallied = {}
+    collected: list[Piece] = []
+    for piece in pieces:
+        own = _merged(task, own, _tallied(task, piece))
+        if collects and (everyone := context.gather_to_main(piece)):
+            collected.append(_in_order(everyone))
+    total: Tallied = {}
+    for tallied in context.gather_to_main(own):
+        total = _merged(task, total, tallied)
+    whole: Judged | None = None
+    if collected:
+        _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
+        whole = task.judged(outputs, targets)
+    return _values(task, total, whole)
+
+
+def _tallied(task: Task, piece: Piece) -> Tallied:
+    judged = task.judged(piece.outputs, piece.targets)
+    if len(judged[1]) == 0:
+        return {}
+    return {
+        metric.name: metric.tally.of(*judged)
+        for metric in task.reported
+        if metric.tally is not None
+    }
+
+
+def _merged(task: Task, one: Tallied, other: Tallied) -> Tallied:
+    if not one or not other:
+        return one or other
+    return {
+        metric.name: metric.tally.merged(one[metric.name], other[metric.name])
+        for metric in task.reported
+        if metric.tally is not None
+    }
+
+
+def _in_order(pieces: Sequence[Piece]) -> Piece:
+    """A whole slice from all ranks' pieces of it."""
+    places, outputs, targets = map(torch.cat, zip(*pieces, strict=True))
+    order = places.argsort()
+    return Piece(places[order], outputs[order], targets[order])
+
+
+def _values(task: Task, total: Tallied, whole: Judged | None) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for metric in task.reported:
+        if metric.name in total and metric.tally is not None:
+            values[metric.name] = metric.tally.value(total[metric.name])
+        elif whole is not None and len(whole[1]):
+            values[metric.name] = metric.compute(*whole)
+    return values
