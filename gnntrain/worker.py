@@ -11,6 +11,7 @@ import torch
 
 from gnntrain.build import (
     build_evaluator,
+    build_exchange,
     build_loaders,
     build_model,
     build_task,
@@ -58,7 +59,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         model = build_model(config, task, graph, context)
         state = None if job.checkpoint is None else load_checkpoint(job.checkpoint)
         initial = take_weights(config, model) if state is None else InitialWeights.saved_in(state)
-        loaders = build_loaders(config, task, model, graph, context)
+        exchange = stack.enter_context(build_exchange(config, context))
+        loaders = build_loaders(config, task, model, graph, context, exchange)
         trainer = Trainer(
             model,
             loaders.training_loader(),

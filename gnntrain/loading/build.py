@@ -6,22 +6,46 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.config import Config, SamplerConfig
+from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.data.graph import Graph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange
+from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.hotness import hottest, out_degrees, presampled
+from gnntrain.loading.hotness import (
+    RowCounts,
+    dry_epochs,
+    hottest,
+    hottest_on_machine,
+    out_degrees,
+    presampled,
+)
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
 from gnntrain.loading.pinned import pinned
-from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.sampling.base import Sampler
+from gnntrain.loading.placement import (
+    Placement,
+    Sizes,
+    in_words,
+    measured_memory,
+    most_cached,
+    place,
+)
+from gnntrain.loading.sharded import (
+    ROWS,
+    FeaturesOnDevice,
+    ShardedFeatures,
+    answers_of,
+    fetch_cache,
+)
+from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
 
@@ -40,6 +64,8 @@ class LoaderBuilder:
         plan: The training seeds.
         targets: By node, see `Task.targets`.
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
+        exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
+            None: each machine reads all rows.
     """
 
     def __init__(
@@ -52,6 +78,7 @@ class LoaderBuilder:
         targets: Tensor,
         *,
         uses_graph: bool = True,
+        exchange: Exchange | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -60,6 +87,8 @@ class LoaderBuilder:
         self._plan = plan
         self._targets = targets
         self._uses_graph = uses_graph
+        self._exchange = exchange
+        self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
 
     def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
@@ -130,7 +159,8 @@ class LoaderBuilder:
     def why_placed(self) -> tuple[str, ...]:
         """Edges' and features' placement with the reason; empty until a loader has placed them."""
         placement: Placement | None = self.__dict__.get("_placement")
-        return () if placement is None else placement.why
+        why = () if placement is None else placement.why
+        return why[:1] + self._why_sharded if self._why_sharded else why
 
     @cached_property
     def graph(self) -> GraphTensors:
@@ -145,11 +175,49 @@ class LoaderBuilder:
     @cached_property
     def features(self) -> FeatureSource:
         """The feature rows where the model reads them."""
+        if self._exchange is not None:
+            return self._sharded_features(self._exchange)
         placement = self._placement
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
         return place_features(self._store, placement, self._context, hot)
+
+    def _sharded_features(self, exchange: Exchange) -> FeatureSource:
+        """A range of the rows on each machine, in the order of the machines. Collective."""
+        store, context = self._store, self._context
+        machines = range(context.num_machines)
+        ranges = [rank_range(store.num_nodes, m, len(machines)) for m in machines]
+        owners = NodeOwners(np.array([0, *(part.stop for part in ranges)]))
+        own = ranges[context.machine]
+        exchange.serve(ROWS, answers_of([store.features[own]]))
+        rows = stored_rows(store)
+        cache = fetch_cache(self._hot_rows(own), rows, owners, exchange, context)
+        here, cached = rows[own], cache.rows
+        self._why_sharded = (
+            f"features of {len(here):,} nodes on this machine ({in_words(here.nbytes)}), "
+            f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})",
+        )
+        source = ShardedFeatures([here], owners, exchange, cache)
+        on_gpu = context.device.type == "cuda"
+        return FeaturesOnDevice(source, context.device) if on_gpu else source
+
+    def _hot_rows(self, own: slice) -> Int64Array:
+        """The nodes of other machines whose rows this machine caches, ascending. Collective."""
+        store, asked = self._store, self._config.features
+        row_bytes = store.features.nbytes // max(1, store.num_nodes)
+        num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
+        if asked.hotness == "degree":
+            degrees = out_degrees(store)
+            degrees[own] = 0
+            hot = hottest(degrees, num_rows)
+            return hot[degrees[hot] > 0].numpy()
+        counts, num_epochs = RowCounts(), asked.presample_epochs if num_rows else 0
+        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
+            for nodes in dry_epochs(self._draw, self._plan, num_epochs):
+                read = nodes.cpu().numpy()
+                counts.add(read[(read < own.start) | (read >= own.stop)])
+        return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
@@ -186,7 +254,8 @@ class LoaderBuilder:
         )
         topology = "host" if draws_on_gpu is False else config.sampler.topology
         memory = measured_memory(self._context)
-        return place(sizes, memory, topology=topology, features=config.features)
+        features = config.features if self._exchange is None else FeaturesConfig(placement="memmap")
+        return place(sizes, memory, topology=topology, features=features)
 
     def _hot_nodes(self, num_cached: int) -> Tensor:
         """The nodes whose rows this rank's cache holds, ascending."""
@@ -195,14 +264,13 @@ class LoaderBuilder:
         asked = self._config.features
         if asked.hotness == "degree":
             return hottest(out_degrees(self._store), num_cached)
-        sampler = self.sampler(self._config.sampler.fan_outs)
-        counts = presampled(
-            lambda seeds, key: sampler.sample(as_tensor(seeds), key).nodes,
-            self._plan,
-            self._store.num_nodes,
-            asked.presample_epochs,
-        )
+        counts = presampled(self._draw, self._plan, self._store.num_nodes, asked.presample_epochs)
         return hottest(counts, num_cached)
+
+    def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:
+        """The nodes of a training batch."""
+        sampler = self.sampler(self._config.sampler.fan_outs)
+        return sampler.sample(as_tensor(seeds), key).nodes
 
 
 def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool) -> int:
