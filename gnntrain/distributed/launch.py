@@ -53,6 +53,10 @@ class LaunchPlan:
     timeout: float
     machines: tuple[int, ...] = ()
 
+    @property
+    def num_machines(self) -> int:
+        return self.machines[-1] + 1 if self.machines else 1
+
     @classmethod
     def of(cls, config: Config) -> LaunchPlan:
         """The ranks of a configuration on this machine."""
