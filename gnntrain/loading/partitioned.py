@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.config import Config
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.parts import Parts
+from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
@@ -43,16 +44,15 @@ class Server(Protocol):
         ...
 
 
-def serve_parts(server: Server, parts: Parts) -> None:
-    """Serve what batches need of the open parts, but their features."""
-    opened = parts.opened
-    ranges = NodeOwners(parts.starts[opened[0].number : opened[-1].number + 2] - parts.nodes.start)
+def serve_parts(server: Server, parts: Sequence[Part]) -> None:
+    """Serve what batches need of consecutive parts, but their features."""
+    ranges = NodeOwners(np.cumsum([0, *(len(part.nodes) for part in parts)]))
     draws = [
-        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in opened
+        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in parts
     ]
     server.serve(DRAW, PartsDraws(draws, ranges))
-    server.serve(TARGETS, RowAnswers([part.labels for part in opened], ranges))
-    server.serve(NORM, RowAnswers([part.gcn_norm for part in opened], ranges))
+    server.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
+    server.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
 
 
 class PartitionedLoaders(LoaderBuilder):
@@ -89,7 +89,7 @@ class PartitionedLoaders(LoaderBuilder):
         self._parts = graph.parts
         self._sampler_needs = replace(needs, weight=needs.weight and graph.parts.has_edge_weight)
         if graph.parts.opened:
-            serve_parts(exchange, graph.parts)
+            serve_parts(exchange, graph.parts.opened)
 
     @property
     def values(self) -> PartValues:
