@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import signal
 
+# Kubernetes starts a container again whose exit code is 128 or more. This one (128 + SIGUSR1) is
+# what Kubeflow's operators have for "failed, and worth another try" by the program's own judgement.
+RESTART_CODE = 138
+
 
 class GnntrainError(Exception):
     """An error with a sentence for the user.
@@ -32,6 +36,13 @@ class UserError(GnntrainError):
 
 class RunError(GnntrainError):
     """A failure at run time, exit code 1; earlier checkpoints are kept."""
+
+
+class RankLost(RunError):
+    """A rank, its machine or the network to it has gone: a restart goes on from the checkpoint.
+
+    Under a launcher the exit code is `RESTART_CODE`.
+    """
 
 
 class Diverged(RunError):

@@ -7,15 +7,17 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 
-from gnntrain.errors import Diverged, GnntrainError, RunError, UserError
+from gnntrain.errors import Diverged, GnntrainError, RankLost, RunError, UserError
+
+E = TypeVar("E", bound=BaseException)
 
 # Seconds between two calls of `RunControl.sync`. A shorter time would only cost: a stop request
 # waits for the end of a step anyway.
@@ -23,7 +25,9 @@ SYNC_SECONDS = 0.2
 
 _STOP, _SAVES, _ABANDONED, _FAILURE, _COMMITTED = "stop", "saves", "abandoned", "failure", "commit"
 
-_KINDS: dict[str, type[GnntrainError]] = {kind.__name__: kind for kind in (UserError, Diverged)}
+_KINDS: dict[str, type[GnntrainError]] = {
+    kind.__name__: kind for kind in (UserError, Diverged, RankLost)
+}
 # gloo, NCCL and TCPStore have an exception class and a wording of their own for a timeout.
 _TIME_OUT = re.compile(r"tim(e|ed)[ -]?out", re.IGNORECASE)
 _MAX_CHARACTERS = 2_000  # of a message or a hint; a traceback may have twice as many
@@ -31,6 +35,10 @@ _MAX_CHARACTERS = 2_000  # of a message or a hint; a traceback may have twice as
 
 class CollectiveTimeout(RunError):
     """A rank waited too long for the others: the cause is another rank."""
+
+
+class StoreTimeout(dist.DistNetworkError):
+    """The store has not answered in time: its machine is stopped or gone, or the network is."""
 
 
 class Store(Protocol):
@@ -59,6 +67,7 @@ class Phase(IntEnum):
     TRAINING = 1
     EVALUATING = 2
     CLOSING = 3
+    ENDED = 4  # and if it failed, it has reported why
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,9 @@ class RunControl:
     Attributes:
         decisions: The store of `commit` and `agreed`, reached by all ranks; `store` by default.
             Ranks agree also after the supervising process has gone if rank 0 serves this one.
+        find_cause: Finds the failure of another rank behind an exception of this one, or None.
+            It may take some seconds.
+        lost_store: Why the store no longer answers; None: it does.
     """
 
     def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
@@ -107,6 +119,8 @@ class RunControl:
         self._num_saves = 0  # that rank 0 has read from the store
         self._progress = self._published = Progress()
         self._asked_at: float | None = None
+        self.find_cause: Callable[[BaseException], GnntrainError | None] = self._reported_cause
+        self.lost_store: dist.DistError | None = None
 
     @property
     def stop_requested(self) -> int:
@@ -132,14 +146,29 @@ class RunControl:
 
     def sync(self) -> None:
         """Exchange requests and progress with the store; called every `SYNC_SECONDS`."""
-        with suppress(dist.DistError):
-            if stop := self._first(_STOP, str(self._stop or "")):
-                self._stop = int(stop)
-            if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
-                self._is_abandoned = True
-            self._sync_saves()
-            if self._progress != self._published:
-                self._publish()
+        try:
+            self._sync()
+        except dist.DistError as error:
+            self.lost_store = error
+
+    def _sync(self) -> None:
+        if self.rank is not None:
+            self._store.add(_beat_key(self.rank), 1)
+        if stop := self._first(_STOP, str(self._stop or "")):
+            self._stop = int(stop)
+        if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
+            self._is_abandoned = True
+        self._sync_saves()
+        if self._progress != self._published:
+            self._publish()
+
+    def beat(self, rank: int) -> int:
+        """How often a rank has called `sync`: it lives while this grows. 0 without a store."""
+        try:
+            return self._store.add(_beat_key(rank), 0)
+        except dist.DistError as error:
+            self.lost_store = error
+            return 0
 
     def _publish(self) -> None:
         if self.rank is not None:
@@ -196,6 +225,11 @@ class RunControl:
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether this rank is in a collective, or has failed in one."""
+        return self._progress.is_waiting
+
+    @property
     def is_starting(self) -> bool:
         """Whether this rank has not begun to train: a stop request would not be answered yet."""
         return self._progress.phase == Phase.STARTING
@@ -220,6 +254,10 @@ class RunControl:
             with suppress(dist.DistError):
                 self._publish()
 
+    def end(self) -> None:
+        """Note that this rank ends by itself: nobody need look for it."""
+        self.enter(Phase.ENDED, self._progress.step)
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Marks this rank as waiting for others; after an exception the mark stays."""
@@ -237,14 +275,21 @@ class RunControl:
 
     @contextmanager
     def reporting_failure(self) -> Iterator[None]:
-        """Stores this rank's exception, if any. KeyboardInterrupt is not stored."""
+        """Stores this rank's exception, or what caused it. KeyboardInterrupt is not stored."""
         try:
             yield
         except Exception as error:
-            self.report_failure(error)
+            self.report_failure(self.cause_of(error))
             raise
 
-    def report_failure(self, error: Exception) -> None:
+    def cause_of(self, error: E) -> E | GnntrainError:
+        """Another rank's failure, where this rank failed because of it; otherwise `error`."""
+        return self.find_cause(error) or error
+
+    def _reported_cause(self, _error: BaseException) -> GnntrainError | None:
+        return self.first_failure()
+
+    def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
         with suppress(dist.DistError):
             self._first(_FAILURE, json.dumps(_described(self.rank, error)))
@@ -271,6 +316,11 @@ class RunControl:
         return self._store.compare_set(key, "", value).decode()
 
 
+def is_timeout(error: BaseException) -> bool:
+    """Whether an exception of torch.distributed tells that others did not answer in time."""
+    return _TIME_OUT.search(str(error)) is not None
+
+
 def _own_store() -> Store:
     """A store of this process alone."""
     store: Store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in __all__
@@ -281,11 +331,15 @@ def _progress_key(rank: int) -> str:
     return f"progress/{rank}"
 
 
+def _beat_key(rank: int) -> str:
+    return f"beat/{rank}"
+
+
 def _encoded(progress: Progress) -> str:
     return f"{progress.phase:d} {progress.step} {progress.is_waiting:d}"
 
 
-def _described(rank: int | None, error: Exception) -> dict[str, Any]:
+def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
     ours = error if isinstance(error, GnntrainError) else None
     message = ours.message if ours else f"Rank {rank} failed: {type(error).__name__}: {error}"
     hint = ours.hint if ours else None
@@ -293,7 +347,7 @@ def _described(rank: int | None, error: Exception) -> dict[str, Any]:
         "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
         "message": message[:_MAX_CHARACTERS],
         "hint": hint and hint[:_MAX_CHARACTERS],
-        "timed_out": not ours and _TIME_OUT.search(str(error)) is not None,
+        "timed_out": not ours and is_timeout(error),
         # Its end tells most.
         "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
     }

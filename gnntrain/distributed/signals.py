@@ -100,11 +100,14 @@ class _Handler:
         self._first_at = self._ends_by = 0.0
         self._raises_next = False
         self._is_at_once = False
+        self._has_ended_rank = False
 
     def handle(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
             if self.control is not None:
                 self.control.request_save()
+        elif self._ends_rank():
+            raise Interrupted(number)
         elif self._first == 0:
             self._handle_first(number)
         elif self._raises_next:
@@ -112,6 +115,14 @@ class _Handler:
             raise Interrupted(self._first)
         elif number == signal.SIGINT and not self._is_at_once:
             self._handle_second()
+
+    def _ends_rank(self) -> bool:
+        """Whether this process is a rank of an abandoned run, and is told so for the first time."""
+        control = self.control
+        if control is None or control.rank is None or self._has_ended_rank:
+            return False
+        self._has_ended_rank = control.is_abandoned and not control.is_closing
+        return self._has_ended_rank
 
     def _handle_first(self, number: int) -> None:
         self._first, self._first_at = number, time.monotonic()

@@ -2,58 +2,158 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gnntrain.distributed.run_control import SYNC_SECONDS, RunControl
+from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall, Roster
+from gnntrain.distributed.run_control import SYNC_SECONDS, Phase, RunControl
 from gnntrain.distributed.signals import LAST_SECONDS, STEP_SECONDS
+from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost
+
+# Seconds in which a rank may notice by itself that another one has failed.
+NOTICE_SECONDS = 8.0
+# Seconds that rank 0 goes on to serve the store after a failure, so that others read it.
+_SERVE_SECONDS = 8.0
+
+OnForcedEnd = Callable[[GnntrainError | None], None]
 
 
 @contextmanager
-def watching(control: RunControl, timeout: float) -> Iterator[None]:
+def watching(
+    control: RunControl,
+    timeout: float,
+    roster: Roster | None = None,
+    on_forced_end: OnForcedEnd = lambda _: None,
+) -> Iterator[None]:
     """Run the thread of a rank that is a process of its own.
 
     It calls `control.sync()`. It ends the rank when the run is abandoned; when the parent process
     has gone (the rank first saves and stops as after SIGTERM); and when rank 0 has not answered
     `RunControl.agreed` for `timeout` seconds, since a TCPStore waits without end.
+
+    Ranks on several machines have no supervisor that sees them all. There the thread also ends the
+    rank when another one has failed, or has given no sign of life for `timeout` seconds.
+
+    Args:
+        control: Of this rank.
+        timeout: Seconds that a rank waits for the others.
+        roster: The machines of the run; None: a supervisor watches all ranks.
+        on_forced_end: Called before the process is ended by force, with the failure that ends it.
     """
-    is_over, syncing = threading.Event(), threading.Lock()
-    arguments = (control, timeout, is_over, syncing)
-    threading.Thread(target=_watch, args=arguments, daemon=True).start()
+    watch = _Watch(control, timeout, roster, on_forced_end)
+    threading.Thread(target=watch.run, name="gnntrain-watch", daemon=True).start()
     try:
         yield
     finally:
-        # The thread goes on to watch the parent, but no longer calls the store: Python aborts when
-        # it shuts down while a thread returns from C++ code.
-        is_over.set()
-        with syncing:
+        watch.end()
+
+
+class _Watch:
+    def __init__(
+        self,
+        control: RunControl,
+        timeout: float,
+        roster: Roster | None,
+        on_forced_end: OnForcedEnd,
+    ) -> None:
+        self._control = control
+        self._timeout = timeout
+        self._roster = roster
+        self._on_forced_end = on_forced_end
+        self._is_over, self._syncing = threading.Event(), threading.Lock()
+        self._looks_at = 0.0
+        self._abandons_at = math.inf
+        self._failure: GnntrainError | None = None
+        self._roll_call: RollCall | None = None
+        if roster is not None:
+            self._roll_call = RollCall(control, roster, timeout)
+            control.find_cause = self._cause
+
+    def run(self) -> None:
+        control, parent = self._control, _Parent()
+        while not control.is_abandoned:
+            parent.wait(SYNC_SECONDS)
+            if not parent.is_alive():
+                control.request_stop(signal.SIGTERM)
+                if not control.is_starting:
+                    time.sleep(STEP_SECONDS)
+                control.abandon()
+            elif self._roll_call is None and control.seconds_in_agreed > self._timeout:
+                control.report_failure(TimeoutError("Timed out waiting for rank 0."))
+                os._exit(1)
+            else:
+                with self._syncing:
+                    if not self._is_over.is_set():
+                        control.sync()
+                        self._look()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LAST_SECONDS - STEP_SECONDS)
+        self._on_forced_end(self._failure)
+        os._exit(RESTART_CODE if isinstance(self._failure, RankLost) else 1)
+
+    def end(self) -> None:
+        """Called by the rank when it ends.
+
+        The thread goes on to watch the parent, but no longer calls the store: Python aborts when it
+        shuts down while a thread returns from C++ code.
+        """
+        self._control.end()
+        if self._roster is not None and self._control.rank == 0:
+            self._await_others(len(self._roster.machines))
+        self._is_over.set()
+        with self._syncing:
             pass
 
+    def _look(self) -> None:
+        """Abandon the run on this rank some time after another one has failed."""
+        now = time.monotonic()
+        if self._roll_call is None or now < self._looks_at:
+            return
+        self._looks_at = now + LOOK_SECONDS
+        self._roll_call.look()
+        if self._failure is None and (lost := self._roll_call.lost()) is not None:
+            self._control.report_failure(lost)
+            self._failure = lost
+        if (first := self._control.first_failure()) is not None:
+            self._failure = first
+        if self._failure is not None:
+            self._abandons_at = min(self._abandons_at, now + NOTICE_SECONDS)
+        if now >= self._abandons_at:
+            self._control.abandon()
 
-def _watch(
-    control: RunControl, timeout: float, is_over: threading.Event, syncing: threading.Lock
-) -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    while not control.is_abandoned:
-        parent.join(SYNC_SECONDS)
-        if not parent.is_alive():
-            control.request_stop(signal.SIGTERM)
-            if not control.is_starting:
-                time.sleep(STEP_SECONDS)
-            control.abandon()
-        elif control.seconds_in_agreed > timeout:
-            control.report_failure(TimeoutError("Timed out waiting for rank 0."))
-            os._exit(1)
+    def _cause(self, error: BaseException) -> GnntrainError | None:
+        assert self._roll_call is not None
+        return self._failure or self._roll_call.cause(error)
+
+    def _await_others(self, num_ranks: int) -> None:
+        """Serve the store until the other ranks have ended, or have had time to read it."""
+        ends_by = time.monotonic() + _SERVE_SECONDS
+        while time.monotonic() < ends_by and self._control.lost_store is None:
+            phases = [self._control.progress(rank).phase for rank in range(num_ranks)]
+            if all(phase == Phase.ENDED for phase in phases):
+                return
+            time.sleep(SYNC_SECONDS)
+
+
+class _Parent:
+    """The process that started this one: `multiprocessing`'s parent, or a launcher."""
+
+    def __init__(self) -> None:
+        self._process = multiprocessing.parent_process()
+        self._pid = os.getppid()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until it ends where that can be noticed."""
+        if self._process is None:
+            time.sleep(seconds)
         else:
-            with syncing:
-                if not is_over.is_set():
-                    control.sync()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(LAST_SECONDS - STEP_SECONDS)
-    os._exit(1)
+            self._process.join(seconds)
+
+    def is_alive(self) -> bool:
+        return os.getppid() == self._pid if self._process is None else self._process.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ class GoneStore:
         raise dist.DistNetworkError("Broken pipe")
 
     compare_set = add = set = _fail
+
+
+class FrozenStore:
+    """A store whose machine does not answer, until it thaws."""
+
+    def __init__(self) -> None:
+        self.thaw = threading.Event()
+
+    def _wait(self, *_: object) -> Any:
+        self.thaw.wait()
+
+    compare_set = add = set = _wait
 
 
 class Clients:

@@ -1,0 +1,174 @@
+"""Finds the ranks that no longer give a sign of life, and names them with their machines."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnntrain.distributed.run_control import (
+    SYNC_SECONDS,
+    Phase,
+    Progress,
+    RunControl,
+    StoreTimeout,
+    is_timeout,
+)
+from gnntrain.errors import GnntrainError, RankLost
+
+# Seconds between two looks at the other ranks' beats.
+LOOK_SECONDS = 1.0
+# A rank that has failed by a lost connection looks this long for the rank that caused it, ...
+OBSERVE_SECONDS = 6.0
+# ... which is one that gives no sign of life for so long. A rank that computes without releasing
+# Python's lock may miss some beats.
+_SILENT_SECONDS = 4.0
+
+_HINT = (
+    "A process is stopped or hangs, or a machine or the network between them has gone. Raise "
+    "distributed.timeout if a step may take longer."
+)
+_ENDED_HINT = (
+    "If the system killed it for want of memory, lower trainer.batch_size or sampler.fan_outs. Its "
+    "log is logs/rank_{rank}.log in the run directory."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The machines of a run.
+
+    Attributes:
+        machines: The number of each rank's machine, ascending from 0.
+        hosts: Name and address of each machine, as in "gnn2, 10.77.0.2".
+    """
+
+    machines: tuple[int, ...]
+    hosts: tuple[str, ...]
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """The ranks with their machines: "rank 3 on machine 1 (gnn2, 10.77.0.2)"."""
+        groups = itertools.groupby(sorted(ranks), key=lambda rank: self.machines[rank])
+        return " and ".join(
+            f"{_listed(list(group))} on machine {machine} ({self.hosts[machine]})"
+            for machine, group in groups
+        )
+
+
+class RollCall:
+    """One rank's view of which ranks live, by the beats that they publish.
+
+    Rank 0 watches all, the others watch rank 0; a rank that has lost a connection watches all.
+
+    Args:
+        control: Of this rank.
+        roster: The machines of the run.
+        timeout: Seconds after which a silent rank is lost.
+    """
+
+    def __init__(self, control: RunControl, roster: Roster, timeout: float) -> None:
+        self._control = control
+        self._roster = roster
+        self._timeout = timeout
+        self._watches_all = control.rank == 0
+        self._beats = [-1] * len(roster.machines)
+        self._silence = [0.0] * len(roster.machines)
+
+    def look(self) -> None:
+        """Read the beats; called every `LOOK_SECONDS`."""
+        for rank in range(len(self._beats) if self._watches_all else 1):
+            beat = self._control.beat(rank)
+            is_same = beat == self._beats[rank] and rank != self._control.rank
+            # Time counts in looks: a process that was itself stopped accuses nobody.
+            self._silence[rank] = is_same * (self._silence[rank] + LOOK_SECONDS)
+            self._beats[rank] = beat
+
+    def lost(self) -> RankLost | None:
+        """The ranks from which nothing has come for `timeout` seconds; None: there is none.
+
+        Raises nothing, and does not wait for a store that does not answer.
+        """
+        if self._control.lost_store is not None:
+            return self._without_store()
+        silent = self._silent(self._timeout)
+        return self._unanswered(silent) if silent else None
+
+    def cause(self, error: BaseException) -> GnntrainError | None:
+        """The failure of another rank behind `error`. After a lost connection, looks for some
+        seconds which rank is silent.
+
+        Called while another thread calls `look`.
+
+        Returns:
+            What another rank has reported; or the ranks that are silent; None: all live.
+        """
+        is_lost_connection = self._control.is_waiting or isinstance(error, RankLost)
+        if isinstance(error, KeyboardInterrupt) or not is_lost_connection:
+            return self._control.first_failure()
+        self._watches_all = True
+        deadline = time.monotonic() + OBSERVE_SECONDS
+        while time.monotonic() < deadline and self._control.lost_store is None:
+            time.sleep(SYNC_SECONDS)
+            if (failure := self._control.first_failure()) is not None:
+                return failure
+        if self._control.lost_store is not None:
+            return self._without_store()
+        if silent := self._silent(_SILENT_SECONDS):
+            return self._unanswered(silent) if is_timeout(error) else self._ended(silent)
+        return self._hanging() if is_timeout(error) else None
+
+    def _silent(self, seconds: float) -> list[int]:
+        silent = [rank for rank, silence in enumerate(self._silence) if silence >= seconds]
+        return [r for r in silent if self._control.progress(r).phase != Phase.ENDED]
+
+    def _hanging(self) -> RankLost | None:
+        """The ranks for which others wait though they give signs of life."""
+        ranks = range(len(self._beats))
+        computing = [r for r in ranks if not self._control.progress(r).is_waiting]
+        return self._unanswered(computing) if 0 < len(computing) < len(ranks) else None
+
+    def _without_store(self) -> RankLost:
+        """Rank 0 serves the store."""
+        is_silent = isinstance(self._control.lost_store, StoreTimeout)
+        return self._unanswered([0]) if is_silent else self._ended([0])
+
+    def _unanswered(self, ranks: Sequence[int]) -> RankLost:
+        have = "has" if len(ranks) == 1 else "have"
+        return RankLost(
+            f"{_capitalized(self._roster.named(ranks))} {have} not answered for "
+            f"{self._timeout:g} s{self._where('since', ranks)}.",
+            _HINT,
+        )
+
+    def _ended(self, ranks: Sequence[int]) -> RankLost:
+        have = "has" if len(ranks) == 1 else "have"
+        return RankLost(
+            f"{_capitalized(self._roster.named(ranks))} {have} ended without a word"
+            f"{self._where('after', ranks)}.",
+            _ENDED_HINT.format(rank=ranks[0]),
+        )
+
+    def _where(self, word: str, ranks: Sequence[int]) -> str:
+        """Where the first of them was; nothing if the store has gone."""
+        if self._control.lost_store is not None:
+            return ""
+        return f", {word} {where(self._control.progress(ranks[0]))}"
+
+
+def where(place: Progress) -> str:
+    """Where a rank is, for a sentence."""
+    if place.phase == Phase.STARTING:
+        return "its start"
+    evaluation = "the evaluation after " if place.phase == Phase.EVALUATING else ""
+    return f"{evaluation}step {place.step}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,0 +1,1 @@
+"""Several machines on one: to try what the documentation says about them."""

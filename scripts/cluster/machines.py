@@ -1,0 +1,151 @@
+"""Machines to try several machines on: network namespaces with names and addresses of their own.
+
+with Machines(2) as machines:
+    server = machines.start(0, ["torchrun", …])
+    print(machines.bytes_sent(0))
+
+The machines share the memory and the files of this one. Linux only; root is not needed where the
+kernel allows user namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+_UNSHARE = ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
+
+# Process 1 of a new PID namespace: when it ends, the kernel kills all processes of the machines and
+# removes the namespaces. It ends with its standard input, hence also when its parent is killed.
+_SETUP = """
+set -e
+mount -t tmpfs tmpfs /run
+mkdir /run/netns
+ip link add hub type bridge
+ip link set hub up
+echo "127.0.0.1 localhost" >/run/hosts
+for i in $(seq 0 $(($1 - 1))); do
+  ip netns add "machine$i"
+  ip link add "port$i" type veth peer name eth0 netns "machine$i"
+  ip link set "port$i" master hub up
+  ip -n "machine$i" addr add "10.0.0.$((i + 1))/24" dev eth0
+  ip -n "machine$i" link set eth0 up
+  ip -n "machine$i" link set lo up
+  echo "10.0.0.$((i + 1)) machine$i" >>/run/hosts
+done
+mount --bind /run/hosts /etc/hosts
+echo ready
+cat >/dev/null
+"""
+
+
+class Unavailable(Exception):
+    """This machine does not allow network namespaces; the text says why."""
+
+
+class Machines:
+    """The machines `machine0`, `machine1`, … at 10.0.0.1, 10.0.0.2, …
+
+    Nothing outside sees them, so that several programs may each have their own.
+
+    Args:
+        count: Number of machines, at most 200.
+
+    Raises:
+        Unavailable: Network namespaces are not allowed here.
+    """
+
+    def __init__(self, count: int) -> None:
+        as_user = ["--user", "--map-root-user"] if os.geteuid() else []
+        try:
+            self._init = subprocess.Popen(
+                [*_UNSHARE, *as_user, "bash", "-c", _SETUP, "bash", str(count)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        except FileNotFoundError as error:
+            raise Unavailable("the command `unshare` is not installed") from error
+        assert self._init.stdout is not None
+        if self._init.stdout.readline() != "ready\n":
+            raise Unavailable(self._init.communicate()[1].strip())
+        inside = psutil.Process(self._init.pid).children()[0].pid
+        user = ["--user", "--preserve-credentials"] if as_user else []
+        self._enter = ["nsenter", f"--target={inside}", *user, "--mount", "--net", "--pid"]
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill all processes of the machines and remove these."""
+        self._init.communicate()
+
+    def start(
+        self,
+        machine: int,
+        command: Sequence[str | Path],
+        *,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
+        """Start a command on a machine; its standard output and error come through one pipe.
+
+        Args:
+            machine: Number of the machine.
+            command: Program and arguments.
+            folder: Where it runs; None: the current directory.
+            env: Variables beside those of this process.
+        """
+        name = f"machine{machine}"
+        # The pipe's reader is this process, the working directory that before `nsenter`.
+        named = ["unshare", "--uts", "bash", "-c", 'hostname "$0" && exec "$@"', name]
+        wanted = f"--wd={(folder or Path()).absolute()}"
+        return subprocess.Popen(
+            [*self._enter, wanted, "ip", "netns", "exec", name, *named, *command],
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def bytes_sent(self, machine: int) -> int:
+        """Bytes that a machine has sent to others since it was made, headers included."""
+        counter = "/sys/class/net/eth0/statistics/tx_bytes"
+        return int(self.start(machine, ["cat", counter]).communicate()[0])
+
+
+def outputs(processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[str]:
+    """What each process printed, after all have ended.
+
+    Raises:
+        subprocess.TimeoutExpired: One goes on after `seconds`.
+    """
+    printed = [""] * len(processes)
+
+    def read(number: int) -> None:
+        printed[number] = processes[number].communicate()[0]
+
+    readers = [threading.Thread(target=read, args=(i,), daemon=True) for i in range(len(processes))]
+    for reader in readers:
+        reader.start()
+    for process in processes:
+        process.wait(seconds)
+    for reader in readers:
+        reader.join()
+    return printed
