@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt as error:
         number = signal_of(error)
+        if getattr(error, "is_told", False):
+            return 128 + number
         _complain(_ENDED.get(number, "interrupted"))
         _tell_way_on(error)
         return 128 + number
@@ -111,6 +113,8 @@ def _fail(error: Exception) -> int:
     """Tell a failure on stderr and return its exit code."""
     debug = os.environ.get("GNNTRAIN_DEBUG") == "1"
     exit_code = error.exit_code if isinstance(error, GnntrainError) else 1
+    if getattr(error, "is_told", False):
+        return exit_code
     _complain(sentence(error))
     if isinstance(error, GnntrainError) and error.hint:
         _complain(error.hint, prefix="")

@@ -25,6 +25,7 @@ from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
+from gnntrain.models import GNN, PlainModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -33,7 +34,7 @@ from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
 from gnntrain.startup import resume_collection
-from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.trainer import Trainer
@@ -56,8 +57,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         graph = StoredGraph.open(job.store, check=False)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
-        state = None if job.checkpoint is None else load_checkpoint(job.checkpoint)
-        initial = take_weights(config, model) if state is None else InitialWeights.saved_in(state)
+        state = _state(context, job)
+        initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
         loaders = build_loaders(config, task, model, graph, context)
         trainer = Trainer(
             model,
@@ -84,6 +85,25 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)
+
+
+def _state(context: DistributedContext, job: Job) -> State | None:
+    """The checkpoint to resume from. Other machines than rank 0's need not have the file."""
+    if job.checkpoint is None:
+        return None
+    is_read_here = context.is_main or context.num_machines == 1
+    state = load_checkpoint(job.checkpoint) if is_read_here else {}
+    return state if context.num_machines == 1 else context.broadcast(state)
+
+
+def _initial(
+    context: DistributedContext, job: Job, model: GNN | PlainModel
+) -> InitialWeights | None:
+    """Begin with the weights of another run, which only rank 0's machine may have: DDP copies rank
+    0's to all ranks."""
+    if context.is_main or context.num_machines == 1:
+        return take_weights(job.config, model)
+    return None
 
 
 def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:

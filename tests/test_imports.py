@@ -41,7 +41,7 @@ FLOORS = [
     ["reporting"],
     ["build", "job", "run_store"],
     ["init_from"],
-    ["worker", "failures", "inference"],
+    ["worker", "failures", "inference", "joint_run"],
     ["run", "results", "report"],
     ["preloaded"],
     ["inventory"],

@@ -121,3 +121,15 @@ def figure(value: object) -> str:
 def exit_code(summary: Mapping[str, Any]) -> int:
     """The exit code that tells how a run ended."""
     return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
+
+
+def in_meeting(lead: Callable[[], int]) -> int:
+    """Train in one of the processes that a launcher has started: the first leads, others follow."""
+    from gnntrain.distributed.rendezvous import meeting
+
+    with meeting(sys.argv[1:]) as rendezvous:
+        if rendezvous is None or rendezvous.is_main:
+            return lead()
+        from gnntrain.run import follow
+
+        return exit_code(follow(rendezvous))

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command, exit_code
+from gnntrain.commands.base import Arguments, Command, exit_code, in_meeting
+from gnntrain.distributed.launchers import launched
 
 if TYPE_CHECKING:
     from gnntrain.sweep import SweepFolder
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 def _resume(arguments: Arguments) -> int:
     from gnntrain.sweep.adoption import find_sweep
 
-    run = arguments.positionals[0]
-    folder = find_sweep(run)
+    if launched() is not None:
+        return in_meeting(lambda: _resume_run(arguments))
+    folder = find_sweep(arguments.positionals[0])
     if folder is not None:
         return _resume_sweep(folder, arguments.overrides)
+    return _resume_run(arguments)
+
+
+def _resume_run(arguments: Arguments) -> int:
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config
 
+    run = arguments.positionals[0]
     config = recompose_config(saved_config(run), arguments.overrides)
     return exit_code(resume(run, config, arguments.overrides))
 

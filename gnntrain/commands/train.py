@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command
+from gnntrain.commands.base import Arguments, Command, in_meeting
+from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.errors import UserError
 from gnntrain.startup import collection_paused, load_torch_library
 
@@ -18,13 +19,28 @@ _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 def _train(arguments: Arguments) -> int:
     shows = arguments.show_config or arguments.hydra
-    if shows or _is_sweep(arguments):
+    if shows:
+        return _run(arguments)
+    if (started := launched()) is not None:
+        return _train_launched(arguments, started)
+    if _is_sweep(arguments):
         return _run(arguments)
     with collection_paused():
         import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
 
         load_torch_library()
         return _run(arguments)
+
+
+def _train_launched(arguments: Arguments, started: Launched) -> int:
+    if _is_sweep(arguments):
+        raise UserError(
+            f"{started.launcher} has started {started.num_processes} processes, and -m starts its "
+            "own.",
+            "Start the sweep without it; hydra/launcher=submitit_slurm trains its trials on a "
+            "cluster.",
+        )
+    return in_meeting(lambda: _run(arguments))
 
 
 def _is_sweep(arguments: Arguments) -> bool:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydantic import JsonValue
 
 from gnntrain.data.summary import DataSummary
+from gnntrain.data.target_scale import TargetScale
 from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
@@ -216,6 +217,10 @@ class Graph:
             else:
                 counts += np.bincount(labels[labels >= 0], minlength=self.num_classes)
         return counts
+
+    def target_scale(self) -> TargetScale:
+        """The scale of the quantities."""
+        return TargetScale.of(self)
 
     def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
         """The least and the greatest value of each quantity on a split; None: no node has it."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from gnntrain.data.graph import EDGE, NODE, AnyArray, Edges, Graph, Int64Array, Nodes
 from gnntrain.data.parts import Parts
+from gnntrain.data.target_scale import TargetScale
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -75,6 +76,12 @@ class PartitionedGraph(Graph):
         counts = self.parts.meta.class_counts
         assert counts is not None, "quantities have no classes"
         return np.array(counts[split], np.int64)
+
+    def target_scale(self) -> TargetScale:
+        """See `Graph.target_scale`."""
+        scale = self.parts.meta.target_scale
+        assert scale is not None, "classes have no scale"
+        return scale
 
     def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
         """See `Graph.target_ranges`."""

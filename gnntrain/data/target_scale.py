@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.graph import Graph
+if TYPE_CHECKING:
+    from gnntrain.data.graph import Graph
 
 
 @dataclass(frozen=True)

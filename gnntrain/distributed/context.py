@@ -25,6 +25,7 @@ class DistributedContext:
 
     Attributes:
         machines: The number of each rank's machine, ascending from 0; empty: all ranks are on one.
+        host: The address of this machine at which other ranks reach this one.
         machine_group: The process group of the ranks of this machine; None: `group`.
         group: The process group of all ranks of this context; None: torch's default group. See
             `among`.
@@ -35,6 +36,7 @@ class DistributedContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: RunControl = field(default_factory=RunControl, compare=False)
     machines: tuple[int, ...] = ()
+    host: str = "127.0.0.1"
     machine_group: dist.ProcessGroup | None = field(default=None, compare=False)
     group: dist.ProcessGroup | None = field(default=None, compare=False)
 

@@ -83,7 +83,7 @@ class NodeRegression:
         self._huber_delta = huber_delta
         self.num_outputs = quantities.num_classes
         self.metric: Metric = get_metric(quantities.metric)
-        self.scale = scale or TargetScale.of(graph)
+        self.scale = scale or graph.target_scale()
         self._scale_on: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def seeds(self, split: str) -> Int64Array:
