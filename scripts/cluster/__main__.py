@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from scripts.cluster.machines import Failed, Machines, Unavailable
 from scripts.cluster.pages import block, commands
