@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +19,7 @@ import torch.distributed as dist
 
 from gnntrain.config import Config
 from gnntrain.cores import available_cores
+from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.rendezvous import Rendezvous
@@ -32,7 +35,7 @@ from gnntrain.distributed.tcp_store import (
     serve_store,
 )
 from gnntrain.distributed.watch import watching
-from gnntrain.errors import Interrupted, signal_of
+from gnntrain.errors import Interrupted, UserError, signal_of
 from gnntrain.startup import resume_collection
 
 _log = logging.getLogger("gnntrain")
@@ -68,29 +71,56 @@ class LaunchPlan:
         Every process that the launcher has started calls this.
 
         Raises:
-            UserError: This machine has too few GPUs.
+            UserError: This machine has fewer GPUs than ranks.
         """
-        timeout = config.distributed.timeout
+        use_gpus, num_ranks = _ranks_here(config)
         if rendezvous is None:
-            use_gpus, num_ranks = _ranks_here(config)
-            return cls(num_ranks, use_gpus, _threads(config, num_ranks), timeout)
-        machines, use_gpus = rendezvous.machines, True
-        if rendezvous.launched.local_rank is None:
-            raise NotImplementedError
-        use_gpus = rendezvous.share("use_gpus", _ranks_here(config)[0])
-        threads = config.distributed.threads or rendezvous.cores_each
-        return cls(len(machines), use_gpus, threads, timeout, machines)
+            threads = config.distributed.threads or max(1, available_cores() // num_ranks)
+            return cls(num_ranks, use_gpus, threads, config.distributed.timeout)
+        launched = rendezvous.launched
+        use_gpus = rendezvous.share("use_gpus", use_gpus)
+        if launched.local_rank is not None:
+            num_ranks = 1
+        elif launched.num_ranks is not None:
+            num_ranks = launched.num_ranks
+        if use_gpus:
+            _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
+        counts = rendezvous.gather("num_ranks", num_ranks)
+        machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
+        threads = config.distributed.threads or max(1, rendezvous.cores // num_ranks)
+        return cls(len(machines), use_gpus, threads, config.distributed.timeout, tuple(machines))
+
+    def ranks_of(self, rendezvous: Rendezvous) -> range:
+        """The ranks that this process, which a launcher has started, is or starts."""
+        process = rendezvous.launched.process
+        if rendezvous.launched.local_rank is not None:
+            return range(process, process + 1)
+        first = self.machines.index(process)
+        return range(first, first + self.machines.count(process))
 
 
 def _ranks_here(config: Config) -> tuple[bool, int]:
-    """Whether this machine's ranks use its GPUs, and how many they are without a launcher."""
+    """Whether ranks use GPUs, and how many this machine has where no launcher starts them."""
     gpus = config.trainer.gpus
     num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
     return num_gpus > 0, num_gpus or config.distributed.num_processes
 
 
-def _threads(config: Config, num_ranks: int) -> int:
-    return config.distributed.threads or max(1, available_cores() // num_ranks)
+def _check_gpus(local_rank: int, num_ranks: int, launcher: str) -> None:
+    """Refuse ranks without a GPU of their own."""
+    there = torch.cuda.device_count()
+    if _gpu_of(local_rank) + num_ranks > there:
+        raise UserError(
+            f"{launcher} has started more ranks than GPUs: rank {local_rank + num_ranks - 1} of "
+            f"{socket.gethostname()} has none, of {there} that torch sees.",
+            "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for the CPU.",
+        )
+
+
+def _gpu_of(local_rank: int) -> int:
+    # submitit shows each rank its own GPU alone.
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return 0 if shown and "," not in shown else local_rank
 
 
 def launch(
@@ -122,7 +152,11 @@ def launch(
             ended, those that trained after the same step.
     """
     if rendezvous is not None:
-        _run_started(worker, payload, plan, rendezvous)
+        ranks = plan.ranks_of(rendezvous)
+        if len(ranks) == 1:
+            _run_started(worker, payload, plan, rendezvous, ranks[0])
+        else:
+            _run_machine(worker, payload, plan, rendezvous, ranks, log_dir)
     elif plan.world_size > 1 or not in_process:
         _run_processes(worker, payload, plan, log_dir)
     else:
@@ -150,29 +184,72 @@ def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path
     control = RunControl(store, rank=None)
     try:
         with forward_to(control):
-            ranks = [
-                start_process(
-                    _run_rank, (rank, worker, payload, plan, store.port), uses_gpu=plan.use_gpus
-                )
-                for rank in range(plan.world_size)
-            ]
-            Supervisor(ranks, control, log_dir, plan.timeout).watch()
+            address = StoreAddress(LOOPBACK, store.port)
+            ranks = range(plan.world_size)
+            processes = _start_ranks(ranks, worker, payload, plan, address, LOOPBACK)
+            Supervisor(processes, control, log_dir, plan.timeout).watch()
     finally:
         # Closes the server even if a traceback keeps this frame alive.
         control.close()
         del store
 
 
-def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
+def _run_machine(
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    rendezvous: Rendezvous,
+    ranks: range,
+    log_dir: Path,
+) -> None:
+    """Start the ranks of this machine, where a launcher starts one process a machine."""
+    resume_collection()
+    address, host, control = rendezvous.address, rendezvous.host, rendezvous.control
+    with forward_to(control):
+        processes = _start_ranks(ranks, worker, payload, plan, address, host, rendezvous.hosts)
+        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
+
+
+def _start_ranks(
+    ranks: range,
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    address: StoreAddress,
+    host: str,
+    hosts: tuple[str, ...] = (),
+) -> list[BaseProcess]:
+    return [
+        start_process(
+            _run_rank,
+            (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
+            uses_gpu=plan.use_gpus,
+        )
+        for rank in ranks
+    ]
+
+
+def _run_rank(
+    rank: int,
+    local_rank: int,
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    address: StoreAddress,
+    host: str,
+    hosts: tuple[str, ...],
+) -> None:
     """The main function of a rank that is a process of its own."""
-    address = StoreAddress(LOOPBACK, port)
-    control = RunControl(address.connect(_CONNECT_SECONDS), rank)
-    with watching(control, plan.timeout):
+    store = address.connect(_CONNECT_SECONDS)
+    control = RunControl(BoundedStore(store, plan.timeout) if hosts else store, rank)
+    roster = Roster(plan.machines, hosts) if hosts else None
+    with watching(control, plan.timeout, roster):
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
+                device = _device(plan, local_rank)
                 context = DistributedContext(
-                    rank, plan.world_size, _device(plan, rank), control, plan.machines
+                    rank, plan.world_size, device, control, plan.machines, host
                 )
                 _run_among_others(worker, payload, plan, context, address)
         except KeyboardInterrupt as error:
@@ -185,19 +262,22 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
                 dist.destroy_process_group()
 
 
-def _run_started(worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous) -> None:
+def _run_started(
+    worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous, rank: int
+) -> None:
     """Be the rank as which a launcher has started this process."""
-    control, started = rendezvous.control, rendezvous.launched
-    roster = Roster(rendezvous.machines, rendezvous.hosts)
+    control = rendezvous.control
+    control.rank = rank
+    roster = Roster(plan.machines, rendezvous.hosts)
     try:
         with (
             watching(control, plan.timeout, roster),
             forward_to(control),
             control.reporting_failure(),
         ):
-            device = _device(plan, started.local_rank or 0)
+            device = _device(plan, rendezvous.launched.local_rank or 0)
             context = DistributedContext(
-                started.process, plan.world_size, device, control, plan.machines, rendezvous.host
+                rank, plan.world_size, device, control, plan.machines, rendezvous.host
             )
             _run_among_others(worker, payload, plan, context, rendezvous.address)
     except BaseException as error:
@@ -270,8 +350,6 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
     if not plan.use_gpus:
         return torch.device("cpu")
-    # submitit shows each rank its own GPU alone.
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    index = 0 if shown and "," not in shown else local_rank
+    index = _gpu_of(local_rank)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

@@ -171,8 +171,8 @@ class Rendezvous:
         return self.hear(key)
 
     @property
-    def cores_each(self) -> int:
-        """Cores for this process, of those that it may run on with others of its machine."""
+    def cores(self) -> int:
+        """Cores for this process: its share of those that others of its machine may use too."""
         places = zip(self.places, self.machines, strict=True)
         shares = Counter(c for place, m in places if m == self.machine for c in place.cores)
         return max(1, int(sum(1 / shares[core] for core in _cores())))
