@@ -144,7 +144,7 @@ class Machines:
         Args:
             commands: By machine.
             folder: Where they run; their output is there too, as `machine0.log` and so on.
-            env: By machine, see `start`.
+            env: By machine, where there are some, see `start`.
             seconds: How long they may take.
 
         Returns:
@@ -156,7 +156,7 @@ class Machines:
         logs = {machine: folder / f"machine{machine}.log" for machine in commands}
         processes = {
             machine: self.start(
-                machine, command, folder=folder, env=env[machine], log=logs[machine]
+                machine, command, folder=folder, env=env.get(machine), log=logs[machine]
             )
             for machine, command in commands.items()
         }
