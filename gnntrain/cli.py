@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gnntrain import __version__, lazy_imports
 from gnntrain.commands import COMMANDS, Arguments, command_help, general_help, say
+from gnntrain.commands.base import refuse_several
 from gnntrain.commands.parsing import check_positionals, parse, refuse_training_flags
 from gnntrain.distributed.signals import install_handlers
 from gnntrain.errors import GnntrainError, UserError, signal_of
@@ -58,6 +59,7 @@ def _main(argv: Sequence[str]) -> int:
     _check_surroundings(argv)
     name = arguments.command or "train"
     command = COMMANDS[name]
+    refuse_several(name, arguments)
     if not command.positionals:
         # A bare word among the overrides is judged with them.
         arguments.overrides[:0] = arguments.positionals

@@ -6,25 +6,24 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command, exit_code, in_meeting
-from gnntrain.distributed.launchers import launched
+from gnntrain.commands.base import Arguments, Command, exit_code, in_meeting, refuse_several
 
 if TYPE_CHECKING:
     from gnntrain.sweep import SweepFolder
 
 
 def _resume(arguments: Arguments) -> int:
+    return in_meeting(lambda: _lead(arguments))
+
+
+def _lead(arguments: Arguments) -> int:
     from gnntrain.sweep.adoption import find_sweep
 
-    if launched() is not None:
-        return in_meeting(lambda: _resume_run(arguments))
     folder = find_sweep(arguments.positionals[0])
     if folder is not None:
+        arguments.multirun = True
+        refuse_several("resume", arguments)
         return _resume_sweep(folder, arguments.overrides)
-    return _resume_run(arguments)
-
-
-def _resume_run(arguments: Arguments) -> int:
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command, in_meeting
-from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.errors import UserError
 from gnntrain.startup import collection_paused, load_torch_library
 
@@ -19,32 +18,13 @@ _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 def _train(arguments: Arguments) -> int:
     shows = arguments.show_config or arguments.hydra
-    if shows:
-        return _run(arguments)
-    if (started := launched()) is not None:
-        return _train_launched(arguments, started)
-    if _is_sweep(arguments):
+    if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
         import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
 
         load_torch_library()
-        return _run(arguments)
-
-
-def _train_launched(arguments: Arguments, started: Launched) -> int:
-    if _is_sweep(arguments):
-        raise UserError(
-            f"{started.launcher} has started {started.num_processes} processes, and -m starts its "
-            "own.",
-            "Start the sweep without it; hydra/launcher=submitit_slurm trains its trials on a "
-            "cluster.",
-        )
-    return in_meeting(lambda: _run(arguments))
-
-
-def _is_sweep(arguments: Arguments) -> bool:
-    return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.overrides
+        return in_meeting(lambda: _run(arguments))
 
 
 def _run(arguments: Arguments) -> int:
@@ -55,17 +35,17 @@ def _run(arguments: Arguments) -> int:
 
     sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
     typed, sources = with_search_path(arguments.overrides, sources)
-    is_sweep = _is_sweep(arguments)
+    sweeps = arguments.is_sweep
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
     flags += ["--cfg=job"] if arguments.show_config else []
-    if not is_sweep:
+    if not sweeps:
         _refuse_sweep_keys(typed)
     elif sources != Sources([]) or any(map(_FOREIGN.match, typed)):
         _judge(typed, sources, is_sweep=True)  # a sweeper that is not ours may not
     try:
         return run_hydra(typed, flags, sources)
     except HydraRefused:
-        _judge(typed, sources, is_sweep=is_sweep)
+        _judge(typed, sources, is_sweep=sweeps)
     return run_hydra(typed, flags, sources, forced=True)
 
 

@@ -58,9 +58,16 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     """How this process was started; None: by no launcher, or as the only process.
 
     Raises:
-        UserError: The variables contradict each other, or some are missing.
+        UserError: The variables contradict each other, or some are missing. It has the attribute
+            `is_told` where another process tells the user.
     """
-    found = _found(_Variables(environ))
+    variables = _Variables(environ)
+    try:
+        found = _found(variables)
+    except UserError as error:
+        number = variables.text("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK", "SLURM_PROCID")
+        error.is_told = number not in ("", "0")  # type: ignore[attr-defined]
+        raise
     if found is None or (found.num_processes == 1 and not found.has_store):
         return None
     return found

@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import itertools
 import json
+import multiprocessing
 import os
 import socket
 import time
@@ -27,7 +28,7 @@ from gnntrain.distributed.tcp_store import (
     own_address,
     serve_store,
 )
-from gnntrain.errors import Interrupted, RunError, UserError
+from gnntrain.errors import Interrupted, RunError, UserError, signal_of
 
 # A pod or a task may begin minutes after another one.
 _JOIN_SECONDS = 600.0
@@ -272,7 +273,8 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     if _meeting is not None:
         yield _meeting
         return
-    found = launched()
+    # A child of ours, as a sweep's worker, has inherited the variables.
+    found = launched() if multiprocessing.parent_process() is None else None
     if found is None:
         yield None
         return
@@ -293,9 +295,12 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
     control = rendezvous.control
     if isinstance(error, Exception):
         control.report_failure(error)
+    elif isinstance(error, KeyboardInterrupt):
+        control.request_stop(signal_of(error))
     control.abandon()
     control.sync()
-    if not rendezvous.is_main and control.first_failure() is not None:
+    is_known = control.stop_requested or control.first_failure() is not None
+    if not rendezvous.is_main and is_known:
         error.is_told = True  # type: ignore[attr-defined]
 
 
