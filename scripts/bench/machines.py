@@ -304,16 +304,15 @@ def mean_traffic(
     return total.over(len(steps) * len(machine_of))
 
 
-def partition(options: argparse.Namespace, num_parts: int, folder: Path, say: Console) -> None:
-    """Cut the graph by each method, unless that was done before."""
-    for method in METHODS:
-        out = parts_folder(folder, num_parts, method)
-        if out.is_dir():
-            continue
-        say.print(f"partition into {num_parts} parts, {method}")
-        words = [*graph_overrides(options.scale), "--parts", str(num_parts), "--out", str(out)]
-        partitioning = [sys.executable, "-m", "gnntrain", "partition", *words, "--method", method]
-        subprocess.run(partitioning, check=True, stdout=subprocess.DEVNULL)
+def partition(options: argparse.Namespace, contestant: Contestant, folder: Path) -> None:
+    """Cut the graph as the contestant wants it, unless that was done before."""
+    if not contestant.method:
+        return
+    out = parts_folder(folder, contestant.machines, contestant.method)
+    if not out.is_dir():
+        words = [*graph_overrides(options.scale), "--method", contestant.method, "--out", str(out)]
+        partitioning = [sys.executable, "-m", "gnntrain", "partition", *words]
+        subprocess.run([*partitioning, "--parts", str(contestant.machines)], check=True)
 
 
 def table(results: Sequence[Measured], arithmetic: Arithmetic) -> Table:
@@ -388,7 +387,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = options.parts or Path(tempfile.mkdtemp())
     try:
         for num_machines in options.machines:
-            partition(options, num_machines, folder, progress)
             arithmetic = Arithmetic(options, graph, folder)
             results = sit(options, num_machines, folder, progress)
             console.print(table(results, arithmetic))
@@ -409,6 +407,8 @@ def sit(
         for contestant in contestants(num_machines, options.cache_ratio, folder)
         if not options.only or contestant.name in (ONE, "replicated", *options.only)
     ]
+    for contestant in chosen:
+        partition(options, contestant, folder)
     results = [Measured(contestant) for contestant in chosen]
     for number in range(options.rounds):
         for result in results:
