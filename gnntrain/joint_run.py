@@ -61,7 +61,8 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
 def pass_on(job: Job, rendezvous: Rendezvous | None) -> None:
     """Have the other processes start their ranks."""
     if rendezvous is not None:
-        plain = {"run": str(job.run), "started": job.started, "resumes": job.checkpoint is not None}
+        checkpoint = job.checkpoint and str(job.checkpoint)
+        plain = {"run": str(job.run), "started": job.started, "checkpoint": checkpoint}
         rendezvous.tell(_JOB, plain)
 
 
@@ -99,7 +100,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
             store["seconds"],
             run,
             job["started"],
-            run if job["resumes"] else None,
+            job["checkpoint"] and Path(job["checkpoint"]),
         ),
         plan,
         run / "logs",

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import platformdirs
 import torch
 
 from gnntrain.build import (
@@ -49,7 +50,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
+        stack.enter_context(contextlib.closing(_log_file(context, run)))
         listeners: list[Listener] = []
         if context.is_main:
             listener = _listener(job, stack)
@@ -87,6 +88,17 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)
+
+
+def _log_file(context: DistributedContext, run: RunDirectory) -> logging.Handler:
+    """The log of this rank: in the run directory, which a machine without it makes for its logs; or
+    in the user's folder of logs, where another machine does not have the place."""
+    try:
+        return open_rank_log(run.path, context.rank)
+    except RunError:
+        if context.machine == 0:
+            raise
+        return open_rank_log(platformdirs.user_log_path("gnntrain") / run.name, context.rank)
 
 
 def _state(context: DistributedContext, job: Job) -> State | None:
@@ -219,5 +231,7 @@ def _info(
 def _devices_in_words(context: DistributedContext) -> str:
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = counted(context.world_size, f"{kind} rank")
+    if context.num_machines > 1:
+        ranks += f" on {context.num_machines} machines"
     each = " each" if context.world_size > 1 else ""
     return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}"
