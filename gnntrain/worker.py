@@ -19,7 +19,6 @@ from gnntrain.build import (
 )
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
-from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
@@ -33,6 +32,7 @@ from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
+from gnntrain.run_graph import rank_graph
 from gnntrain.startup import resume_collection
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
@@ -54,7 +54,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             listeners = [listener, *build_loggers(plain["logger"], run, plain)]
-        graph = StoredGraph.open(job.store, check=False)
+        graph = rank_graph(config, job.store, context)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
         state = None if job.checkpoint is None else load_checkpoint(job.checkpoint)

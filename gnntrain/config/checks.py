@@ -31,6 +31,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _divisors(config)
     yield from _synthetic(config)
     yield from _sampler(config)
+    yield from _machines(config)
     yield from _cuda_graph(config)
     yield from _training(config)
     yield from _task(config)
@@ -134,6 +135,22 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
         yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
 
 
+def _machines(config: Config) -> Iterator[Contradiction]:
+    """What needs all feature rows where a machine has a part of them."""
+    graph = config.distributed.graph
+    if graph == "replicated":
+        return
+    if config.sampler.name == "full":
+        expects = "replicated with sampler.name=full: each rank computes the whole graph"
+        yield _clash(config, "distributed.graph", "sampler.name", expects, _LEAVE_OUT)
+    if config.features.placement not in ("auto", "memmap"):
+        expects = f"auto or memmap with distributed.graph={graph}: no machine has all rows"
+        yield _clash(config, "features.placement", "distributed.graph", expects, _LEAVE_OUT)
+    if graph == "partitioned" and config.features.hotness == "degree":
+        expects = "presample with distributed.graph=partitioned: no machine has all edges"
+        yield _clash(config, "features.hotness", "distributed.graph", expects, _LEAVE_OUT)
+
+
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
     """What a step that is replayed as it was recorded cannot do."""
     sampler, trainer = config.sampler, config.trainer
@@ -145,6 +162,7 @@ def _cuda_graph(config: Config) -> Iterator[Contradiction]:
         ("sampler.topology", sampler.topology == "host", "auto"),
         ("sampler.fan_outs", min(sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
         ("features.placement", config.features.placement == "memmap", "auto"),
+        ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
         ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
         ("model.name", isinstance(config.model, PluginConfig), "a model of gnntrain's own"),
         ("trainer.precision", trainer.precision == "fp16", "bf16"),

@@ -167,7 +167,7 @@ class DistributedContext:
         if len(self.machine_ranks) > 1:
             values = values.clone()
             with self.in_collective():
-                dist.all_reduce(values, group=self.machine_group)
+                dist.all_reduce(values, group=self.machine_group or self.group)
         return values
 
     def gather(self, value: T) -> list[T]:

@@ -24,12 +24,8 @@ from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import SharedBuffers
-from gnntrain.training.evaluation import (
-    LayerwiseEvaluator,
-    SampledEvaluator,
-    balanced_range,
-    chunks,
-)
+from gnntrain.training.evaluation import LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.layerwise import balanced_range, chunks
 from tests.disks import full_disk
 from tests.examples import examples
 from tests.graphs import random_graph, stored
