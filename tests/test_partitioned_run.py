@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import Config, ConfigError, from_dict
+from gnntrain.config import Config, from_dict
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.distributed.launch import LaunchPlan
-from gnntrain.errors import UserError
-from gnntrain.run import evaluate, prepare_store, resume, train
+from gnntrain.run import prepare_store, train
 from gnntrain.training.checkpoint import load_checkpoint
 
 GRAPH = {"name": "synthetic", "num_nodes": 600, "num_classes": 4, "num_features": 8}
