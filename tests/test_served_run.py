@@ -37,10 +37,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on_machines(monkeypatch: pytest.MonkeyPatch, *machines: int) -> None:
     """Have the ranks of the next runs believe that they are on several machines."""
-    plan_of = LaunchPlan.of.__func__  # type: ignore[attr-defined]
+    plan_of = LaunchPlan.of
 
     def plan(*arguments: Any) -> LaunchPlan:
-        return replace(plan_of(LaunchPlan, *arguments), machines=machines)
+        return replace(plan_of(*arguments), machines=machines)
 
     monkeypatch.setattr(LaunchPlan, "of", plan)
 
