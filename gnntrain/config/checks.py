@@ -36,6 +36,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _training(config)
     yield from _task(config)
     yield from _partitioned(config)
+    yield from _owners_draw(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -222,7 +223,7 @@ def _task(config: Config) -> Iterator[Contradiction]:
 
 
 def _partitioned(config: Config) -> Iterator[Contradiction]:
-    """What a graph in parts needs, and what it cannot do."""
+    """The folder of a graph in parts."""
     graph, parts = config.distributed.graph, config.distributed.parts
     keys = "distributed.parts", "distributed.graph"
     if graph != "partitioned":
@@ -232,7 +233,17 @@ def _partitioned(config: Config) -> Iterator[Contradiction]:
     if parts is None:
         expects = "the folder of the parts with distributed.graph=partitioned"
         yield _clash(config, *keys, expects, "make one with gnntrain partition")
-    sampler, features = config.sampler, config.features
+
+
+def _owners_draw(config: Config) -> Iterator[Contradiction]:
+    """What cannot be done where other ranks hold the graph and draw."""
+    keys, sampler, features = config.distributed, config.sampler, config.features
+    if keys.servers:
+        other, value = "distributed.servers", keys.servers
+    elif keys.graph == "partitioned":
+        other, value = "distributed.graph", keys.graph
+    else:
+        return
     clashes = [
         ("sampler.name", sampler.name == "full", "neighbor"),
         ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
@@ -243,8 +254,8 @@ def _partitioned(config: Config) -> Iterator[Contradiction]:
     ]
     for key, is_wrong, instead in clashes:
         if is_wrong:
-            expects = f"{instead} with distributed.graph=partitioned: the owners of the parts draw"
-            yield _clash(config, key, "distributed.graph", expects)
+            expects = f"{instead} with {other}={value}: the ranks that hold the graph draw"
+            yield _clash(config, key, other, expects)
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
