@@ -232,19 +232,18 @@ def _partitioned(config: Config) -> Iterator[Contradiction]:
     if parts is None:
         expects = "the folder of the parts with distributed.graph=partitioned"
         yield _clash(config, *keys, expects, "make one with gnntrain partition")
-    sampler, features = config.sampler, config.features
+    sampler, evaluation = config.sampler, config.evaluation
+    is_alone = evaluation.name == "layerwise" and evaluation.ranks != "all"
     clashes = [
-        ("sampler.name", sampler.name == "full", "neighbor"),
         ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
         ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
-        ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
-        ("features.hotness", features.hotness == "degree", "presample"),
         ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+        ("evaluation.ranks", is_alone, "all"),
     ]
     for key, is_wrong, instead in clashes:
         if is_wrong:
-            expects = f"{instead} with distributed.graph=partitioned: the owners of the parts draw"
-            yield _clash(config, key, "distributed.graph", expects)
+            expects = f"{instead} with distributed.graph=partitioned: no machine has all edges"
+            yield _clash(config, key, "distributed.graph", expects, _LEAVE_OUT)
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
