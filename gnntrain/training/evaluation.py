@@ -25,6 +25,7 @@ from gnntrain.training.layerwise import (
     RowSource,
     balanced_range,
     chunks,
+    most_gathered,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class LayerwiseEvaluator(LayerwiseInference):
         buffers: Allocates the matrices, for all nodes.
         task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
         all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
-        features: The rows of all nodes; None: the store's pages.
+        features: The rows of all nodes, perhaps some on other machines; None: the store's pages.
         graph: The edges on the device; None: the store's.
     """
 
@@ -138,14 +139,18 @@ class LayerwiseEvaluator(LayerwiseInference):
         return Inferred(logits.cpu(), rows)
 
     def _all_chunks(self, widest: int) -> Iterator[tuple[int, int]]:
-        return chunks(self._store.indptr, *self._rows, *self.buffers.chunk_limits(widest))
+        max_rows, max_edges = self.buffers.chunk_limits(widest)
+        if not isinstance(self._features, LazyFeatures):
+            max_edges = min(max_edges, most_gathered(widest))
+        return chunks(self._store.indptr, *self._rows, max_rows, max_edges)
 
     def _view(
         self, model: GNN, i: int, given: Rows, a: int, b: int
     ) -> tuple[Block, Tensor | LazyFeatures]:
         # Rows that the device can read are not gathered: the block numbers all nodes.
-        in_place = isinstance(given, Tensor | LazyFeatures) and self._is_here(given)
-        if in_place and (isinstance(given, Tensor) or model.needs.rows):
+        if isinstance(given, LazyFeatures) and not model.needs.rows:
+            return super()._view(model, i, given, a, b)
+        if isinstance(given, Tensor | LazyFeatures) and self._is_here(given):
             norm = self._norm() if model.needs.norm else None
             return replace(self._in_edges(model, a, b), norm=norm), given
         return super()._view(model, i, given, a, b)

@@ -24,6 +24,9 @@ from gnntrain.training.buffers import Buffers
 # What a row costs in layer-wise inference beside its edges, counted in edges.
 ROW_COST = 16
 
+# Bounds the rows that a chunk gathers: 64 MiB of float32.
+_MAX_GATHERED_NUMBERS = 1 << 24
+
 
 class RowSource(Protocol):
     """Gives rows of nodes, of which some lie on other machines; a `FeatureSource` is one."""
@@ -218,10 +221,14 @@ class LayerwiseInference(ABC):
         """The in-edges of the nodes `a … b − 1`, and the rows that their sources number."""
         nodes, block = renumbered(self._in_edges(model, a, b))
         norm = self._norm_of(nodes) if model.needs.norm else None
+        block = replace(block, norm=norm)
         source = LazyFeatures(given) if isinstance(given, Tensor) else given
-        rows = source.select(nodes).whole().to(self._context.device)
+        selected = source.select(nodes)
         is_input = i == 0 and not model.conv(i).has_transform
-        return replace(block, norm=norm), model.start(rows) if is_input else rows
+        if is_input and model.needs.rows and selected.device.type == self._context.device.type:
+            return block, selected
+        rows = selected.whole().to(self._context.device)
+        return block, model.start(rows) if is_input else rows
 
     def _own(self, matrix: Tensor, a: int, b: int) -> Tensor:
         """The rows of this machine's nodes `a … b − 1` in one of its matrices."""
@@ -229,6 +236,11 @@ class LayerwiseInference(ABC):
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self.buffers.matrix(name, len(self._nodes), num_columns)
+
+
+def most_gathered(widest: int) -> int:
+    """The most rows of this width that a chunk may gather, and so the most edges that it has."""
+    return max(1, _MAX_GATHERED_NUMBERS // widest)
 
 
 def renumbered(block: Block) -> tuple[Tensor, Block]:

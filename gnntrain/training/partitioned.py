@@ -13,9 +13,10 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.parts import Part, Parts
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
+from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import in_edges
+from gnntrain.loading.sharded import answers_of
 from gnntrain.models import GNN, PlainModel
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.block import Block
@@ -28,13 +29,11 @@ from gnntrain.training.layerwise import (
     RowSource,
     balanced_range,
     chunks,
+    most_gathered,
 )
 from gnntrain.training.split_metrics import Piece, split_metrics
 
-# Bounds the rows that a chunk gathers: 64 MiB of float32.
-_MAX_GATHERED_NUMBERS = 1 << 24
-
-# Bounds the outputs of a slice of a split likewise.
+# Bounds the outputs of a slice of a split: 16 MiB of float32.
 _MAX_SLICE_NUMBERS = 1 << 22
 
 _NORM = "evaluation/gcn_norm"
@@ -131,24 +130,35 @@ class PartitionedEvaluator(LayerwiseInference):
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
-        try:
-            if model.needs.norm:
-                self._serve(_NORM, [part.gcn_norm for part in self._parts.opened])
-            logits, _ = self._inferred(model)
-        finally:
-            self._withdraw(*self._served)
+        outputs = self.outputs(model)
         metrics = {
-            split: split_metrics(self._task, self._pieces(split, logits), self._context)
+            split: split_metrics(self._task, self._pieces(split, outputs), self._context)
             for split in SPLITS
         }
-        del logits
+        del outputs
         # Between evaluations training uses the memory.
         self.buffers.release()
         return self._context.broadcast(metrics)
 
+    def outputs(self, model: GNN) -> Tensor:
+        """The model's outputs for the machine's nodes. Collective.
+
+        Returns:
+            float32 `[len(parts.nodes), num_outputs]`, valid until the next call.
+
+        Raises:
+            Interrupted: On all ranks, if a stop was requested meanwhile.
+        """
+        try:
+            if model.needs.norm:
+                self._serve(_NORM, [part.gcn_norm for part in self._parts.opened])
+            return self._inferred(model)[0]
+        finally:
+            self._withdraw(*self._served)
+
     def _all_chunks(self, widest: int) -> Iterator[tuple[int, int]]:
         max_rows, max_edges = self.buffers.chunk_limits(widest)
-        max_edges = min(max_edges, _MAX_GATHERED_NUMBERS // widest)
+        max_edges = min(max_edges, most_gathered(widest))
         for share in self._shares:
             part, first = share.part, share.part.nodes.start
             rows = share.nodes.start - first, share.nodes.stop - first
@@ -182,8 +192,7 @@ class PartitionedEvaluator(LayerwiseInference):
         """Answer other machines that ask for rows of this one's nodes, given one array a part, or
         one of all."""
         if self._parts.opened:
-            ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-            self._exchange.serve(name, RowAnswers(rows, NodeOwners(ends)))
+            self._exchange.serve(name, answers_of(rows))
             self._served.add(name)
 
     def _withdraw(self, *names: str) -> None:
@@ -191,20 +200,20 @@ class PartitionedEvaluator(LayerwiseInference):
             self._exchange.withdraw(name)
             self._served.remove(name)
 
-    def _pieces(self, split: str, logits: Tensor) -> Iterator[Piece]:
+    def _pieces(self, split: str, outputs: Tensor) -> Iterator[Piece]:
         """This rank's outputs and targets, slice by slice."""
         seeds = self._task.seeds(split)
-        size = max(1, _MAX_SLICE_NUMBERS // logits.shape[1])
+        size = max(1, _MAX_SLICE_NUMBERS // outputs.shape[1])
         for start in range(0, len(seeds), size):
-            yield self._piece(np.asarray(seeds[start : start + size]), logits)
+            yield self._piece(np.asarray(seeds[start : start + size]), outputs)
 
-    def _piece(self, seeds: Int64Array, logits: Tensor) -> Piece:
+    def _piece(self, seeds: Int64Array, rows: Tensor) -> Piece:
         """This rank's outputs and targets of a slice."""
-        places, outputs, targets = [np.empty(0, np.int64)], [logits[:0]], [self._task.targets[:0]]
+        places, outputs, targets = [np.empty(0, np.int64)], [rows[:0]], [self._task.targets[:0]]
         for share in self._shares:
             found = np.flatnonzero((seeds >= share.nodes.start) & (seeds < share.nodes.stop))
             nodes = seeds[found]
             places.append(found)
-            outputs.append(logits[nodes - self._nodes.start])
+            outputs.append(rows[nodes - self._nodes.start])
             targets.append(as_tensor(share.part.labels[nodes - share.part.nodes.start]))
         return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -44,7 +45,7 @@ VARIANTS: list[dict[str, Any]] = [
 VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
 
 
-def make_model(store: StoredGraph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
+def make_model(store: Graph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
     torch.manual_seed(0)
     config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
     config.num_layers = num_layers
