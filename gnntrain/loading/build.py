@@ -90,11 +90,13 @@ class LoaderBuilder:
         self._exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
+        if exchange is not None:
+            exchange.serve(ROWS, answers_of(self._own_rows()))
 
     def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
         """Mini-batches of the seeds of `plan`."""
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        overlaps = on_gpu or self._context.num_machines > 1
+        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
@@ -192,7 +194,6 @@ class LoaderBuilder:
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows on each machine, in the order of the machines. Collective."""
         owners, own, context = self.owners, self._own_rows(), self._context
-        exchange.serve(ROWS, answers_of(own))
         like = stored_rows(self._store)[:0]
         cache = fetch_cache(self._hot_rows(exchange, owners), like, owners, exchange, context)
         cached, num_own = cache.rows, sum(map(len, own))
