@@ -107,28 +107,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         _fit(job, run, graph, trainer, listeners, initial)
 
 
-def _serve(
-    context: DistributedContext, everyone: DistributedContext, job: Job, run: RunDirectory
-) -> None:
-    """Answer and evaluate for the ranks that train, until all of them have left.
-
-    Args:
-        context: The servers.
-        everyone: All ranks.
-    """
-    config = job.config
-    with build_exchange(config, everyone) as exchange:
-        assert exchange is not None, "servers are asked"
-        graph = rank_graph(config, job.store, context, exchange)
-        task = build_task(config, graph)
-        model = build_model(config, task, graph, context)
-        loaders = build_server(config, task, model, graph, context, exchange)
-        evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
-        resume_collection()
-        num_trainers = everyone.world_size - context.world_size
-        serve_evaluations(model, evaluator, exchange, context, num_trainers)
-
-
 def _log_file(context: DistributedContext, run: RunDirectory) -> logging.Handler:
     """The log of this rank: in the run directory, which a machine without it makes for its logs; or
     in the user's folder of logs, where another machine does not have the place."""
@@ -157,6 +135,28 @@ def _initial(
     if context.is_main or context.num_machines == 1:
         return take_weights(job.config, model)
     return None
+
+
+def _serve(
+    context: DistributedContext, everyone: DistributedContext, job: Job, run: RunDirectory
+) -> None:
+    """Answer and evaluate for the ranks that train, until all of them have left.
+
+    Args:
+        context: The servers.
+        everyone: All ranks.
+    """
+    config = job.config
+    with build_exchange(config, everyone) as exchange:
+        assert exchange is not None, "servers are asked"
+        graph = rank_graph(config, job.store, context, exchange)
+        task = build_task(config, graph)
+        model = build_model(config, task, graph, context)
+        loaders = build_server(config, task, model, graph, context, exchange)
+        evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
+        resume_collection()
+        num_trainers = everyone.world_size - context.world_size
+        serve_evaluations(model, evaluator, exchange, context, num_trainers)
 
 
 def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:

@@ -84,6 +84,10 @@ class PartitionedLoaders(LoaderBuilder):
         config, context, needs, plan, uses_graph: See `LoaderBuilder`.
         graph: See `held_parts`.
         exchange: Asks the owners of the parts; answers for this rank's.
+
+    Attributes:
+        owners: Who holds which nodes.
+        exchange: See above.
     """
 
     backend = "numba"
@@ -101,12 +105,12 @@ class PartitionedLoaders(LoaderBuilder):
         *,
         uses_graph: bool = True,
     ) -> None:
-        self._parts, self._owners = held_parts(graph, exchange)
+        self.exchange = exchange
+        self._parts, self.owners = held_parts(graph, exchange)
         none = as_tensor(graph.labels)[:0]
         super().__init__(
             config, graph, context, needs, plan, none, uses_graph=uses_graph, exchange=exchange
         )
-        self._caller = exchange
         has_weight = graph.edge_weight is not None
         self._sampler_needs = replace(needs, weight=needs.weight and has_weight)
         if self._parts:
@@ -115,15 +119,15 @@ class PartitionedLoaders(LoaderBuilder):
     @property
     def values(self) -> PartValues:
         """See `LoaderBuilder.values`."""
-        return PartValues(self._caller, self._owners)
+        return PartValues(self.exchange, self.owners)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """See `LoaderBuilder.sampler`."""
         key = tuple(fan_outs) if self._uses_graph else ()
         if key not in self._samplers:
             self._samplers[key] = PartitionedSampler(
-                self._caller,
-                self._owners,
+                self.exchange,
+                self.owners,
                 key,
                 replace=self._config.sampler.replace,
                 needs=self._sampler_needs,
