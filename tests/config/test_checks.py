@@ -236,7 +236,6 @@ def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
         from_dict(sections)
 
 
-@pytest.mark.parametrize("graph", ["sharded", "partitioned"])
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
@@ -246,12 +245,18 @@ def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
     ids=str,
 )
 def test_what_needs_all_rows_is_refused_where_machines_have_parts(
-    sections: dict[str, dict[str, Any]], key: str, graph: str
+    sections: dict[str, dict[str, Any]], key: str
 ) -> None:
-    parts = {"graph": graph} | ({"parts": "parts"} if graph == "partitioned" else {})
     with pytest.raises(ConfigError) as caught:
-        from_dict({"distributed": parts, **sections})
-    assert key in [problem.key for problem in caught.value.problems]
+        from_dict({"distributed": {"graph": "sharded"}, **sections})
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_wholegraph_has_no_servers() -> None:
+    keys = {"features": {"placement": "wholegraph"}, "distributed": {"servers": 1}}
+    with pytest.raises(ConfigError) as caught:
+        from_dict(keys)
+    assert "distributed.servers" in [problem.key for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -259,6 +264,7 @@ def test_what_needs_all_rows_is_refused_where_machines_have_parts(
     [
         ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),
         ({"features": {"placement": "sharded"}}, 1, "on one GPU"),
+        ({"features": {"placement": "wholegraph"}}, 0, "auto or memmap on the CPU"),
         ({"sampler": {"topology": "resident"}}, 0, "auto or host on the CPU"),
         ({"trainer": {"cuda_graph": True}}, 0, "false without a GPU"),
         ({"trainer": {"cuda_graph": True}}, 4, "false on several GPUs"),
