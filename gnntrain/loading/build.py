@@ -90,11 +90,13 @@ class LoaderBuilder:
         self._exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
+        if exchange is not None:
+            exchange.serve(ROWS, answers_of(self._own_rows()))
 
     def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
         """Mini-batches of the seeds of `plan`."""
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        overlaps = on_gpu or self._context.num_machines > 1
+        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
@@ -174,6 +176,11 @@ class LoaderBuilder:
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether this machine reads feature rows of others by calls to them."""
+        return self._exchange is not None
+
+    @property
     def values(self) -> BatchValues:
         """What batches read of nodes and edges beside features."""
         return self.graph
@@ -191,8 +198,7 @@ class LoaderBuilder:
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows on each machine, in the order of the machines. Collective."""
-        owners, own, context = self._owners, self._own_rows(), self._context
-        exchange.serve(ROWS, answers_of(own))
+        owners, own, context = self.owners, self._own_rows(), self._context
         like = stored_rows(self._store)[:0]
         cache = fetch_cache(self._hot_rows(exchange, owners), like, owners, exchange, context)
         cached, num_own = cache.rows, sum(map(len, own))
@@ -207,7 +213,7 @@ class LoaderBuilder:
         return FeaturesOnDevice(source, context.device) if on_gpu else source
 
     @cached_property
-    def _owners(self) -> NodeOwners:
+    def owners(self) -> NodeOwners:
         """The machines that read which feature rows."""
         num_nodes, machines = self._store.num_nodes, self._context.num_machines
         ends = [rank_range(num_nodes, machine, machines).stop for machine in range(machines)]
@@ -215,7 +221,7 @@ class LoaderBuilder:
 
     def _own_rows(self) -> list[AnyArray]:
         """The rows that this machine reads, as they are stored."""
-        machine, starts = self._context.machine, self._owners.starts
+        machine, starts = self._context.machine, self.owners.starts
         return [self._store.features[starts[machine] : starts[machine + 1]]]
 
     def _hot_rows(self, exchange: Exchange, owners: NodeOwners) -> Int64Array:
