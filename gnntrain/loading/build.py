@@ -45,6 +45,7 @@ from gnntrain.loading.sharded import (
     answers_of,
     fetch_cache,
 )
+from gnntrain.loading.wholegraph import WholeGraphFeatures
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
@@ -91,19 +92,30 @@ class LoaderBuilder:
         self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
 
-    def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
-        """Mini-batches of the seeds of `plan`."""
+    def loader(
+        self, plan: SeedPlan, fan_outs: Sequence[int], features: FeatureSource | None = None
+    ) -> BlockLoader:
+        """Mini-batches of the seeds of `plan`.
+
+        Args:
+            plan: The seeds.
+            fan_outs: In-neighbours a node, by hop.
+            features: Source of the feature rows; None: `self.features`.
+        """
+        features = self.features if features is None else features
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
         threads = num_loader_threads(config, torch.get_num_threads(), on_gpu=on_gpu)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
+        # All ranks must start the same gathers, also where training ends early.
+        is_alone = is_interpreted or isinstance(features, WholeGraphFeatures)
         return BlockLoader(
             self.graph,
-            self.features,
+            features,
             self.sampler(fan_outs),
             plan,
             needs=self._needs,
-            threads=0 if is_interpreted else threads,
+            threads=0 if is_alone else threads,
             prefetch=config.prefetch,
         )
 
@@ -115,9 +127,10 @@ class LoaderBuilder:
         """
         if self._config.sampler.name == "full":
             return self._full_graph_loader()
-        loader = self.loader(self._plan, self._config.sampler.fan_outs)
+        features = self._training_features()
+        loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
         records = self._config.trainer.cuda_graph
-        if records and (not self.samples_on_gpu or self.features.waits):
+        if records and (not self.samples_on_gpu or features.waits):
             why = "; ".join(self.why_placed)
             raise UserError(
                 f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
@@ -172,9 +185,22 @@ class LoaderBuilder:
         indices = pinned(self._store.indices, context) if is_pinned else None
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
+    def _training_features(self) -> FeatureSource:
+        """The feature rows of training's batches. Collective.
+
+        WholeGraph gathers only these: all ranks make the same steps, but may evaluate alone.
+        """
+        if self._uses_wholegraph:
+            return WholeGraphFeatures(stored_rows(self._store), self._context)
+        return self.features
+
+    @property
+    def _uses_wholegraph(self) -> bool:
+        return self._placement is not None and self._placement.features == "wholegraph"
+
     @cached_property
     def features(self) -> FeatureSource:
-        """The feature rows where the model reads them."""
+        """The feature rows where the model reads them. Collective."""
         if self._exchange is not None:
             return self._sharded_features(self._exchange)
         placement = self._placement
@@ -184,12 +210,11 @@ class LoaderBuilder:
         return place_features(self._store, placement, self._context, hot)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
-        """A range of the rows on each machine, in the order of the machines. Collective."""
-        store, context = self._store, self._context
-        machines = range(context.num_machines)
-        ranges = [rank_range(store.num_nodes, m, len(machines)) for m in machines]
+        """A range of the rows at each owner. Collective."""
+        store, context, number = self._store, self._context, exchange.num_owners
+        ranges = [rank_range(store.num_nodes, owner, number) for owner in range(number)]
         owners = NodeOwners(np.array([0, *(part.stop for part in ranges)]))
-        own = ranges[context.machine]
+        own = slice(0, 0) if exchange.owner is None else ranges[exchange.owner]
         exchange.serve(ROWS, answers_of([store.features[own]]))
         rows = stored_rows(store)
         cache = fetch_cache(self._hot_rows(own), rows, owners, exchange, context)
@@ -207,6 +232,8 @@ class LoaderBuilder:
         store, asked = self._store, self._config.features
         row_bytes = store.features.nbytes // max(1, store.num_nodes)
         num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
+        if self._uses_wholegraph:  # only evaluation asks the exchange
+            num_rows = 0
         if asked.hotness == "degree":
             degrees = out_degrees(store)
             degrees[own] = 0
@@ -254,7 +281,9 @@ class LoaderBuilder:
         )
         topology = "host" if draws_on_gpu is False else config.sampler.topology
         memory = measured_memory(self._context)
-        features = config.features if self._exchange is None else FeaturesConfig(placement="memmap")
+        features = config.features
+        if self._exchange is not None and features.placement != "wholegraph":
+            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
         return place(sizes, memory, topology=topology, features=features)
 
     def _hot_nodes(self, num_cached: int) -> Tensor:
