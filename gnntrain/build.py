@@ -22,12 +22,14 @@ import torch
 from gnntrain import models
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.partitioned import PartitionedLoaders
 from gnntrain.models import GNN, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
@@ -81,7 +83,8 @@ def build_model(
 @contextmanager
 def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exchange | None]:
     """The calls between machines that share out the graph; None: each has all of it. Collective."""
-    if config.distributed.graph == "replicated" or context.num_machines == 1:
+    graph = config.distributed.graph
+    if graph == "replicated" or (graph == "sharded" and context.num_machines == 1):
         yield None
         return
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
@@ -103,12 +106,18 @@ def build_loaders(
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
+    plan = training_plan(config, task, context)
+    if isinstance(graph, PartitionedGraph):
+        assert exchange is not None, "the owners of a graph in parts must be asked"
+        return PartitionedLoaders(
+            config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
+        )
     return LoaderBuilder(
         config,
         graph,
         context,
         model.needs,
-        training_plan(config, task, context),
+        plan,
         task.targets,
         uses_graph=model.uses_graph,
         exchange=exchange,

@@ -31,9 +31,11 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.rendezvous import Rendezvous, meeting
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
+from gnntrain.joint_run import compare_stores, follow, pass_on, pass_on_summary, plan_together
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
@@ -46,6 +48,7 @@ from gnntrain.training.records import Summary
 
 __all__ = [
     "evaluate",
+    "follow",
     "prepare",
     "prepare_store",
     "refuse_untrainable",
@@ -83,13 +86,27 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    with meeting() as rendezvous:
+        if rendezvous is not None and not rendezvous.is_main:
+            return follow(rendezvous, data)
+        return _begin(config, overrides, listener, data, place, rendezvous)
+
+
+def _begin(
+    config: Config,
+    overrides: Sequence[str],
+    listener: Connection | None,
+    data: object,
+    place: RunPlace | None,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
     started = time.time()
     if data is not None:
         # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
     _refuse_mistakes(config)
-    plan = LaunchPlan.of(config)
+    plan = plan_together(config, rendezvous)
     if plan.world_size == 1 and not plan.use_gpus:
         from gnntrain.compute.compiling import compile_kernels_beside
 
@@ -101,10 +118,11 @@ def train(
         from gnntrain.init_from import resolved_source  # imports all models
 
         config = resolved_source(config, opened.store)
+    compare_stores(opened, rendezvous)
     run = _create(config, overrides, place)
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
-    return _train(run, job, opened.store, plan)
+    return _train(run, job, opened.store, plan, rendezvous)
 
 
 def _refuse_mistakes(config: Config) -> None:
@@ -139,11 +157,24 @@ def resume(
     Raises:
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    with meeting() as rendezvous:
+        if rendezvous is not None and not rendezvous.is_main:
+            return follow(rendezvous)
+        return _go_on(run_dir, config, overrides, listener, rendezvous)
+
+
+def _go_on(
+    run_dir: str | Path,
+    config: Config | None,
+    overrides: Sequence[str],
+    listener: Connection | None,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
     started = time.time()
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = config or saved
-    plan = LaunchPlan.of(config)
+    plan = plan_together(config, rendezvous, run.store_record())
     with run.held():
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
@@ -151,6 +182,7 @@ def resume(
         _refuse_other_batches(config, plan.world_size, state)
         opened = open_run_graph(run, config)
         refuse_unequal_parts(opened.store, plan)
+        compare_stores(opened, rendezvous)
         if config.run != saved.run:
             source, run = run, _create(config, overrides)
             _copy_progress(source, run)
@@ -160,7 +192,7 @@ def resume(
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
     job = _job(config, run, opened, started, listener, checkpoint)
-    return _train(run, job, opened.store, plan)
+    return _train(run, job, opened.store, plan, rendezvous)
 
 
 def _create(
@@ -189,7 +221,13 @@ def _job(
     return Job(config, store, reason, seconds, run.path, started, checkpoint, listener)
 
 
-def _train(run: RunDirectory, job: Job, graph: Graph, plan: LaunchPlan) -> dict[str, Any]:
+def _train(
+    run: RunDirectory,
+    job: Job,
+    graph: Graph,
+    plan: LaunchPlan,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
     """Start the ranks, again after failures up to `trainer.max_restarts` times.
 
     In every case the run directory gets a summary.
@@ -202,20 +240,24 @@ def _train(run: RunDirectory, job: Job, graph: Graph, plan: LaunchPlan) -> dict[
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            _launch(run, job, plan)
+            pass_on(job, rendezvous)
+            _launch(run, job, plan, rendezvous)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
             remove_stale_files(run.checkpoints)
             close(error)
             raise
-    return {"run": run.shown, **(run.summary() or {})}
+    summary = {"run": run.shown, **(run.summary() or {})}
+    pass_on_summary(summary, rendezvous)
+    return summary
 
 
-def _launch(run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
-    restarts_left = job.config.trainer.max_restarts
+def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvous | None) -> None:
+    # What a launcher has started, it starts again.
+    restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
     while True:
         try:
-            return launch("gnntrain.worker:train_rank", job, plan, run.logs)
+            return launch("gnntrain.worker:train_rank", job, plan, run.logs, rendezvous=rendezvous)
         except (UserError, Diverged):  # these would fail again
             raise
         except Exception as error:

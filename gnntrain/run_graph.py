@@ -18,9 +18,15 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 from gnntrain.reporting.text import counted
-from gnntrain.run_store import is_object, open_run_store, prepare_options, prepare_store
+from gnntrain.run_store import (
+    is_object,
+    open_recorded,
+    open_run_store,
+    prepare_options,
+    prepare_store,
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,21 @@ def open_run_graph(run: RunDirectory, config: Config) -> OpenedStore | OpenedPar
             "Make parts of that graph with gnntrain partition.",
         )
     return opened
+
+
+def open_recorded_graph(
+    config: Config, record: StoreRecord | None, *, data: object = None
+) -> OpenedStore | OpenedParts:
+    """The graph of a run that another machine leads.
+
+    Args:
+        config: The whole configuration.
+        record: The graph that the run was trained on before; None: the run is new.
+        data: See `prepare_store`.
+    """
+    if config.distributed.graph == "partitioned":
+        return _open_parts(config)
+    return open_recorded(config.dataset, record, data=data)
 
 
 def rank_graph(

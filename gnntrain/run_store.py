@@ -219,6 +219,18 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     return opened
 
 
+def open_recorded(
+    dataset: DatasetConfig, record: StoreRecord | None, *, data: object = None
+) -> OpenedStore:
+    """The graph of a run that another machine leads: the recorded store if it is here too, else
+    that of the data set."""
+    begin = time.perf_counter()
+    store = None if record is None else _opened(record)
+    if store is not None:
+        return OpenedStore(store, False, "opened", time.perf_counter() - begin)
+    return prepare_store(dataset, data=data)
+
+
 def is_object(dataset: DatasetConfig) -> bool:
     """Whether the graph was given as an object in Python."""
     files = ("data", "edges", "features")

@@ -42,7 +42,7 @@ FLOORS = [
     ["build", "job", "run_store"],
     ["run_graph"],
     ["init_from"],
-    ["worker", "failures", "inference"],
+    ["worker", "failures", "inference", "joint_run"],
     ["run", "results", "report"],
     ["preloaded"],
     ["inventory"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -33,7 +33,8 @@ PART_ARRAYS = (
 )
 """Arrays of each part, in its own folder."""
 
-Method = Literal["metis", "streaming", "random"]
+Method = Literal["streaming", "metis", "random"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 class PartitionError(UserError):

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
-from gnntrain.loading.graph import GraphTensors
+from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
     RowCounts,
     dry_epochs,
@@ -104,13 +104,14 @@ class LoaderBuilder:
         """
         features = self.features if features is None else features
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        threads = num_loader_threads(config, torch.get_num_threads(), on_gpu=on_gpu)
+        overlaps = on_gpu or self._context.num_machines > 1
+        threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
         # All ranks must start the same gathers, also where training ends early.
         is_alone = is_interpreted or isinstance(features, WholeGraphFeatures)
         return BlockLoader(
-            self.graph,
+            self.values,
             features,
             self.sampler(fan_outs),
             plan,
@@ -198,6 +199,11 @@ class LoaderBuilder:
     def _uses_wholegraph(self) -> bool:
         return self._placement is not None and self._placement.features == "wholegraph"
 
+    @property
+    def values(self) -> BatchValues:
+        """What batches read of nodes and edges beside features."""
+        return self.graph
+
     @cached_property
     def features(self) -> FeatureSource:
         """The feature rows where the model reads them. Collective."""
@@ -211,40 +217,65 @@ class LoaderBuilder:
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows at each owner. Collective."""
-        store, context, number = self._store, self._context, exchange.num_owners
-        ranges = [rank_range(store.num_nodes, owner, number) for owner in range(number)]
-        owners = NodeOwners(np.array([0, *(part.stop for part in ranges)]))
-        own = slice(0, 0) if exchange.owner is None else ranges[exchange.owner]
-        exchange.serve(ROWS, answers_of([store.features[own]]))
-        rows = stored_rows(store)
-        cache = fetch_cache(self._hot_rows(own), rows, owners, exchange, context)
-        here, cached = rows[own], cache.rows
+        owners, own, context = self._owners, self._own_rows(), self._context
+        exchange.serve(ROWS, answers_of(own))
+        like = stored_rows(self._store)[:0]
+        cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
+        cached, num_own = cache.rows, sum(map(len, own))
+        own_bytes = sum(rows.nbytes for rows in own)
         self._why_sharded = (
-            f"features of {len(here):,} nodes on this machine ({in_words(here.nbytes)}), "
+            f"features of {num_own:,} nodes on this machine ({in_words(own_bytes)}), "
             f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})",
         )
-        source = ShardedFeatures([here], owners, exchange, cache)
+        here = [as_tensor(rows).view(like.dtype) for rows in own]
+        source = ShardedFeatures(here, owners, exchange, cache)
         on_gpu = context.device.type == "cuda"
         return FeaturesOnDevice(source, context.device) if on_gpu else source
 
-    def _hot_rows(self, own: slice) -> Int64Array:
+    @cached_property
+    def _owners(self) -> NodeOwners:
+        """Who reads which feature rows."""
+        assert self._exchange is not None
+        num_nodes, number = self._store.num_nodes, self._exchange.num_owners
+        ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
+        return NodeOwners(np.array([0, *ends]))
+
+    def _own_range(self) -> tuple[int, int]:
+        """The first node whose row this machine reads, and the end."""
+        owner = None if self._exchange is None else self._exchange.owner
+        if owner is None:
+            return 0, 0
+        first, stop = self._owners.starts[owner : owner + 2].tolist()
+        return first, stop
+
+    def _own_rows(self) -> list[AnyArray]:
+        """The rows that this machine reads, as they are stored."""
+        return [self._store.features[slice(*self._own_range())]]
+
+    def _hot_rows(self) -> Int64Array:
         """The nodes of other machines whose rows this machine caches, ascending. Collective."""
         store, asked = self._store, self._config.features
-        row_bytes = store.features.nbytes // max(1, store.num_nodes)
+        row_bytes = store.num_features * store.features.itemsize
         num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
         if self._uses_wholegraph:  # only evaluation asks the exchange
             num_rows = 0
+        first, stop = self._own_range()
+        num_rows = min(num_rows, store.num_nodes - (stop - first))
         if asked.hotness == "degree":
             degrees = out_degrees(store)
-            degrees[own] = 0
+            degrees[first:stop] = 0
             hot = hottest(degrees, num_rows)
             return hot[degrees[hot] > 0].numpy()
-        counts, num_epochs = RowCounts(), asked.presample_epochs if num_rows else 0
+        counts, num_epochs = self._row_counts(num_rows), asked.presample_epochs if num_rows else 0
         with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
             for nodes in dry_epochs(self._draw, self._plan, num_epochs):
                 read = nodes.cpu().numpy()
-                counts.add(read[(read < own.start) | (read >= own.stop)])
+                counts.add(read[(read < first) | (read >= stop)])
         return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
+
+    def _row_counts(self, num_cached: int) -> RowCounts:  # noqa: ARG002  # see PartitionedLoaders
+        """What counts reads, to cache the rows of so many nodes."""
+        return RowCounts()
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
@@ -302,15 +333,15 @@ class LoaderBuilder:
         return sampler.sample(as_tensor(seeds), key).nodes
 
 
-def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool) -> int:
+def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:
     """Background threads that make a rank's batches.
 
     Args:
         sampler: The `sampler` keys.
         num_threads: Compute threads of the rank.
-        on_gpu: Whether the rank computes on a GPU.
+        overlaps: Whether the rank's cores wait: for a GPU, or for other machines.
     """
     if sampler.threads is not None:
         return sampler.threads
     # On a single core a thread would only compete with the step, and hold a second batch in memory.
-    return int(on_gpu or num_threads > 1)
+    return int(overlaps or num_threads > 1)
