@@ -2,16 +2,18 @@
 
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
-    loaders = build_loaders(config, task, model, graph, context)
-    evaluator = build_evaluator(config, task, model, loaders, graph, context, scratch_dir)
-    trainer = Trainer(model, loaders.training_loader(), evaluator, task=task, …)
+    with build_exchange(config, context) as exchange:
+        loaders = build_loaders(config, task, model, graph, context, exchange)
+        evaluator = build_evaluator(config, task, model, loaders, graph, context, scratch_dir)
+        trainer = Trainer(model, loaders.training_loader(), evaluator, task=task, …)
 
 All ranks call the same functions in the same order: on GPUs they place the graph together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -20,11 +22,14 @@ import torch
 from gnntrain import models
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.partitioned import PartitionedLoaders
 from gnntrain.models import GNN, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
@@ -75,22 +80,47 @@ def build_model(
     return model.to(context.device)
 
 
+@contextmanager
+def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exchange | None]:
+    """The calls between machines that share out the graph; None: each has all of it. Collective."""
+    graph = config.distributed.graph
+    if graph == "replicated" or (graph == "sharded" and context.num_machines == 1):
+        yield None
+        return
+    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    timeout = config.distributed.timeout
+    with open_exchange(context, owners=owners, host=context.host, timeout=timeout) as exchange:
+        yield exchange
+
+
 def build_loaders(
     config: Config,
     task: Task,
     model: GNN | PlainModel,
     graph: Graph,
     context: DistributedContext,
+    exchange: Exchange | None = None,
 ) -> LoaderBuilder:
-    """The builder of the rank's loaders, for training and for evaluation."""
+    """The builder of the rank's loaders, for training and for evaluation.
+
+    Args:
+        exchange: From `build_exchange`; None: this machine reads all feature rows.
+    """
+    plan = training_plan(config, task, context)
+    if isinstance(graph, PartitionedGraph):
+        assert exchange is not None, "the owners of a graph in parts must be asked"
+        return PartitionedLoaders(
+            config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
+        )
     return LoaderBuilder(
         config,
         graph,
         context,
         model.needs,
-        training_plan(config, task, context),
+        plan,
         task.targets,
         uses_graph=model.uses_graph,
+        exchange=exchange,
     )
 
 

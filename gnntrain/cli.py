@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gnntrain import __version__, lazy_imports
 from gnntrain.commands import COMMANDS, Arguments, command_help, general_help, say
+from gnntrain.commands.base import refuse_several
 from gnntrain.commands.parsing import check_positionals, parse, refuse_training_flags
 from gnntrain.distributed.signals import install_handlers
 from gnntrain.errors import GnntrainError, UserError, signal_of
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt as error:
         number = signal_of(error)
+        if getattr(error, "is_told", False):
+            return 128 + number
         _complain(_ENDED.get(number, "interrupted"))
         _tell_way_on(error)
         return 128 + number
@@ -56,6 +59,7 @@ def _main(argv: Sequence[str]) -> int:
     _check_surroundings(argv)
     name = arguments.command or "train"
     command = COMMANDS[name]
+    refuse_several(name, arguments)
     if not command.positionals:
         # A bare word among the overrides is judged with them.
         arguments.overrides[:0] = arguments.positionals
@@ -111,6 +115,8 @@ def _fail(error: Exception) -> int:
     """Tell a failure on stderr and return its exit code."""
     debug = os.environ.get("GNNTRAIN_DEBUG") == "1"
     exit_code = error.exit_code if isinstance(error, GnntrainError) else 1
+    if getattr(error, "is_told", False):
+        return exit_code
     _complain(sentence(error))
     if isinstance(error, GnntrainError) and error.hint:
         _complain(error.hint, prefix="")

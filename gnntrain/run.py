@@ -27,24 +27,28 @@ from gnntrain.config import (
     needs_gpu_count,
 )
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.store import StoredGraph
+from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.rendezvous import Rendezvous, meeting
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
+from gnntrain.joint_run import compare_stores, follow, pass_on, pass_on_summary, plan_together
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
-from gnntrain.run_store import object_dataset, open_run_store, prepare_store, record_of
+from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
+from gnntrain.run_store import object_dataset, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
 __all__ = [
     "evaluate",
+    "follow",
     "prepare",
     "prepare_store",
     "refuse_untrainable",
@@ -82,27 +86,43 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    with meeting() as rendezvous:
+        if rendezvous is not None and not rendezvous.is_main:
+            return follow(rendezvous, data)
+        return _begin(config, overrides, listener, data, place, rendezvous)
+
+
+def _begin(
+    config: Config,
+    overrides: Sequence[str],
+    listener: Connection | None,
+    data: object,
+    place: RunPlace | None,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
     started = time.time()
     if data is not None:
         # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
     _refuse_mistakes(config)
-    plan = LaunchPlan.of(config)
+    plan = plan_together(config, rendezvous)
     if plan.world_size == 1 and not plan.use_gpus:
         from gnntrain.compute.compiling import compile_kernels_beside
 
         compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-    opened = prepare_store(config.dataset, data=data)
+    opened = prepare_graph(config, data=data)
+    refuse_unequal_parts(opened.store, plan)
     refuse_untrainable(config, opened.store, plan.world_size)
     if config.trainer.init_from is not None:
         from gnntrain.init_from import resolved_source  # imports all models
 
         config = resolved_source(config, opened.store)
+    compare_stores(opened, rendezvous)
     run = _create(config, overrides, place)
     run.write_store_record(record_of(opened.store))
     job = _job(config, run, opened, started, listener)
-    return _train(run, job, opened.store, plan)
+    return _train(run, job, opened.store, plan, rendezvous)
 
 
 def _refuse_mistakes(config: Config) -> None:
@@ -137,17 +157,32 @@ def resume(
     Raises:
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    with meeting() as rendezvous:
+        if rendezvous is not None and not rendezvous.is_main:
+            return follow(rendezvous)
+        return _go_on(run_dir, config, overrides, listener, rendezvous)
+
+
+def _go_on(
+    run_dir: str | Path,
+    config: Config | None,
+    overrides: Sequence[str],
+    listener: Connection | None,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
     started = time.time()
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = config or saved
-    plan = LaunchPlan.of(config)
+    plan = plan_together(config, rendezvous, run.store_record())
     with run.held():
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
             _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
         _refuse_other_batches(config, plan.world_size, state)
-        opened = open_run_store(run, config.dataset)
+        opened = open_run_graph(run, config)
+        refuse_unequal_parts(opened.store, plan)
+        compare_stores(opened, rendezvous)
         if config.run != saved.run:
             source, run = run, _create(config, overrides)
             _copy_progress(source, run)
@@ -157,7 +192,7 @@ def resume(
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
     job = _job(config, run, opened, started, listener, checkpoint)
-    return _train(run, job, opened.store, plan)
+    return _train(run, job, opened.store, plan, rendezvous)
 
 
 def _create(
@@ -177,7 +212,7 @@ def _create(
 def _job(
     config: Config,
     run: RunDirectory,
-    opened: OpenedStore,
+    opened: OpenedStore | OpenedParts,
     started: float,
     listener: Connection | None,
     checkpoint: Path | None = None,
@@ -186,7 +221,13 @@ def _job(
     return Job(config, store, reason, seconds, run.path, started, checkpoint, listener)
 
 
-def _train(run: RunDirectory, job: Job, graph: StoredGraph, plan: LaunchPlan) -> dict[str, Any]:
+def _train(
+    run: RunDirectory,
+    job: Job,
+    graph: Graph,
+    plan: LaunchPlan,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
     """Start the ranks, again after failures up to `trainer.max_restarts` times.
 
     In every case the run directory gets a summary.
@@ -199,20 +240,24 @@ def _train(run: RunDirectory, job: Job, graph: StoredGraph, plan: LaunchPlan) ->
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            _launch(run, job, plan)
+            pass_on(job, rendezvous)
+            _launch(run, job, plan, rendezvous)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
             remove_stale_files(run.checkpoints)
             close(error)
             raise
-    return {"run": run.shown, **(run.summary() or {})}
+    summary = {"run": run.shown, **(run.summary() or {})}
+    pass_on_summary(summary, rendezvous)
+    return summary
 
 
-def _launch(run: RunDirectory, job: Job, plan: LaunchPlan) -> None:
-    restarts_left = job.config.trainer.max_restarts
+def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvous | None) -> None:
+    # What a launcher has started, it starts again.
+    restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
     while True:
         try:
-            return launch("gnntrain.worker:train_rank", job, plan, run.logs)
+            return launch("gnntrain.worker:train_rank", job, plan, run.logs, rendezvous=rendezvous)
         except (UserError, Diverged):  # these would fail again
             raise
         except Exception as error:
@@ -237,7 +282,7 @@ def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int
 
 
 def _close(
-    run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, graph: Graph, world_size: int, error: BaseException
 ) -> None:
     """Write the run's status into its summary, by the parent's knowledge.
 
@@ -254,7 +299,7 @@ def _close(
 
 
 def _reached(
-    run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, graph: Graph, world_size: int, error: BaseException
 ) -> Summary:
     """The progress of a run whose rank 0 was killed."""
     try:
@@ -341,7 +386,7 @@ def prepare(config: Config) -> dict[str, Any]:
     }
 
 
-def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
+def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse labels that do not fit the task, and a graph or batch size without a training step.
 
     Raises:

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import platformdirs
 import torch
 
 from gnntrain.build import (
     build_evaluator,
+    build_exchange,
     build_loaders,
     build_model,
     build_task,
@@ -18,13 +20,13 @@ from gnntrain.build import (
 )
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
-from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
+from gnntrain.models import GNN, PlainModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -32,8 +34,9 @@ from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
+from gnntrain.run_graph import rank_graph
 from gnntrain.startup import resume_collection
-from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.trainer import Trainer
@@ -47,18 +50,19 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(open_rank_log(run.path, context.rank)))
+        stack.enter_context(contextlib.closing(_log_file(context, run)))
         listeners: list[Listener] = []
         if context.is_main:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             listeners = [listener, *build_loggers(plain["logger"], run, plain)]
-        graph = StoredGraph.open(job.store, check=False)
+        graph = rank_graph(config, job.store, context)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
-        state = None if job.checkpoint is None else load_checkpoint(job.checkpoint)
-        initial = take_weights(config, model) if state is None else InitialWeights.saved_in(state)
-        loaders = build_loaders(config, task, model, graph, context)
+        state = _state(context, job)
+        initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
+        exchange = stack.enter_context(build_exchange(config, context))
+        loaders = build_loaders(config, task, model, graph, context, exchange)
         trainer = Trainer(
             model,
             loaders.training_loader(),
@@ -84,6 +88,36 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)
+
+
+def _log_file(context: DistributedContext, run: RunDirectory) -> logging.Handler:
+    """The log of this rank: in the run directory, which a machine without it makes for its logs; or
+    in the user's folder of logs, where another machine does not have the place."""
+    try:
+        return open_rank_log(run.path, context.rank)
+    except RunError:
+        if context.machine == 0:
+            raise
+        return open_rank_log(platformdirs.user_log_path("gnntrain") / run.name, context.rank)
+
+
+def _state(context: DistributedContext, job: Job) -> State | None:
+    """The checkpoint to resume from. Other machines than rank 0's need not have the file."""
+    if job.checkpoint is None:
+        return None
+    is_read_here = context.is_main or context.num_machines == 1
+    state = load_checkpoint(job.checkpoint) if is_read_here else {}
+    return state if context.num_machines == 1 else context.broadcast(state)
+
+
+def _initial(
+    context: DistributedContext, job: Job, model: GNN | PlainModel
+) -> InitialWeights | None:
+    """Begin with the weights of another run, which only rank 0's machine may have: DDP copies rank
+    0's to all ranks."""
+    if context.is_main or context.num_machines == 1:
+        return take_weights(job.config, model)
+    return None
 
 
 def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:
@@ -197,5 +231,7 @@ def _info(
 def _devices_in_words(context: DistributedContext) -> str:
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = counted(context.world_size, f"{kind} rank")
+    if context.num_machines > 1:
+        ranks += f" on {context.num_machines} machines"
     each = " each" if context.world_size > 1 else ""
     return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}"

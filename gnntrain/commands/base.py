@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.atomic_io import atomic_write
+from gnntrain.distributed.launchers import launched
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -46,6 +47,11 @@ class Arguments:
     show_config: bool = False
     help: bool = False
     version: bool = False
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether Hydra is asked for many runs."""
+        return self.multirun or "hydra.mode=MULTIRUN" in self.overrides
 
 
 @dataclass(frozen=True)
@@ -121,3 +127,42 @@ def figure(value: object) -> str:
 def exit_code(summary: Mapping[str, Any]) -> int:
     """The exit code that tells how a run ended."""
     return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
+
+
+def in_meeting(lead: Callable[[], int]) -> int:
+    """Train; of several processes that a launcher has started the first leads, others follow."""
+    if launched() is None:
+        return lead()
+    from gnntrain.distributed.rendezvous import meeting
+
+    with meeting(sys.argv[1:]) as rendezvous:
+        if rendezvous is None or rendezvous.is_main:
+            return lead()
+        from gnntrain.run import follow
+
+        return exit_code(follow(rendezvous))
+
+
+def refuse_several(name: str, arguments: Arguments) -> None:
+    """Refuse what several processes that a launcher has started cannot do together.
+
+    Raises:
+        UserError: They do not train one run.
+    """
+    started = launched()
+    shows = arguments.show_config or arguments.hydra
+    if started is None or started.num_processes == 1:
+        return
+    if name in ("train", "resume") and not shows and not arguments.is_sweep:
+        return
+    what = "A sweep" if arguments.is_sweep else f"`gnntrain {name}`"
+    what = f"`gnntrain {name}` with --cfg or --info" if shows else what
+    error = UserError(
+        f"{what} needs one process, and {started.launcher} has started {started.num_processes}.",
+        "Start it alone; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a "
+        "cluster."
+        if arguments.is_sweep
+        else "Start it alone.",
+    )
+    error.is_told = not started.is_main  # type: ignore[attr-defined]
+    raise error

@@ -6,22 +6,28 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command, exit_code
+from gnntrain.commands.base import Arguments, Command, exit_code, in_meeting, refuse_several
 
 if TYPE_CHECKING:
     from gnntrain.sweep import SweepFolder
 
 
 def _resume(arguments: Arguments) -> int:
+    return in_meeting(lambda: _lead(arguments))
+
+
+def _lead(arguments: Arguments) -> int:
     from gnntrain.sweep.adoption import find_sweep
 
-    run = arguments.positionals[0]
-    folder = find_sweep(run)
+    folder = find_sweep(arguments.positionals[0])
     if folder is not None:
+        arguments.multirun = True
+        refuse_several("resume", arguments)
         return _resume_sweep(folder, arguments.overrides)
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config
 
+    run = arguments.positionals[0]
     config = recompose_config(saved_config(run), arguments.overrides)
     return exit_code(resume(run, config, arguments.overrides))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command
+from gnntrain.commands.base import Arguments, Command, in_meeting
 from gnntrain.errors import UserError
 from gnntrain.startup import collection_paused, load_torch_library
 
@@ -18,17 +18,13 @@ _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 def _train(arguments: Arguments) -> int:
     shows = arguments.show_config or arguments.hydra
-    if shows or _is_sweep(arguments):
+    if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
         import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
 
         load_torch_library()
-        return _run(arguments)
-
-
-def _is_sweep(arguments: Arguments) -> bool:
-    return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.overrides
+        return in_meeting(lambda: _run(arguments))
 
 
 def _run(arguments: Arguments) -> int:
@@ -39,17 +35,17 @@ def _run(arguments: Arguments) -> int:
 
     sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
     typed, sources = with_search_path(arguments.overrides, sources)
-    is_sweep = _is_sweep(arguments)
+    sweeps = arguments.is_sweep
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
     flags += ["--cfg=job"] if arguments.show_config else []
-    if not is_sweep:
+    if not sweeps:
         _refuse_sweep_keys(typed)
     elif sources != Sources([]) or any(map(_FOREIGN.match, typed)):
         _judge(typed, sources, is_sweep=True)  # a sweeper that is not ours may not
     try:
         return run_hydra(typed, flags, sources)
     except HydraRefused:
-        _judge(typed, sources, is_sweep=is_sweep)
+        _judge(typed, sources, is_sweep=sweeps)
     return run_hydra(typed, flags, sources, forced=True)
 
 

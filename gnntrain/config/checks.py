@@ -31,9 +31,11 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _divisors(config)
     yield from _synthetic(config)
     yield from _sampler(config)
+    yield from _machines(config)
     yield from _cuda_graph(config)
     yield from _training(config)
     yield from _task(config)
+    yield from _partitioned(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -133,6 +135,22 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
         yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
 
 
+def _machines(config: Config) -> Iterator[Contradiction]:
+    """What needs all feature rows where a machine has a part of them."""
+    graph = config.distributed.graph
+    if graph == "replicated":
+        return
+    if config.sampler.name == "full":
+        expects = "replicated with sampler.name=full: each rank computes the whole graph"
+        yield _clash(config, "distributed.graph", "sampler.name", expects, _LEAVE_OUT)
+    if config.features.placement not in ("auto", "memmap"):
+        expects = f"auto or memmap with distributed.graph={graph}: no machine has all rows"
+        yield _clash(config, "features.placement", "distributed.graph", expects, _LEAVE_OUT)
+    if graph == "partitioned" and config.features.hotness == "degree":
+        expects = "presample with distributed.graph=partitioned: no machine has all edges"
+        yield _clash(config, "features.hotness", "distributed.graph", expects, _LEAVE_OUT)
+
+
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
     """What a step that is replayed as it was recorded cannot do."""
     sampler, trainer = config.sampler, config.trainer
@@ -144,6 +162,7 @@ def _cuda_graph(config: Config) -> Iterator[Contradiction]:
         ("sampler.topology", sampler.topology == "host", "auto"),
         ("sampler.fan_outs", min(sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
         ("features.placement", config.features.placement == "memmap", "auto"),
+        ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
         ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
         ("model.name", isinstance(config.model, PluginConfig), "a model of gnntrain's own"),
         ("trainer.precision", trainer.precision == "fp16", "bf16"),
@@ -202,14 +221,44 @@ def _task(config: Config) -> Iterator[Contradiction]:
             yield _clash(config, f"trainer.{key}", "task.type", expects, hint)
 
 
+def _partitioned(config: Config) -> Iterator[Contradiction]:
+    """What a graph in parts needs, and what it cannot do."""
+    graph, parts = config.distributed.graph, config.distributed.parts
+    keys = "distributed.parts", "distributed.graph"
+    if graph != "partitioned":
+        if parts is not None:
+            yield _clash(config, *keys, f"null with distributed.graph={graph}", _LEAVE_OUT)
+        return
+    if parts is None:
+        expects = "the folder of the parts with distributed.graph=partitioned"
+        yield _clash(config, *keys, expects, "make one with gnntrain partition")
+    sampler, features = config.sampler, config.features
+    clashes = [
+        ("sampler.name", sampler.name == "full", "neighbor"),
+        ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
+        ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
+        ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
+        ("features.hotness", features.hotness == "degree", "presample"),
+        ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+    ]
+    for key, is_wrong, instead in clashes:
+        if is_wrong:
+            expects = f"{instead} with distributed.graph=partitioned: the owners of the parts draw"
+            yield _clash(config, key, "distributed.graph", expects)
+
+
 def missing_files(config: Config) -> Iterator[Problem]:
-    """Files in place of folders, and the files of `dataset=files` that are not there."""
-    data = config.dataset
+    """Files in place of folders, parts and the files of `dataset=files` that are not there."""
+    data, parts = config.dataset, config.distributed.parts
+    if parts is not None and not is_file(Path(parts) / "partition.json"):
+        expects = "a folder that gnntrain partition has written: it has no partition.json"
+        yield Problem("distributed.parts", parts, expects)
     for key in ("root", "store_dir"):
         folder = getattr(data, key)
         if folder is not None and is_file(folder):
             yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
-    if not isinstance(data, FilesConfig):
+    # Of a graph in parts the data set's own files are not read.
+    if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
     yield from _files_of_no_use(data) if data.data else _missing_roles(data)
     for key in ("data", "edges", "features", "labels", "split"):

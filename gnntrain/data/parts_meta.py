@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from gnntrain.data.graph import SPLITS, Int64Array, index_dtype
+from gnntrain.data.graph import JSON, SPLITS, Int64Array, index_dtype
 from gnntrain.data.store_meta import (
     OPTIONAL_ARRAYS,
     ArrayMeta,
@@ -67,6 +67,7 @@ class PartitionMeta(GraphMeta):
 
     Attributes:
         source: The content digest of the store that was partitioned.
+        identity: That store's, see `StoreMeta`.
         method: How nodes were assigned to parts.
         num_features: Features a node.
         cut_edges: Edges whose ends lie in different parts.
@@ -78,6 +79,7 @@ class PartitionMeta(GraphMeta):
 
     format: Literal["gnntrain-partition"]
     source: str
+    identity: dict[str, JSON]
     method: Method
     num_features: int = Field(ge=0)
     cut_edges: int = Field(ge=0)

@@ -25,6 +25,7 @@ class DistributedContext:
 
     Attributes:
         machines: The number of each rank's machine, ascending from 0; empty: all ranks are on one.
+        host: The address of this machine at which other ranks reach this one.
         machine_group: The process group of the ranks of this machine; None: `group`.
         group: The process group of all ranks of this context; None: torch's default group. See
             `among`.
@@ -35,6 +36,7 @@ class DistributedContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: RunControl = field(default_factory=RunControl, compare=False)
     machines: tuple[int, ...] = ()
+    host: str = "127.0.0.1"
     machine_group: dist.ProcessGroup | None = field(default=None, compare=False)
     group: dist.ProcessGroup | None = field(default=None, compare=False)
 
@@ -159,6 +161,14 @@ class DistributedContext:
         with self.in_collective():
             dist.broadcast_object_list(box, group=group, device=device, group_src=0)
         return cast(T, box[0])
+
+    def machine_sum(self, values: Tensor) -> Tensor:
+        """The element-wise sum of the `values` of this machine's ranks."""
+        if len(self.machine_ranks) > 1:
+            values = values.clone()
+            with self.in_collective():
+                dist.all_reduce(values, group=self.machine_group or self.group)
+        return values
 
     def gather(self, value: T) -> list[T]:
         """Every rank's `value` (plain data or CPU tensors) on every rank, in rank order."""

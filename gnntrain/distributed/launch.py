@@ -1,14 +1,16 @@
-"""Starting the ranks of one machine."""
+"""Starting the ranks of this machine, or being one that a launcher has started."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,20 +19,29 @@ import torch.distributed as dist
 
 from gnntrain.config import Config
 from gnntrain.cores import available_cores
+from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.loopback import check_loopback, connect_store, serve_store
 from gnntrain.distributed.processes import start_process
+from gnntrain.distributed.rendezvous import Rendezvous
+from gnntrain.distributed.roll_call import Roster
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
+from gnntrain.distributed.tcp_store import (
+    LOOPBACK,
+    StoreAddress,
+    check_loopback,
+    interface_of,
+    serve_store,
+)
 from gnntrain.distributed.watch import watching
-from gnntrain.errors import Interrupted, signal_of
+from gnntrain.errors import Interrupted, UserError, signal_of
 from gnntrain.startup import resume_collection
 
 _log = logging.getLogger("gnntrain")
 
 _CONNECT_SECONDS = 20.0
-_DECISIONS_PORT = "decisions_port"
+_DECISIONS = "decisions"
 
 Worker = Callable[[DistributedContext, Any], None] | str
 
@@ -53,14 +64,67 @@ class LaunchPlan:
     timeout: float
     machines: tuple[int, ...] = ()
 
+    @property
+    def num_machines(self) -> int:
+        return self.machines[-1] + 1 if self.machines else 1
+
     @classmethod
-    def of(cls, config: Config) -> LaunchPlan:
-        """The ranks of a configuration on this machine."""
-        gpus = config.trainer.gpus
-        num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
-        world_size = num_gpus or config.distributed.num_processes
-        threads = config.distributed.threads or max(1, available_cores() // world_size)
-        return cls(world_size, num_gpus > 0, threads, config.distributed.timeout)
+    def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
+        """The ranks of a configuration: on this machine, or those that a launcher has started.
+
+        Every process that the launcher has started calls this.
+
+        Raises:
+            UserError: This machine has fewer GPUs than ranks.
+        """
+        use_gpus, num_ranks = _ranks_here(config)
+        if rendezvous is None:
+            threads = config.distributed.threads or max(1, available_cores() // num_ranks)
+            return cls(num_ranks, use_gpus, threads, config.distributed.timeout)
+        launched = rendezvous.launched
+        use_gpus = rendezvous.share("use_gpus", use_gpus)
+        if launched.local_rank is not None:
+            num_ranks = 1
+        elif launched.num_ranks is not None:
+            num_ranks = launched.num_ranks
+        if use_gpus:
+            _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
+        counts = rendezvous.gather("num_ranks", num_ranks)
+        machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
+        threads = config.distributed.threads or max(1, rendezvous.cores // num_ranks)
+        return cls(len(machines), use_gpus, threads, config.distributed.timeout, tuple(machines))
+
+    def ranks_of(self, rendezvous: Rendezvous) -> range:
+        """The ranks that this process, which a launcher has started, is or starts."""
+        process = rendezvous.launched.process
+        if rendezvous.launched.local_rank is not None:
+            return range(process, process + 1)
+        first = self.machines.index(process)
+        return range(first, first + self.machines.count(process))
+
+
+def _ranks_here(config: Config) -> tuple[bool, int]:
+    """Whether ranks use GPUs, and how many this machine has where no launcher starts them."""
+    gpus = config.trainer.gpus
+    num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
+    return num_gpus > 0, num_gpus or config.distributed.num_processes
+
+
+def _check_gpus(local_rank: int, num_ranks: int, launcher: str) -> None:
+    """Refuse ranks without a GPU of their own."""
+    there = torch.cuda.device_count()
+    if _gpu_of(local_rank) + num_ranks > there:
+        raise UserError(
+            f"{launcher} has started more ranks than GPUs: rank {local_rank + num_ranks - 1} of "
+            f"{socket.gethostname()} has none, of {there} that torch sees.",
+            "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for the CPU.",
+        )
+
+
+def _gpu_of(local_rank: int) -> int:
+    # submitit shows each rank its own GPU alone.
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return 0 if shown and "," not in shown else local_rank
 
 
 def launch(
@@ -70,10 +134,12 @@ def launch(
     log_dir: Path = Path(),
     *,
     in_process: bool = True,
+    rendezvous: Rendezvous | None = None,
 ) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
     A single rank runs in this process unless `in_process` is False; several ranks are processes.
+    A process that a launcher has started as a rank runs that rank.
 
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
@@ -82,13 +148,20 @@ def launch(
         plan: The ranks.
         log_dir: Where ranks write their logs, for messages.
         in_process: Whether a single rank may run in this process.
+        rendezvous: Of the processes that a launcher has started; None: it has started no others.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
         Interrupted: After SIGINT, SIGTERM or SIGHUP to any process of the run; all ranks have
             ended, those that trained after the same step.
     """
-    if plan.world_size > 1 or not in_process:
+    if rendezvous is not None:
+        ranks = plan.ranks_of(rendezvous)
+        if len(ranks) == 1:
+            _run_started(worker, payload, plan, rendezvous, ranks[0])
+        else:
+            _run_machine(worker, payload, plan, rendezvous, ranks, log_dir)
+    elif plan.world_size > 1 or not in_process:
         _run_processes(worker, payload, plan, log_dir)
     else:
         _run_here(worker, payload, plan)
@@ -115,33 +188,74 @@ def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path
     control = RunControl(store, rank=None)
     try:
         with forward_to(control):
-            ranks = [
-                start_process(
-                    _run_rank, (rank, worker, payload, plan, store.port), uses_gpu=plan.use_gpus
-                )
-                for rank in range(plan.world_size)
-            ]
-            Supervisor(ranks, control, log_dir, plan.timeout).watch()
+            address = StoreAddress(LOOPBACK, store.port)
+            ranks = range(plan.world_size)
+            processes = _start_ranks(ranks, worker, payload, plan, address, LOOPBACK)
+            Supervisor(processes, control, log_dir, plan.timeout).watch()
     finally:
         # Closes the server even if a traceback keeps this frame alive.
         control.close()
         del store
 
 
-def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: int) -> None:
+def _run_machine(
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    rendezvous: Rendezvous,
+    ranks: range,
+    log_dir: Path,
+) -> None:
+    """Start the ranks of this machine, where a launcher starts one process a machine."""
+    resume_collection()
+    address, host, control = rendezvous.address, rendezvous.host, rendezvous.control
+    with forward_to(control):
+        processes = _start_ranks(ranks, worker, payload, plan, address, host, rendezvous.hosts)
+        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
+
+
+def _start_ranks(
+    ranks: range,
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    address: StoreAddress,
+    host: str,
+    hosts: tuple[str, ...] = (),
+) -> list[BaseProcess]:
+    return [
+        start_process(
+            _run_rank,
+            (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
+            uses_gpu=plan.use_gpus,
+        )
+        for rank in ranks
+    ]
+
+
+def _run_rank(
+    rank: int,
+    local_rank: int,
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    address: StoreAddress,
+    host: str,
+    hosts: tuple[str, ...],
+) -> None:
     """The main function of a rank that is a process of its own."""
-    control = RunControl(connect_store(port, _CONNECT_SECONDS), rank)
-    with watching(control, plan.timeout):
+    store = address.connect(_CONNECT_SECONDS)
+    control = RunControl(BoundedStore(store, plan.timeout) if hosts else store, rank)
+    roster = Roster(plan.machines, hosts) if hosts else None
+    with watching(control, plan.timeout, roster):
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
-                torch.set_num_threads(plan.threads)
-                device, machines = _device(plan, rank), plan.machines
-                context = DistributedContext(rank, plan.world_size, device, control, machines)
-                with control.waiting():
-                    context = replace(context, machine_group=_join(context, plan, port))
-                _call(worker, context, payload)
-                context.barrier()
+                device = _device(plan, local_rank)
+                context = DistributedContext(
+                    rank, plan.world_size, device, control, plan.machines, host
+                )
+                _run_among_others(worker, payload, plan, context, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception:  # reported above: the parent raises it
@@ -152,24 +266,67 @@ def _run_rank(rank: int, worker: Worker, payload: Any, plan: LaunchPlan, port: i
                 dist.destroy_process_group()
 
 
-def _join(context: DistributedContext, plan: LaunchPlan, port: int) -> dist.ProcessGroup | None:
+def _run_started(
+    worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous, rank: int
+) -> None:
+    """Be the rank as which a launcher has started this process."""
+    control = rendezvous.control
+    control.rank = rank
+    roster = Roster(plan.machines, rendezvous.hosts)
+    try:
+        with (
+            watching(control, plan.timeout, roster),
+            forward_to(control),
+            control.reporting_failure(),
+        ):
+            device = _device(plan, rendezvous.launched.local_rank or 0)
+            context = DistributedContext(
+                rank, plan.world_size, device, control, plan.machines, rendezvous.host
+            )
+            _run_among_others(worker, payload, plan, context, rendezvous.address)
+    except BaseException as error:
+        if control.stop_requested:
+            raise Interrupted(control.stop_requested) from error
+        raise control.cause_of(error) from error
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _run_among_others(
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    context: DistributedContext,
+    address: StoreAddress,
+) -> None:
+    torch.set_num_threads(plan.threads)
+    if plan.world_size > 1:
+        with context.control.waiting():
+            context = replace(context, machine_group=_join(context, plan, address))
+    _call(worker, context, payload)
+    context.barrier()
+
+
+def _join(
+    context: DistributedContext, plan: LaunchPlan, address: StoreAddress
+) -> dist.ProcessGroup | None:
     """Meet the other ranks: a process group, and rank 0's store for their decisions.
 
     Returns:
         The group of this machine's ranks; None: all ranks are on one.
     """
-    # The ranks are on one machine: nothing listens elsewhere, and the resolver need not know the
-    # host's own name.
+    # Nothing listens on other interfaces, and the resolver need not know the host's own name.
     for library in ("GLOO", "NCCL"):
-        interface = "lo0" if sys.platform == "darwin" else "lo"
-        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
-    store = connect_store(port, plan.timeout)
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface_of(context.host))
+    store = address.connect(plan.timeout)
     if context.is_main:
-        decisions = serve_store(plan.world_size, plan.timeout)
-        store.set(_DECISIONS_PORT, str(decisions.port))
+        served = serve_store(plan.world_size, plan.timeout, context.host)
+        context.control.decisions = served
+        store.set(_DECISIONS, f"{served.port} {context.host}")
     else:
-        decisions = connect_store(int(store.get(_DECISIONS_PORT)), plan.timeout)
-    context.control.decisions = decisions
+        port, host = store.get(_DECISIONS).decode().split()
+        context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
     dist.init_process_group(
         "nccl" if plan.use_gpus else "gloo",
         store=store,
@@ -194,8 +351,9 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
     worker(context, payload)
 
 
-def _device(plan: LaunchPlan, rank: int) -> torch.device:
+def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
     if not plan.use_gpus:
         return torch.device("cpu")
-    torch.cuda.set_device(rank)
-    return torch.device("cuda", rank)
+    index = _gpu_of(local_rank)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

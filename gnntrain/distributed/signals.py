@@ -125,6 +125,8 @@ class _Handler:
         return self._has_ended_rank
 
     def _handle_first(self, number: int) -> None:
+        if self.control is not None and self.control.is_abandoned:
+            raise Interrupted(number)
         self._first, self._first_at = number, time.monotonic()
         self._ends_by = self._first_at + LAST_SECONDS
         threading.Thread(target=self._enforce_end, daemon=True).start()

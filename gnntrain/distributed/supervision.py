@@ -44,12 +44,18 @@ class Supervisor:
         control: The run control of this process.
         log_dir: The folder of the ranks' logs.
         timeout: Seconds that a rank waits for the others in a collective.
+        first: The number of the first of these ranks.
     """
 
     def __init__(
-        self, processes: Sequence[BaseProcess], control: RunControl, log_dir: Path, timeout: float
+        self,
+        processes: Sequence[BaseProcess],
+        control: RunControl,
+        log_dir: Path,
+        timeout: float,
+        first: int = 0,
     ) -> None:
-        self._processes = processes
+        self._processes = dict(enumerate(processes, first))
         self._control = control
         self._log_dir = log_dir
         self._timeout = timeout
@@ -79,10 +85,10 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """Let the ranks save after their step and end. They may have completed just before."""
         self._control.sync()  # the signal may have come after the last one
-        if all(place.phase != Phase.STARTING for place in self._progress()):
+        if all(place.phase != Phase.STARTING for place in self._progress().values()):
             self._wait(STEP_SECONDS)
         self._end_where_they_are()
-        codes = [process.exitcode for process in self._processes]
+        codes = [process.exitcode for process in self._processes.values()]
         if all(code == 0 for code in codes):
             return
         if (cause := self._control.first_failure()) is not None:
@@ -102,7 +108,7 @@ class Supervisor:
         raise cause or self._control.first_failure() or _unexplained(failed)
 
     def _unanswered(
-        self, silent: Sequence[int], places: Sequence[Progress], is_stopped: set[int]
+        self, silent: Sequence[int], places: Mapping[int, Progress], is_stopped: set[int]
     ) -> RunError:
         told = [
             f"Rank {rank} has not answered since {_where(places[rank])}"
@@ -123,23 +129,23 @@ class Supervisor:
         self._kill()
 
     def _kill(self) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             process.kill()
             process.join()
 
-    def _progress(self) -> list[Progress]:
-        return [self._control.progress(rank) for rank in range(len(self._processes))]
+    def _progress(self) -> dict[int, Progress]:
+        return {rank: self._control.progress(rank) for rank in self._processes}
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        for process in self._processes:
+        for process in self._processes.values():
             process.join(max(0.0, deadline - time.monotonic()))
 
     def _alive(self) -> list[int]:
-        return [rank for rank, process in enumerate(self._processes) if process.is_alive()]
+        return [rank for rank, process in self._processes.items() if process.is_alive()]
 
     def _failed(self) -> dict[int, int]:
-        codes = {rank: process.exitcode for rank, process in enumerate(self._processes)}
+        codes = {rank: process.exitcode for rank, process in self._processes.items()}
         return {rank: code for rank, code in codes.items() if code}
 
     def _is_stopped(self, rank: int) -> bool:

@@ -6,22 +6,46 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.config import Config, SamplerConfig
-from gnntrain.data.graph import Graph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.config import Config, FeaturesConfig, SamplerConfig
+from gnntrain.data.graph import AnyArray, Graph
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange
+from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.hotness import hottest, out_degrees, presampled
+from gnntrain.loading.graph import BatchValues, GraphTensors
+from gnntrain.loading.hotness import (
+    RowCounts,
+    dry_epochs,
+    hottest,
+    hottest_on_machine,
+    out_degrees,
+    presampled,
+)
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
 from gnntrain.loading.pinned import pinned
-from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.sampling.base import Sampler
+from gnntrain.loading.placement import (
+    Placement,
+    Sizes,
+    in_words,
+    measured_memory,
+    most_cached,
+    place,
+)
+from gnntrain.loading.sharded import (
+    ROWS,
+    FeaturesOnDevice,
+    ShardedFeatures,
+    answers_of,
+    fetch_cache,
+)
+from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
 
@@ -40,6 +64,8 @@ class LoaderBuilder:
         plan: The training seeds.
         targets: By node, see `Task.targets`.
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
+        exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
+            None: each machine reads all rows.
     """
 
     def __init__(
@@ -52,6 +78,7 @@ class LoaderBuilder:
         targets: Tensor,
         *,
         uses_graph: bool = True,
+        exchange: Exchange | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -60,16 +87,19 @@ class LoaderBuilder:
         self._plan = plan
         self._targets = targets
         self._uses_graph = uses_graph
+        self._exchange = exchange
+        self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
 
     def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
         """Mini-batches of the seeds of `plan`."""
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        threads = num_loader_threads(config, torch.get_num_threads(), on_gpu=on_gpu)
+        overlaps = on_gpu or self._context.num_machines > 1
+        threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
         return BlockLoader(
-            self.graph,
+            self.values,
             self.features,
             self.sampler(fan_outs),
             plan,
@@ -130,7 +160,8 @@ class LoaderBuilder:
     def why_placed(self) -> tuple[str, ...]:
         """Edges' and features' placement with the reason; empty until a loader has placed them."""
         placement: Placement | None = self.__dict__.get("_placement")
-        return () if placement is None else placement.why
+        why = () if placement is None else placement.why
+        return why[:1] + self._why_sharded if self._why_sharded else why
 
     @cached_property
     def graph(self) -> GraphTensors:
@@ -142,14 +173,75 @@ class LoaderBuilder:
         indices = pinned(self._store.indices, context) if is_pinned else None
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
+    @property
+    def values(self) -> BatchValues:
+        """What batches read of nodes and edges beside features."""
+        return self.graph
+
     @cached_property
     def features(self) -> FeatureSource:
         """The feature rows where the model reads them."""
+        if self._exchange is not None:
+            return self._sharded_features(self._exchange)
         placement = self._placement
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
         return place_features(self._store, placement, self._context, hot)
+
+    def _sharded_features(self, exchange: Exchange) -> FeatureSource:
+        """A range of the rows on each machine, in the order of the machines. Collective."""
+        owners, own, context = self._owners, self._own_rows(), self._context
+        exchange.serve(ROWS, answers_of(own))
+        like = stored_rows(self._store)[:0]
+        cache = fetch_cache(self._hot_rows(exchange, owners), like, owners, exchange, context)
+        cached, num_own = cache.rows, sum(map(len, own))
+        own_bytes = sum(rows.nbytes for rows in own)
+        self._why_sharded = (
+            f"features of {num_own:,} nodes on this machine ({in_words(own_bytes)}), "
+            f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})",
+        )
+        here = [as_tensor(rows).view(like.dtype) for rows in own]
+        source = ShardedFeatures(here, owners, exchange, cache)
+        on_gpu = context.device.type == "cuda"
+        return FeaturesOnDevice(source, context.device) if on_gpu else source
+
+    @cached_property
+    def _owners(self) -> NodeOwners:
+        """The machines that read which feature rows."""
+        num_nodes, machines = self._store.num_nodes, self._context.num_machines
+        ends = [rank_range(num_nodes, machine, machines).stop for machine in range(machines)]
+        return NodeOwners(np.array([0, *ends]))
+
+    def _own_rows(self) -> list[AnyArray]:
+        """The rows that this machine reads, as they are stored."""
+        machine, starts = self._context.machine, self._owners.starts
+        return [self._store.features[starts[machine] : starts[machine + 1]]]
+
+    def _hot_rows(self, exchange: Exchange, owners: NodeOwners) -> Int64Array:
+        """The nodes of other machines whose rows this machine caches, ascending. Collective."""
+        store, asked = self._store, self._config.features
+        row_bytes = store.num_features * store.features.itemsize
+        num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
+        first, stop = 0, 0
+        if exchange.owner is not None:
+            first, stop = owners.starts[exchange.owner : exchange.owner + 2].tolist()
+        num_rows = min(num_rows, store.num_nodes - (stop - first))
+        if asked.hotness == "degree":
+            degrees = out_degrees(store)
+            degrees[first:stop] = 0
+            hot = hottest(degrees, num_rows)
+            return hot[degrees[hot] > 0].numpy()
+        counts, num_epochs = self._row_counts(num_rows), asked.presample_epochs if num_rows else 0
+        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
+            for nodes in dry_epochs(self._draw, self._plan, num_epochs):
+                read = nodes.cpu().numpy()
+                counts.add(read[(read < first) | (read >= stop)])
+        return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
+
+    def _row_counts(self, num_cached: int) -> RowCounts:  # noqa: ARG002  # see PartitionedLoaders
+        """What counts reads, to cache the rows of so many nodes."""
+        return RowCounts()
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
@@ -186,7 +278,8 @@ class LoaderBuilder:
         )
         topology = "host" if draws_on_gpu is False else config.sampler.topology
         memory = measured_memory(self._context)
-        return place(sizes, memory, topology=topology, features=config.features)
+        features = config.features if self._exchange is None else FeaturesConfig(placement="memmap")
+        return place(sizes, memory, topology=topology, features=features)
 
     def _hot_nodes(self, num_cached: int) -> Tensor:
         """The nodes whose rows this rank's cache holds, ascending."""
@@ -195,25 +288,24 @@ class LoaderBuilder:
         asked = self._config.features
         if asked.hotness == "degree":
             return hottest(out_degrees(self._store), num_cached)
-        sampler = self.sampler(self._config.sampler.fan_outs)
-        counts = presampled(
-            lambda seeds, key: sampler.sample(as_tensor(seeds), key).nodes,
-            self._plan,
-            self._store.num_nodes,
-            asked.presample_epochs,
-        )
+        counts = presampled(self._draw, self._plan, self._store.num_nodes, asked.presample_epochs)
         return hottest(counts, num_cached)
 
+    def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:
+        """The nodes of a training batch."""
+        sampler = self.sampler(self._config.sampler.fan_outs)
+        return sampler.sample(as_tensor(seeds), key).nodes
 
-def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool) -> int:
+
+def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:
     """Background threads that make a rank's batches.
 
     Args:
         sampler: The `sampler` keys.
         num_threads: Compute threads of the rank.
-        on_gpu: Whether the rank computes on a GPU.
+        overlaps: Whether the rank's cores wait: for a GPU, or for other machines.
     """
     if sampler.threads is not None:
         return sampler.threads
     # On a single core a thread would only compete with the step, and hold a second batch in memory.
-    return int(on_gpu or num_threads > 1)
+    return int(overlaps or num_threads > 1)

@@ -152,7 +152,8 @@ def _features(
     sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: FeaturesConfig
 ) -> tuple[Features, int, str]:
     """The placement of the rows, how many are cached, and why."""
-    most = _most_cached(sizes, room, asked)
+    left = max(0, room) // max(1, sizes.row)
+    most = most_cached(asked, sizes.num_nodes, sizes.row, left)
     share = -(-sizes.features // len(memory.gpus))
     fits: dict[Features, bool] = {
         "resident": sizes.features <= room,
@@ -177,15 +178,19 @@ def _features(
     return chosen, most if chosen == "cached" else 0, why
 
 
-def _most_cached(sizes: Sizes, room: int, asked: FeaturesConfig) -> int:
-    """The number of rows that a GPU caches."""
+def most_cached(asked: FeaturesConfig, num_nodes: int, row_bytes: int, default: int) -> int:
+    """The number of rows that the `features` keys ask to cache, of `num_nodes`.
+
+    Args:
+        default: Rows to cache where they do not say how many.
+    """
     if asked.cache_ratio is not None:
-        wanted = round(asked.cache_ratio * sizes.num_nodes)
+        wanted = round(asked.cache_ratio * num_nodes)
     elif asked.cache_bytes is not None:
-        wanted = asked.cache_bytes // max(1, sizes.row)
+        wanted = asked.cache_bytes // max(1, row_bytes)
     else:
-        wanted = max(0, room) // max(1, sizes.row)
-    return min(wanted, sizes.num_nodes)
+        wanted = default
+    return min(wanted, num_nodes)
 
 
 def _why(sizes: Sizes, memory: Memory, room: int, chosen: Features) -> str:

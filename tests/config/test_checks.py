@@ -221,6 +221,7 @@ def test_torch_is_asked_only_where_the_answer_matters() -> None:
         ({"sampler": {"fan_outs": [-1, 2]}}, "sampler.fan_outs is numbers >= 1"),
         ({"model": {"norm": "batch"}}, "model.norm is layer or none"),
         ({"features": {"placement": "memmap"}}, "features.placement is auto"),
+        ({"distributed": {"graph": "sharded"}}, "distributed.graph is replicated"),
         ({"trainer": {"cuda_graph": True, "gpus": 2}}, "trainer.gpus is 1"),
         ({"trainer": {"cuda_graph": True, "on_nonfinite": "skip"}}, "on_nonfinite is stop"),
     ],
@@ -233,6 +234,24 @@ def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
         sections = {"trainer": {"cuda_graph": True}, **sections}
     with pytest.raises(ConfigError, match=re.escape(said)):
         from_dict(sections)
+
+
+@pytest.mark.parametrize("graph", ["sharded", "partitioned"])
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"sampler": {"name": "full"}}, "distributed.graph"),
+        ({"features": {"placement": "pinned"}}, "features.placement"),
+    ],
+    ids=str,
+)
+def test_what_needs_all_rows_is_refused_where_machines_have_parts(
+    sections: dict[str, dict[str, Any]], key: str, graph: str
+) -> None:
+    parts = {"graph": graph} | ({"parts": "parts"} if graph == "partitioned" else {})
+    with pytest.raises(ConfigError) as caught:
+        from_dict({"distributed": parts, **sections})
+    assert key in [problem.key for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
     PrefixStore,
 )
 
-from gnntrain.distributed.loopback import connect_store, serve_store
 from gnntrain.distributed.run_control import Store
+from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 
 KINDS = ("hash", "tcp", "file", "prefix", "late")
 
@@ -87,7 +87,7 @@ class Clients:
         elif self._kind == "file":
             store = FileStore(str(self._file), -1)
         elif self._kind != "hash":
-            store = connect_store(self._server.port, 30)
+            store = StoreAddress(LOOPBACK, self._server.port).connect(30)
         if self._kind == "prefix":  # torchrun's store is shared with others
             store = PrefixStore("gnntrain", store)
         return store  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -24,12 +25,8 @@ from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import SharedBuffers
-from gnntrain.training.evaluation import (
-    LayerwiseEvaluator,
-    SampledEvaluator,
-    balanced_range,
-    chunks,
-)
+from gnntrain.training.evaluation import LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.layerwise import balanced_range, chunks
 from tests.disks import full_disk
 from tests.examples import examples
 from tests.graphs import random_graph, stored
@@ -48,7 +45,7 @@ VARIANTS: list[dict[str, Any]] = [
 VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
 
 
-def make_model(store: StoredGraph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
+def make_model(store: Graph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
     torch.manual_seed(0)
     config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
     config.num_layers = num_layers

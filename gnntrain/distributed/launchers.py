@@ -1,0 +1,315 @@
+"""How a launcher has started this process: torchrun, SLURM, submitit, Kubernetes or SkyPilot.
+
+Reads environment variables, without an import, since every command asks, and most are started by
+no launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gnntrain.errors import UserError
+
+_PORT = 29500  # torch's own default
+_SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
+_INTERACTIVE = ("bash", "interactive")
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")  # 2(x3),1: three times 2, then 1
+_HOSTS = re.compile(r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)")  # n[1-4,7]: the first is n1
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One of the processes that a launcher has started for one run.
+
+    Attributes:
+        launcher: Its name, for messages.
+        process: The number of this process, from 0.
+        num_processes: How many processes the launcher has started on all machines.
+        local_rank: The number of this process on its machine, where each process is a rank; None:
+            one process a machine, which starts that machine's ranks.
+        address: Where all processes meet: an address of process 0's machine, or its host name.
+        port: The port at that address.
+        has_store: Whether the launcher serves a `TCPStore` there; otherwise process 0 does.
+        attempt: Differs where the launcher has started the same processes again.
+        num_ranks: Ranks a machine, where the launcher says so to one process a machine.
+        is_on_one_machine: Whether that is certain of all processes.
+    """
+
+    launcher: str
+    process: int
+    num_processes: int
+    local_rank: int | None
+    address: str
+    port: int
+    has_store: bool = False
+    attempt: str = ""
+    num_ranks: int | None = None
+    is_on_one_machine: bool = False
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process leads the run: it reads the command line and prints."""
+        return self.process == 0
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
+    """How this process was started; None: by no launcher, or as the only process.
+
+    Raises:
+        UserError: The variables contradict each other, or some are missing. It has the attribute
+            `is_told` where another process tells the user.
+    """
+    variables = _Variables(environ)
+    try:
+        found = _found(variables)
+    except UserError as error:
+        number = variables.text("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK", "SLURM_PROCID")
+        error.is_told = number not in ("", "0")  # type: ignore[attr-defined]
+        raise
+    if found is None or (found.num_processes == 1 and not found.has_store):
+        return None
+    return found
+
+
+def _found(variables: _Variables) -> Launched | None:
+    # torchrun's come first: it is started by the others, and sets all of its own.
+    if "TORCHELASTIC_RUN_ID" in variables:
+        return _torchrun(variables)
+    outer = _slurm(variables) or _skypilot(variables) or _submitit_local(variables)
+    inner = _kubeflow(variables) or _torchs_variables(variables, outer)
+    if inner is None:
+        _refuse_contradiction(variables, outer)
+        return outer
+    return inner
+
+
+class _Variables:
+    """Environment variables, an empty one as if it were not set."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._environ.get(name))
+
+    def text(self, *names: str) -> str:
+        """The first of these variables that is set; empty if none is."""
+        return next((self._environ[name] for name in names if name in self), "")
+
+    def required(self, name: str, others: str) -> str:
+        if name not in self:
+            raise UserError(
+                f"{name} is not set, but {others} is.",
+                "A launcher sets them all: start with torchrun or srun, or unset the others.",
+            )
+        return self._environ[name]
+
+    def number(self, name: str, given: str) -> int:
+        """The whole number of a variable. `given` is its text."""
+        if not given.isdecimal():
+            raise UserError(f"{name}={given} is set, which is not a number from 0 on.")
+        return int(given)
+
+    def share(self, rank: str, size: str) -> tuple[int, int]:
+        """A number and how many there are, as RANK and WORLD_SIZE."""
+        number = self.number(rank, self.required(rank, f"{size}={self.text(size)}"))
+        count = self.number(size, self.required(size, f"{rank}={number}"))
+        if number >= count:
+            raise UserError(
+                f"{rank}={number} and {size}={count} contradict each other.",
+                f"{rank} counts from 0 to {size} - 1.",
+            )
+        return number, count
+
+    def port(self, otherwise: int) -> int:
+        given = self.text("MASTER_PORT", "PET_MASTER_PORT") or str(otherwise)
+        port = self.number("MASTER_PORT", given)
+        if not 0 < port < 1 << 16:
+            raise UserError(f"MASTER_PORT={port} is set, which is not a port: 1 to 65535.")
+        return port
+
+
+def _torchrun(variables: _Variables) -> Launched:
+    rank, world_size = variables.share("RANK", "WORLD_SIZE")
+    local_rank, local_world_size = variables.share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    address = variables.required("MASTER_ADDR", "TORCHELASTIC_RUN_ID")
+    return Launched(
+        "torchrun",
+        rank,
+        world_size,
+        local_rank,
+        address,
+        variables.port(_PORT),
+        variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        variables.text("TORCHELASTIC_RESTART_COUNT"),
+        is_on_one_machine=local_world_size == world_size or _is_loopback(address),
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether somebody has chosen the loopback interface: then all are on one machine."""
+    return address in ("localhost", "::1") or address.startswith("127.")
+
+
+def _torchs_variables(variables: _Variables, outer: Launched | None) -> Launched | None:
+    """RANK and WORLD_SIZE, as torch reads them: by PyTorchJob, submitit, or a user's script."""
+    if "RANK" not in variables and ("WORLD_SIZE" not in variables or outer is not None):
+        return None
+    rank, world_size = variables.share("RANK", "WORLD_SIZE")
+    if world_size == 1:
+        return None
+    local_rank: int | None = None
+    if "LOCAL_WORLD_SIZE" in variables:
+        local_rank, _ = variables.share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    elif "LOCAL_RANK" in variables:
+        local_rank = variables.number("LOCAL_RANK", variables.text("LOCAL_RANK"))
+    if local_rank is not None and local_rank > rank:
+        raise UserError(
+            f"LOCAL_RANK={local_rank} and RANK={rank} contradict each other.",
+            "The number of a rank on its machine is not larger than its number in all.",
+        )
+    _refuse_other_count(outer, rank, world_size)
+    address = variables.required("MASTER_ADDR", f"WORLD_SIZE={world_size}")
+    port = variables.port(_PORT)
+    is_on_one = local_rank is not None and _is_loopback(address)
+    return Launched(
+        "the launcher", rank, world_size, local_rank, address, port, is_on_one_machine=is_on_one
+    )
+
+
+def _refuse_other_count(outer: Launched | None, rank: int, world_size: int) -> None:
+    if outer is not None and (outer.process, outer.num_processes) != (rank, world_size):
+        raise UserError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are set, but {outer.launcher} has started "
+            f"this process as number {outer.process} of {outer.num_processes}.",
+            f"Unset RANK and WORLD_SIZE: gnntrain reads the variables of {outer.launcher} itself.",
+        )
+
+
+def _refuse_contradiction(variables: _Variables, outer: Launched | None) -> None:
+    """WORLD_SIZE without RANK, as scripts export it for all tasks."""
+    if outer is not None and "WORLD_SIZE" in variables:
+        _refuse_other_count(
+            outer, outer.process, variables.number("WORLD_SIZE", variables.text("WORLD_SIZE"))
+        )
+
+
+def _kubeflow(variables: _Variables) -> Launched | None:
+    """PET_*, which Kubeflow's TrainJob and PyTorchJob set for torchrun: one process a machine."""
+    if "PET_NNODES" not in variables:
+        return None
+    nodes = variables.text("PET_NNODES")
+    if ":" in nodes:
+        raise UserError(
+            f"PET_NNODES={nodes} is set: a number of machines that changes needs torchrun.",
+            "Let the container's command be `torchrun -m gnntrain …`, or fix the number.",
+        )
+    if nodes == "1":
+        return None
+    machine, machines = variables.share("PET_NODE_RANK", "PET_NNODES")
+    ranks = variables.text("PET_NPROC_PER_NODE")
+    num_ranks = int(ranks) if ranks.isdecimal() else None
+    if "RANK" in variables:
+        rank, world_size = variables.share("RANK", "WORLD_SIZE")
+        if rank != machine or world_size not in (machines, machines * (num_ranks or 1)):
+            raise UserError(
+                f"RANK={rank} and WORLD_SIZE={world_size} contradict PET_NODE_RANK={machine} and "
+                f"PET_NNODES={machines}.",
+                "Leave out those that were set by hand.",
+            )
+    address = variables.text("PET_MASTER_ADDR", "MASTER_ADDR")
+    if not address:
+        address = variables.required("MASTER_ADDR", f"PET_NNODES={machines}")
+    port = variables.port(_PORT)
+    return Launched("Kubernetes", machine, machines, None, address, port, num_ranks=num_ranks)
+
+
+def _skypilot(variables: _Variables) -> Launched | None:
+    """One process a machine."""
+    hosts = variables.text("SKYPILOT_NODE_IPS").split()
+    if len(hosts) < 2:
+        return None
+    given = variables.required("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
+    machine = variables.number("SKYPILOT_NODE_RANK", given)
+    if machine >= len(hosts):
+        raise UserError(
+            f"SKYPILOT_NODE_RANK={machine} contradicts SKYPILOT_NODE_IPS, which has {len(hosts)}."
+        )
+    address = variables.text("MASTER_ADDR") or hosts[0]
+    return Launched("SkyPilot", machine, len(hosts), None, address, variables.port(_PORT))
+
+
+def _slurm(variables: _Variables) -> Launched | None:
+    """A task that srun has started; not a shell, nor the batch script itself."""
+    if "SLURM_STEP_ID" not in variables or "SLURM_PROCID" not in variables:
+        return None
+    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in variables else "SLURM_NTASKS"
+    if variables.text(size) in ("", "1") or _is_interactive(variables):
+        return None
+    task, num_tasks = variables.share("SLURM_PROCID", size)
+    nodes = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    job = variables.text("SLURM_JOB_ID", "SLURM_JOBID")
+    counts = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    local_rank, tasks = None, [*_repeated(counts)]
+    if tasks:
+        if sum(tasks) != num_tasks:
+            raise UserError(f"{size}={num_tasks} contradicts SLURM_TASKS_PER_NODE={counts}.")
+        if max(tasks) > 1:
+            local_rank, task = _in_order(variables, tasks, task)
+    address = variables.text("MASTER_ADDR") or first_host(nodes)
+    port = variables.port(_SLURM_PORT + int("0" + job[-4:]))
+    name = "submitit" if "SUBMITIT_EXECUTOR" in variables else "srun"
+    is_on_one = len(tasks) == 1
+    return Launched(name, task, num_tasks, local_rank, address, port, is_on_one_machine=is_on_one)
+
+
+def _in_order(variables: _Variables, tasks: list[int], task: int) -> tuple[int, int]:
+    """The local and the global number of this task, where those of a machine are consecutive.
+
+    SLURM's own numbers are not with `--distribution=cyclic`.
+    """
+    node = variables.number("SLURM_NODEID", variables.required("SLURM_NODEID", "SLURM_PROCID"))
+    given = variables.required("SLURM_LOCALID", f"SLURM_PROCID={task}")
+    local = variables.number("SLURM_LOCALID", given)
+    if node >= len(tasks) or local >= tasks[node]:
+        raise UserError(
+            f"SLURM_NODEID={node} and SLURM_LOCALID={local} contradict the tasks a node that SLURM "
+            f"gives, {tasks}."
+        )
+    return local, sum(tasks[:node]) + local
+
+
+def _is_interactive(variables: _Variables) -> bool:
+    """Whether a person types in the shell that is the task; what `srun` starts there has no
+    terminal."""
+    return variables.text("SLURM_JOB_NAME") in _INTERACTIVE and os.isatty(0)
+
+
+def _submitit_local(variables: _Variables) -> Launched | None:
+    """Tasks of submitit's executor for one machine."""
+    if variables.text("SUBMITIT_LOCAL_NTASKS") in ("", "1"):
+        return None
+    task, num_tasks = variables.share("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS")
+    job = "".join(filter(str.isdigit, variables.text("SUBMITIT_LOCAL_JOB_ID")))
+    port = variables.port(_SLURM_PORT + int("0" + job[-4:]))
+    host = "127.0.0.1"
+    return Launched("submitit", task, num_tasks, task, host, port, is_on_one_machine=True)
+
+
+def _repeated(counts: str) -> Iterator[int]:
+    for count, times in _REPEATED.findall(counts):
+        yield from [int(count)] * int(times or 1)
+
+
+def first_host(nodes: str) -> str:
+    """The first host of SLURM's list: `n1` of `n[1-4,7],m1`."""
+    match = _HOSTS.match(nodes)
+    if match is None or not match[0]:
+        raise UserError(
+            f"SLURM_JOB_NODELIST={nodes} names no host.", "Set MASTER_ADDR to that of task 0."
+        )
+    before, number, after = match.groups()
+    return f"{before}{number or ''}{after}"

@@ -1,0 +1,374 @@
+"""The meeting of the processes that a launcher has started: over one store, in plain JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import itertools
+import json
+import multiprocessing
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from gnntrain import __version__
+from gnntrain.distributed.bounded_store import BoundedStore
+from gnntrain.distributed.launchers import Launched, launched
+from gnntrain.distributed.run_control import RunControl
+from gnntrain.distributed.tcp_store import (
+    StoreAddress,
+    addresses_of,
+    own_address,
+    serve_store,
+)
+from gnntrain.errors import Interrupted, RunError, UserError, signal_of
+
+# A pod or a task may begin minutes after another one.
+_JOIN_SECONDS = 600.0
+_LEAVE_SECONDS = 5.0
+_ANSWER_SECONDS = 30.0
+_CONNECT_SECONDS = 20.0
+_LOOK_SECONDS = 0.1
+_ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): only the way there is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one of the processes is.
+
+    Attributes:
+        name: The host name of its machine.
+        host: The address from which its machine reaches the others.
+        local_rank: See `Launched`.
+        cores: The cores that it may run on.
+        version: Of gnntrain.
+        command: Its command line; None: it is a program of the user's.
+    """
+
+    name: str
+    host: str
+    local_rank: int | None
+    cores: Sequence[int]
+    version: str
+    command: Sequence[str] | None
+
+
+class Rendezvous:
+    """One process's view of the meeting.
+
+    What one process tells, all others hear: plain data, as JSON.
+
+    Args:
+        launched: How this process was started.
+        address: The store.
+        host: The address from which this machine reaches the others.
+
+    Attributes:
+        control: Stop, failures and progress, over a client of its own.
+        places: Of all processes, in their order.
+    """
+
+    def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
+        self.launched = launched
+        self.address = address
+        self.host = host
+        is_rank = launched.local_rank is not None
+        store = BoundedStore(address.connect(_CONNECT_SECONDS), _ANSWER_SECONDS)
+        self.control = RunControl(store, launched.process if is_rank else None)
+        self._store = address.connect(_CONNECT_SECONDS)
+        self.places: list[Place] = []
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process leads the run."""
+        return self.launched.is_main
+
+    @property
+    def machines(self) -> tuple[int, ...]:
+        """The number of each process's machine: a new one begins with each local rank 0."""
+        firsts = [not place.local_rank for place in self.places]
+        return tuple(count - 1 for count in itertools.accumulate(firsts))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Name and address of each machine."""
+        places = dict(zip(self.machines, self.places, strict=True))
+        return tuple(f"{place.name}, {place.host}" for place in places.values())
+
+    @property
+    def machine(self) -> int:
+        """The number of this process's machine."""
+        return self.machines[self.launched.process]
+
+    @property
+    def is_machine_main(self) -> bool:
+        """Whether this is the first process of its machine."""
+        return not self.launched.local_rank
+
+    def join(self, command: Sequence[str] | None) -> None:
+        """Meet the other processes.
+
+        Args:
+            command: See `Place`.
+
+        Raises:
+            UserError: The processes were started with different command lines or versions.
+            RunError: Some have not come within ten minutes.
+        """
+        local_rank, cores = self.launched.local_rank, _cores()
+        name = socket.gethostname()
+        place = Place(name, self.host, local_rank, cores, __version__, command)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
+        if self.is_main:
+            _check_places(self.places)
+
+    def tell(self, key: str, value: Any) -> None:
+        """Give plain data to all processes that `hear` the key."""
+        with self._reached():
+            self._store.set(key, json.dumps(value))
+
+    def hear(self, key: str, deadline: float | None = None) -> Any:
+        """Wait for what a process tells.
+
+        Raises:
+            GnntrainError: The failure of another process.
+            Interrupted: The run was asked to end.
+            TimeoutError: It is later than `deadline`, of `time.monotonic`.
+        """
+        while True:
+            with self._reached():
+                text = self._store.compare_set(key, "", "")
+            if text:
+                return json.loads(text)
+            self._check_others()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(_LOOK_SECONDS)
+
+    def gather(self, key: str, value: Any, deadline: float | None = None) -> list[Any]:
+        """Every process's plain `value` on all, in their order.
+
+        Raises:
+            RunError: Some process has given none until `deadline`.
+        """
+        self.tell(f"{key}/{self.launched.process}", value)
+        if self.is_main:
+            self.tell(key, self._heard_of_all(key, deadline))
+        values: list[Any] = self.hear(key)
+        return values
+
+    def share(self, key: str, value: Any) -> Any:
+        """Process 0's plain `value` on all."""
+        if self.is_main:
+            self.tell(key, value)
+        return self.hear(key)
+
+    @property
+    def cores(self) -> int:
+        """Cores for this process: its share of those that others of its machine may use too."""
+        places = zip(self.places, self.machines, strict=True)
+        shares = Counter(c for place, m in places if m == self.machine for c in place.cores)
+        return max(1, int(sum(1 / shares[core] for core in _cores())))
+
+    def _heard_of_all(self, key: str, deadline: float | None) -> list[Any]:
+        values: dict[int, Any] = {}
+        for process in range(self.launched.num_processes):
+            with contextlib.suppress(TimeoutError):
+                values[process] = self.hear(f"{key}/{process}", deadline)
+        missing = [p for p in range(self.launched.num_processes) if p not in values]
+        if missing:
+            raise RunError(
+                f"Of {self.launched.num_processes} processes that {self.launched.launcher} "
+                f"starts, {len(missing)} have not come to {self.address.host} port "
+                f"{self.address.port}: {', '.join(map(str, missing[:8]))}.",
+                "Look at their output, and whether a firewall is between the machines.",
+            )
+        return list(values.values())
+
+    def _check_others(self) -> None:
+        self.control.sync()
+        if (failure := self.control.first_failure()) is not None:
+            raise failure
+        if self.control.stop_requested:
+            raise Interrupted(self.control.stop_requested)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except dist.DistError as error:
+            raise RunError(
+                f"Process 0, which leads the run, can no longer be reached at {self.address.host} "
+                f"port {self.address.port}.",
+                "Look at its output for the cause.",
+            ) from error
+
+    def leave(self) -> None:
+        """Let go of the store. Process 0, which may serve it, waits for the others to do so."""
+        with contextlib.suppress(dist.DistError):
+            number = self._store.add("left", 1)
+            deadline = time.monotonic() + _LEAVE_SECONDS
+            while self.is_main and number < self.launched.num_processes:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOOK_SECONDS)
+                number = self._store.add("left", 0)
+        self.control.close()
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _check_places(places: Sequence[Place]) -> None:
+    first = places[0]
+    for number, place in enumerate(places):
+        if place.version != first.version:
+            raise UserError(
+                f"Process {number} ({place.host}) runs gnntrain {place.version}, process 0 "
+                f"{first.version}.",
+                "Install the same version on all machines.",
+            )
+        if place.command != first.command:
+            raise UserError(
+                f"Process {number} ({place.host}) was started with {_line(place)}, process 0 with "
+                f"{_line(first)}.",
+                "Start all processes with the same command line.",
+            )
+
+
+def _line(place: Place) -> str:
+    return f"`gnntrain {' '.join(place.command)}`" if place.command else "no argument"
+
+
+_meeting: Rendezvous | None = None
+_num_meetings = 0
+_served: Any = None
+
+
+@contextmanager
+def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]:
+    """Meet the other processes that a launcher has started; None: there are none.
+
+    Within a meeting it yields that meeting. An exception inside ends all processes.
+
+    Args:
+        command: See `Place`.
+
+    Raises:
+        UserError: As of `launched` and `Rendezvous.join`.
+        RunError: The others cannot be reached.
+    """
+    global _meeting
+    if _meeting is not None:
+        yield _meeting
+        return
+    # A child of ours, as a sweep's worker, has inherited the variables.
+    found = launched() if multiprocessing.parent_process() is None else None
+    if found is None:
+        yield None
+        return
+    _meeting = rendezvous = _open(found)
+    try:
+        rendezvous.join(command)
+        yield rendezvous
+    except BaseException as error:
+        _end_others(rendezvous, error)
+        raise
+    finally:
+        _meeting = None
+        rendezvous.leave()
+
+
+def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
+    """Have all processes end with this error, which process 0 tells the user."""
+    control = rendezvous.control
+    if isinstance(error, Exception):
+        control.report_failure(error)
+    elif isinstance(error, KeyboardInterrupt):
+        control.request_stop(signal_of(error))
+    control.abandon()
+    control.sync()
+    is_known = control.stop_requested or control.first_failure() is not None
+    if not rendezvous.is_main and is_known:
+        error.is_told = True  # type: ignore[attr-defined]
+
+
+def _open(found: Launched) -> Rendezvous:
+    global _num_meetings, _served
+    _num_meetings += 1
+    prefix = f"gnntrain/{found.attempt}/{_num_meetings}"
+    if found.is_main and not found.has_store:
+        host = _own_meeting_address(found)
+        _served = _served or _serve(found, host)
+    else:
+        host = _reachable(found)
+    address = StoreAddress(host, found.port, prefix)
+    return Rendezvous(found, address, _on_the_way(found, own_address(host)))
+
+
+def _own_meeting_address(found: Launched) -> str:
+    """The address of this machine at which the others look for process 0."""
+    try:
+        host = _resolved(found)
+        with socket.create_server((host, 0), family=_family(host)):
+            return host
+    except OSError:  # a load balancer's address, or a name that only others know
+        return _on_the_way(found, own_address(_ELSEWHERE))
+
+
+def _serve(found: Launched, host: str) -> Any:
+    try:
+        return serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
+    except OSError as error:
+        raise UserError(
+            f"MASTER_PORT={found.port} of {host} cannot be used: {error.strerror or error}.",
+            "Set MASTER_PORT to a free port, the same for all processes.",
+        ) from error
+
+
+def _reachable(found: Launched) -> str:
+    """The address of process 0, once it answers."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            host = _resolved(found)
+            socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
+            return host
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"Process {found.process} cannot reach process 0 at {found.address} port "
+                    f"{found.port}: {error.strerror or error}.",
+                    "Look whether it was started, and whether a firewall is between the machines.",
+                ) from error
+            time.sleep(_LOOK_SECONDS)
+
+
+def _resolved(found: Launched) -> str:
+    return _on_the_way(found, addresses_of(found.address)[0])
+
+
+def _on_the_way(found: Launched, host: str) -> str:
+    """The address, or where it is a loopback address that other machines cannot reach, another one
+    of this machine: some systems give their own name a loopback address."""
+    if found.is_on_one_machine or not ipaddress.ip_address(host).is_loopback:
+        return host
+    try:
+        return own_address(_ELSEWHERE)
+    except OSError:
+        return host
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

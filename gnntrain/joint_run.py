@@ -1,0 +1,127 @@
+"""A run of several processes that a launcher has started: what process 0 passes on to the others.
+
+Process 0 tells the configuration; each machine opens or builds its own store, and the digests are
+compared; process 0 makes the run directory and tells the job. All of it is plain JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gnntrain.config import Config, from_dict
+from gnntrain.data.build import OpenedStore
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.rendezvous import Rendezvous
+from gnntrain.errors import UserError
+from gnntrain.job import Job
+from gnntrain.reporting.rundir import StoreRecord
+from gnntrain.run_graph import OpenedParts, open_recorded_graph
+from gnntrain.run_store import record_of
+
+_CONFIG, _STORES, _JOB, _SUMMARY = "config", "stores", "job", "summary"
+
+
+def plan_together(
+    config: Config, rendezvous: Rendezvous | None, record: StoreRecord | None = None
+) -> LaunchPlan:
+    """The ranks of a run that this process leads, once the others know its configuration.
+
+    Args:
+        config: The configuration.
+        rendezvous: Of the processes; None: there is this one alone.
+        record: The graph that the run was trained on before.
+    """
+    if rendezvous is not None:
+        known = None if record is None else asdict(record)
+        rendezvous.tell(_CONFIG, {"config": config.to_dict(), "store": known})
+    return LaunchPlan.of(config, rendezvous)
+
+
+def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | None) -> None:
+    """Wait until every machine has opened the store of the run.
+
+    Raises:
+        UserError: That of a machine is another graph.
+    """
+    if rendezvous is None:
+        return
+    stores = rendezvous.gather(_STORES, _plain(opened))
+    for place, store in zip(rendezvous.places, stores, strict=True):
+        if store is not None and store["digest"] != stores[0]["digest"]:
+            raise UserError(
+                f"The data set is another graph on the machine {place.host} ({store['path']}) than "
+                f"on that of rank 0 ({stores[0]['path']}).",
+                "Copy the same raw files to all machines, or put them on a shared file system.",
+            )
+
+
+def pass_on(job: Job, rendezvous: Rendezvous | None) -> None:
+    """Have the other processes start their ranks."""
+    if rendezvous is not None:
+        checkpoint = job.checkpoint and str(job.checkpoint)
+        plain = {"run": str(job.run), "started": job.started, "checkpoint": checkpoint}
+        rendezvous.tell(_JOB, plain)
+
+
+def pass_on_summary(summary: dict[str, Any], rendezvous: Rendezvous | None) -> None:
+    """Let the other processes return what `train` returns here."""
+    if rendezvous is not None:
+        rendezvous.tell(_SUMMARY, summary)
+
+
+def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
+    """Take part in the run that process 0 leads; return its summary.
+
+    Args:
+        rendezvous: Of the processes.
+        data: As for `gnntrain.run.train`.
+    """
+    _be_quiet()
+    told = rendezvous.hear(_CONFIG)
+    config = from_dict(told["config"], saved=True)
+    plan = LaunchPlan.of(config, rendezvous)
+    opened: OpenedStore | OpenedParts | None = None
+    if rendezvous.is_machine_main:
+        record = told["store"] and StoreRecord(**told["store"])
+        opened = open_recorded_graph(config, record, data=data)
+    stores = rendezvous.gather(_STORES, opened and _plain(opened))
+    store = stores[rendezvous.machines.index(rendezvous.machine)]
+    job = rendezvous.hear(_JOB)
+    run = Path(job["run"])
+    launch(
+        "gnntrain.worker:train_rank",
+        Job(
+            config,
+            Path(store["path"]),
+            store["reason"],
+            store["seconds"],
+            run,
+            job["started"],
+            job["checkpoint"] and Path(job["checkpoint"]),
+        ),
+        plan,
+        run / "logs",
+        rendezvous=rendezvous,
+    )
+    summary: dict[str, Any] = rendezvous.hear(_SUMMARY)
+    return summary
+
+
+def _plain(opened: OpenedStore | OpenedParts) -> dict[str, Any]:
+    record = record_of(opened.store)
+    return {
+        "path": record.path,
+        "digest": record.digest,
+        "reason": opened.reason,
+        "seconds": opened.seconds,
+    }
+
+
+def _be_quiet() -> None:
+    """Process 0 alone speaks: warnings of this one go to its rank's log."""
+    logging.captureWarnings(True)
+    for name in ("gnntrain", "py.warnings"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
