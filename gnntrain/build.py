@@ -21,6 +21,7 @@ import psutil
 import torch
 
 from gnntrain import models
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -29,6 +30,7 @@ from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.loading.build import LoaderBuilder
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaders
 from gnntrain.models import GNN, PlainModel
@@ -241,21 +243,25 @@ def build_layerwise(
 ) -> LayerwiseEvaluator:
     """The exact evaluator of a `GNN`, whichever `evaluation.name` is.
 
-    On a GPU it reads the same edges and features as the loaders.
+    On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
+    of other machines as the loaders do.
     """
-    all_ranks = config.evaluation.ranks == "all"
     buffers = build_buffers(config, context, scratch_dir)
-    if context.device.type != "cuda":
-        return LayerwiseEvaluator(graph, context, buffers, task=task, all_ranks=all_ranks)
-    has_batches = config.sampler.name == "neighbor"
+    on_gpu = context.device.type == "cuda"
+    reads_as_loaders = on_gpu and config.sampler.name == "neighbor"
+    features: LazyFeatures | FeatureSource | None = None
+    if loaders.is_sharded:
+        features = loaders.features
+    elif reads_as_loaders:
+        features = loaders.features.select()
     return LayerwiseEvaluator(
         graph,
         context,
-        DeviceBuffers(context, buffers),
+        DeviceBuffers(context, buffers) if on_gpu else buffers,
         task=task,
-        all_ranks=all_ranks,
-        features=loaders.features.select() if has_batches else None,
-        graph=loaders.graph if has_batches and loaders.samples_on_gpu else None,
+        all_ranks=config.evaluation.ranks == "all",
+        features=features,
+        graph=loaders.graph if reads_as_loaders and loaders.samples_on_gpu else None,
     )
 
 

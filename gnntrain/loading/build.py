@@ -189,6 +189,11 @@ class LoaderBuilder:
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether this machine reads feature rows of others by calls to them."""
+        return self._exchange is not None
+
+    @property
     def values(self) -> BatchValues:
         """What batches read of nodes and edges beside features."""
         return self.graph
