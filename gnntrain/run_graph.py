@@ -168,17 +168,18 @@ def rank_graph(
 
 
 def refuse_unequal_parts(graph: Graph, plan: LaunchPlan) -> None:
-    """Refuse parts that the machines cannot share out.
+    """Refuse parts that the machines, or the servers, cannot share out.
 
     Raises:
-        UserError: Their number is no multiple of the number of machines.
+        UserError: Their number is no multiple of the number of machines, or of servers.
     """
     if not isinstance(graph, PartitionedGraph):
         return
-    num_machines, num_parts = plan.num_machines, graph.parts.num_parts
-    if num_parts % num_machines:
+    holders, num_parts = plan.servers or plan.num_machines, graph.parts.num_parts
+    if num_parts % holders:
+        kind = "server" if plan.servers else "machine"
         raise UserError(
-            f"{graph.path} has {counted(num_parts, 'part')} for {num_machines} machines.",
-            f"Make as many parts as machines with gnntrain partition --parts {num_machines}, or a "
+            f"{graph.path} has {counted(num_parts, 'part')} for {counted(holders, kind)}.",
+            f"Make as many parts as {kind}s with gnntrain partition --parts {holders}, or a "
             "multiple.",
         )
