@@ -223,7 +223,7 @@ class LoaderBuilder:
         return place_features(self._store, placement, self._context, hot)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
-        """A range of the rows at each owner. Collective."""
+        """A range of the rows at each owner, in their order. Collective."""
         owners, own, context = self.owners, self._own_rows(), self._context
         like = stored_rows(self._store)[:0]
         cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
@@ -241,7 +241,7 @@ class LoaderBuilder:
     @cached_property
     def owners(self) -> NodeOwners:
         """Who reads which feature rows."""
-        assert self._exchange is not None
+        assert self._exchange is not None, "this machine reads all rows"
         num_nodes, number = self._store.num_nodes, self._exchange.num_owners
         ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
         return NodeOwners(np.array([0, *ends]))
@@ -256,7 +256,8 @@ class LoaderBuilder:
 
     def _own_rows(self) -> list[AnyArray]:
         """The rows that this machine reads, as they are stored."""
-        return [self._store.features[slice(*self._own_range())]]
+        owner = None if self._exchange is None else self._exchange.owner
+        return [] if owner is None else [self._store.features[slice(*self._own_range())]]
 
     def _hot_rows(self) -> Int64Array:
         """The nodes of other machines whose rows this machine caches, ascending. Collective."""
