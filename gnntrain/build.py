@@ -35,6 +35,7 @@ from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.partitioned import PartitionedEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -155,6 +156,16 @@ def build_evaluator(
     """
     if config.evaluation.name == "sampled":
         fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
+    elif isinstance(model, GNN) and isinstance(loaders, PartitionedLoaders):
+        return PartitionedEvaluator(
+            loaders.parts,
+            loaders.owners,
+            loaders.exchange,
+            context,
+            build_buffers(config, context, scratch_dir),
+            task=task,
+            features=loaders.features,
+        )
     elif isinstance(model, GNN):
         return build_layerwise(config, task, loaders, graph, context, scratch_dir)
     else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.

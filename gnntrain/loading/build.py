@@ -191,7 +191,7 @@ class LoaderBuilder:
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows on each machine, in the order of the machines. Collective."""
-        owners, own, context = self._owners, self._own_rows(), self._context
+        owners, own, context = self.owners, self._own_rows(), self._context
         exchange.serve(ROWS, answers_of(own))
         like = stored_rows(self._store)[:0]
         cache = fetch_cache(self._hot_rows(exchange, owners), like, owners, exchange, context)
@@ -207,7 +207,7 @@ class LoaderBuilder:
         return FeaturesOnDevice(source, context.device) if on_gpu else source
 
     @cached_property
-    def _owners(self) -> NodeOwners:
+    def owners(self) -> NodeOwners:
         """The machines that read which feature rows."""
         num_nodes, machines = self._store.num_nodes, self._context.num_machines
         ends = [rank_range(num_nodes, machine, machines).stop for machine in range(machines)]
@@ -215,7 +215,7 @@ class LoaderBuilder:
 
     def _own_rows(self) -> list[AnyArray]:
         """The rows that this machine reads, as they are stored."""
-        machine, starts = self._context.machine, self._owners.starts
+        machine, starts = self._context.machine, self.owners.starts
         return [self._store.features[starts[machine] : starts[machine + 1]]]
 
     def _hot_rows(self, exchange: Exchange, owners: NodeOwners) -> Int64Array:

@@ -64,6 +64,10 @@ class PartitionedLoaders(LoaderBuilder):
         config, context, needs, plan, uses_graph: See `LoaderBuilder`.
         graph: The graph, with the parts of this machine.
         exchange: Asks the owners of the parts; answers for this machine's.
+
+    Attributes:
+        parts: The graph's, of which this machine has opened its own.
+        exchange: See above.
     """
 
     backend = "numba"
@@ -85,8 +89,8 @@ class PartitionedLoaders(LoaderBuilder):
         super().__init__(
             config, graph, context, needs, plan, none, uses_graph=uses_graph, exchange=exchange
         )
-        self._caller = exchange
-        self._parts = graph.parts
+        self.exchange = exchange
+        self.parts = graph.parts
         self._sampler_needs = replace(needs, weight=needs.weight and graph.parts.has_edge_weight)
         if graph.parts.opened:
             serve_parts(exchange, graph.parts.opened)
@@ -94,15 +98,15 @@ class PartitionedLoaders(LoaderBuilder):
     @property
     def values(self) -> PartValues:
         """See `LoaderBuilder.values`."""
-        return PartValues(self._caller, self._owners)
+        return PartValues(self.exchange, self.owners)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """See `LoaderBuilder.sampler`."""
         key = tuple(fan_outs) if self._uses_graph else ()
         if key not in self._samplers:
             self._samplers[key] = PartitionedSampler(
-                self._caller,
-                self._owners,
+                self.exchange,
+                self.owners,
                 key,
                 replace=self._config.sampler.replace,
                 needs=self._sampler_needs,
@@ -110,14 +114,14 @@ class PartitionedLoaders(LoaderBuilder):
         return self._samplers[key]
 
     @cached_property
-    def _owners(self) -> NodeOwners:
+    def owners(self) -> NodeOwners:
         """The machines that hold which nodes."""
-        num_parts, num_owners = self._parts.num_parts, self._caller.num_owners
+        num_parts, num_owners = self.parts.num_parts, self.exchange.num_owners
         firsts = [rank_range(num_parts, owner, num_owners).start for owner in range(num_owners)]
-        return NodeOwners(self._parts.starts[[*firsts, num_parts]])
+        return NodeOwners(self.parts.starts[[*firsts, num_parts]])
 
     def _own_rows(self) -> list[AnyArray]:
-        return [part.features for part in self._parts.opened]
+        return [part.features for part in self.parts.opened]
 
     def _row_counts(self, num_cached: int) -> RowCounts:
         return RowCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
