@@ -277,6 +277,8 @@ class Rendezvous:
     def leave(self) -> None:
         """Let go of the store. Process 0, which may serve it, waits for the others to do so."""
         with contextlib.suppress(dist.DistError):
+            if self.control.lost_store is not None:
+                raise self.control.lost_store
             number = self._store.add("left", 1)
             failure = self.control.first_failure()
             lost = failure.ranks if isinstance(failure, RankLost) else ()

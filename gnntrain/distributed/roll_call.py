@@ -122,8 +122,7 @@ class RollCall:
         """
         if self._control.lost_store is not None:
             return self._without_store()
-        is_lost_connection = self._control.failed_waiting or isinstance(error, RankLost)
-        if isinstance(error, KeyboardInterrupt) or not is_lost_connection:
+        if not self._may_be_anothers(error):
             return self._control.first_failure()
         self._watches_all = True
         deadline = time.monotonic() + OBSERVE_SECONDS
@@ -136,6 +135,14 @@ class RollCall:
         if silent := self._silent(_SILENT_SECONDS):
             return self._unanswered(silent) if is_timeout(error) else self._ended(silent)
         return self._hanging() if is_timeout(error) else None
+
+    def _may_be_anothers(self, error: BaseException) -> bool:
+        control = self._control
+        if isinstance(error, KeyboardInterrupt):
+            # torchrun ends the ranks beside one that was killed: they ask the whole run to end.
+            has_begun = control.is_supervising or not control.is_starting
+            return control.is_stopped_elsewhere and not has_begun
+        return control.failed_waiting or isinstance(error, RankLost)
 
     def _silent(self, seconds: float) -> list[int]:
         silent = [rank for rank, silence in enumerate(self._silence) if silence >= seconds]

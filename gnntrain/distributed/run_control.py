@@ -108,6 +108,7 @@ class RunControl:
             Ranks agree also after the supervising process has gone if rank 0 serves this one.
         find_cause: Finds the failure of another rank behind an exception of this one, or None.
             It may take some seconds.
+        is_stopped_elsewhere: Whether another process was the first to ask the run to end.
         is_supervising: Whether this process has started ranks, which it ends if one fails.
         failed_waiting: Whether this rank has failed while it waited for others.
         lost_store: Why the store no longer answers; None: it does.
@@ -121,6 +122,7 @@ class RunControl:
         self.rank = rank
         self.process = process
         self.is_supervising = False
+        self.is_stopped_elsewhere = False
         self._stop = 0
         self._is_abandoned = False
         self._must_save = False  # rank 0 has to commit this, others to hand it to the store
@@ -164,6 +166,7 @@ class RunControl:
         for name in self._names():
             self._store.add(_beat_key(name), 1)
         if stop := self._first(_STOP, str(self._stop or "")):
+            self.is_stopped_elsewhere |= not self._stop
             self._stop = int(stop)
         if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
             self._is_abandoned = True

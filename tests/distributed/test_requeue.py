@@ -60,9 +60,8 @@ def test_the_main_process_asks_slurm_and_the_others_wait_for_their_end(
     assert slurm.read_text() == "requeue 17\n"
 
 
-def test_a_job_that_slurm_does_not_requeue_is_told(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("slurm")
+def test_a_job_that_slurm_does_not_requeue_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFUSE", "1")
     with pytest.raises(RunError, match="17: no"):
         requeue(is_main=True)
@@ -88,11 +87,14 @@ def test_in_a_slurm_job_both_signals_end_the_run_and_requeue_it(slurm: Path, num
 
 
 def test_sigusr1_before_the_run_begins_requeues_when_it_would_begin(slurm: Path) -> None:
-    with pytest.raises(Interrupted), install_handlers(lambda: requeue(is_main=True)):
+    def begin() -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert not slurm.exists()
         with forward_to(RunControl()):
             raise AssertionError
+
+    with pytest.raises(Interrupted), install_handlers(lambda: requeue(is_main=True)):
+        begin()
     assert slurm.exists()
 
 
