@@ -170,7 +170,7 @@ def test_a_run_that_is_ended_beside_a_rank_that_was_killed_at_the_start_names_th
     group.pass_time(3)
     group.stopped = {3}
     group.controls[2].request_stop(signal.SIGTERM)  # by torchrun
-    group.pass_time(1)
+    group.pass_time(2)
     interrupted = Interrupted(signal.SIGTERM)
     assert group.roll_calls[2].cause(interrupted) is None
     assert message(group.roll_calls[0].cause(interrupted)).startswith("Rank 3 on machine 1")
