@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain import restarts
 from gnntrain.restarts import begun_run, job_names
 
 
