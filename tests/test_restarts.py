@@ -91,4 +91,3 @@ def test_a_run_whose_files_are_damaged_is_no_candidate(runs: Path) -> None:
     run = write_run(runs / "a", ["model=gcn"], {"slurm": "17"})
     (run / "env.json").write_text("[")
     assert found(REQUEUED) is None
-    assert Path("runs") == restarts.RUNS
