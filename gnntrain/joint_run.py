@@ -20,7 +20,8 @@ from gnntrain.distributed.rendezvous import Rendezvous
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
-from gnntrain.run_store import open_recorded, record_of
+from gnntrain.run_graph import OpenedParts, open_recorded_graph
+from gnntrain.run_store import record_of
 
 _CONFIG, _STORES, _JOB, _SUMMARY = "config", "stores", "job", "summary"
 
@@ -41,7 +42,7 @@ def plan_together(
     return LaunchPlan.of(config, rendezvous)
 
 
-def compare_stores(opened: OpenedStore, rendezvous: Rendezvous | None) -> None:
+def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | None) -> None:
     """Wait until every machine has opened the store of the run.
 
     Raises:
@@ -84,11 +85,11 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     told = rendezvous.hear(_CONFIG)
     config = from_dict(told["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
-    opened: OpenedStore | None = None
+    opened: OpenedStore | OpenedParts | None = None
     if rendezvous.is_machine_main:
         record = told["store"] and StoreRecord(**told["store"])
         with _naming(rendezvous):
-            opened = open_recorded(config.dataset, record, data=data)
+            opened = open_recorded_graph(config, record, data=data)
     stores = rendezvous.gather(_STORES, opened and _plain(opened))
     store = stores[rendezvous.machines.index(rendezvous.machine)]
     job = rendezvous.hear(_JOB)
@@ -122,7 +123,7 @@ def _naming(rendezvous: Rendezvous) -> Iterator[None]:
         raise
 
 
-def _plain(opened: OpenedStore) -> dict[str, Any]:
+def _plain(opened: OpenedStore | OpenedParts) -> dict[str, Any]:
     record = record_of(opened.store)
     return {
         "path": record.path,

@@ -27,7 +27,7 @@ from gnntrain.config import (
     needs_gpu_count,
 )
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.store import StoredGraph
+from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -41,7 +41,8 @@ from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
-from gnntrain.run_store import object_dataset, open_run_store, prepare_store, record_of
+from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
+from gnntrain.run_store import object_dataset, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
@@ -110,8 +111,9 @@ def _begin(
         from gnntrain.compute.compiling import compile_kernels_beside
 
         compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-    opened = prepare_store(config.dataset, data=data)
-    refuse_untrainable(config, opened.store, plan.world_size)
+    opened = prepare_graph(config, data=data)
+    refuse_unequal_parts(opened.store, plan)
+    refuse_untrainable(config, opened.store, plan.num_trainers)
     if config.trainer.init_from is not None:
         from gnntrain.init_from import resolved_source  # imports all models
 
@@ -177,8 +179,9 @@ def _go_on(
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
             _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
-        _refuse_other_batches(config, plan.world_size, state)
-        opened = open_run_store(run, config.dataset)
+        _refuse_other_batches(config, plan.num_trainers, state)
+        opened = open_run_graph(run, config)
+        refuse_unequal_parts(opened.store, plan)
         compare_stores(opened, rendezvous)
         if config.run != saved.run:
             source, run = run, _create(config, overrides)
@@ -209,7 +212,7 @@ def _create(
 def _job(
     config: Config,
     run: RunDirectory,
-    opened: OpenedStore,
+    opened: OpenedStore | OpenedParts,
     started: float,
     listener: Connection | None,
     checkpoint: Path | None = None,
@@ -221,7 +224,7 @@ def _job(
 def _train(
     run: RunDirectory,
     job: Job,
-    graph: StoredGraph,
+    graph: Graph,
     plan: LaunchPlan,
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
@@ -232,7 +235,7 @@ def _train(
 
     def close(error: BaseException) -> None:
         restore_terminal()  # a killed rank could not
-        _close(run, job, graph, plan.world_size, error)
+        _close(run, job, graph, plan.num_trainers, error)
 
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_files(run.checkpoints)  # of a killed writer
@@ -279,7 +282,7 @@ def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int
 
 
 def _close(
-    run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, graph: Graph, world_size: int, error: BaseException
 ) -> None:
     """Write the run's status into its summary, by the parent's knowledge.
 
@@ -296,7 +299,7 @@ def _close(
 
 
 def _reached(
-    run: RunDirectory, job: Job, graph: StoredGraph, world_size: int, error: BaseException
+    run: RunDirectory, job: Job, graph: Graph, world_size: int, error: BaseException
 ) -> Summary:
     """The progress of a run whose rank 0 was killed."""
     try:
@@ -383,7 +386,7 @@ def prepare(config: Config) -> dict[str, Any]:
     }
 
 
-def refuse_untrainable(config: Config, graph: StoredGraph, world_size: int) -> None:
+def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse labels that do not fit the task, and a graph or batch size without a training step.
 
     Raises:

@@ -15,6 +15,7 @@ from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
 from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError
@@ -54,7 +55,7 @@ class ModelSignature:
     target_scale: TargetScale | None = None
 
     @classmethod
-    def of(cls, store: StoredGraph) -> ModelSignature:
+    def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
         """The signature of a model that is trained on `store`."""
         return cls(
             store.dataset,
@@ -65,7 +66,7 @@ class ModelSignature:
             store.class_names,
             store.edge_weight is not None,
             store.meta.preprocessing,
-            TargetScale.of(store) if store.task == "continuous" else None,
+            store.target_scale() if store.task == "continuous" else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def prepare_store(
     else:
         own = object_dataset(dataset)
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
-    options = _options(dataset)
+    options = prepare_options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
 
 
@@ -156,7 +157,8 @@ def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
     return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
 
 
-def _options(dataset: DatasetConfig) -> PrepareOptions:
+def prepare_options(dataset: DatasetConfig) -> PrepareOptions:
+    """How the data set's graph is prepared."""
     names = [field.name for field in fields(PrepareOptions)]
     return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
@@ -164,7 +166,7 @@ def _options(dataset: DatasetConfig) -> PrepareOptions:
 def store_folder(dataset: DatasetConfig) -> Path:
     """The folder of the data set's own store, which need not exist yet."""
     identity = builder_for(dataset).identity()
-    return stores_folder(dataset).absolute() / store_name(identity, _options(dataset))
+    return stores_folder(dataset).absolute() / store_name(identity, prepare_options(dataset))
 
 
 def stores_folder(dataset: DatasetConfig) -> Path:
@@ -172,11 +174,12 @@ def stores_folder(dataset: DatasetConfig) -> Path:
     return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
 
 
-def record_of(store: StoredGraph) -> StoreRecord:
-    """The record of a graph in a run directory: path, digest and model signature."""
-    return StoreRecord(
-        str(store.path), store.meta.content_digest, ModelSignature.of(store).to_dict()
-    )
+def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
+    """The record of a graph in a run directory: path, digest and model signature.
+
+    In parts or whole, a graph has the same digest.
+    """
+    return StoreRecord(str(graph.path), graph.content_digest, ModelSignature.of(graph).to_dict())
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
@@ -196,7 +199,7 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     gone = f"the graph of the run {run.shown} is no longer at {record.path}"
-    if _is_object(dataset):
+    if is_object(dataset):
         raise UserError(
             f"{gone}, and it was given as an object in Python.",
             "train(config, data=data) stores the same object at the same place again.",
@@ -207,7 +210,7 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
         raise UserError(
             f"{gone}, and it cannot be built again: {error.message}", error.hint
         ) from error
-    if opened.store.meta.content_digest != record.digest:
+    if opened.store.content_digest != record.digest:
         raise UserError(
             f"{gone}, and the data set {dataset.name} gives another graph today "
             f"({opened.store.path} holds other bytes)",
@@ -228,7 +231,8 @@ def open_recorded(
     return prepare_store(dataset, data=data)
 
 
-def _is_object(dataset: DatasetConfig) -> bool:
+def is_object(dataset: DatasetConfig) -> bool:
+    """Whether the graph was given as an object in Python."""
     files = ("data", "edges", "features")
     return isinstance(dataset, FilesConfig) and not any(getattr(dataset, key) for key in files)
 
@@ -239,4 +243,4 @@ def _opened(record: StoreRecord) -> StoredGraph | None:
         store = StoredGraph.open(Path(record.path))
     except StoreError:
         return None
-    return store if store.meta.content_digest == record.digest else None
+    return store if store.content_digest == record.digest else None

@@ -40,6 +40,7 @@ FLOORS = [
     ["training"],
     ["reporting"],
     ["build", "job", "run_store"],
+    ["run_graph"],
     ["init_from"],
     ["worker", "failures", "inference", "joint_run"],
     ["run", "results", "report"],

@@ -69,7 +69,9 @@ def candidates(
     found: dict[str, str] = {}
     if previous in _CHOICES and not command.positionals:
         found = dict.fromkeys(_CHOICES[previous], "")
-    elif previous in (*_TAKE_FILES, *command.options):
+    elif previous in command.options:
+        found = _option_values(command.options[previous])
+    elif previous in _TAKE_FILES:
         pass
     elif current.startswith("-"):
         found = _options(command)
@@ -104,6 +106,12 @@ def _options(command: CommandInfo) -> dict[str, str]:
     own = {name: " ".join(text.split()[1:]) for name, text in command.options.items()}
     switches = {name: text.strip() for name, text in command.switches.items()}
     return own | switches | ({} if command.positionals else _CONFIG_OPTIONS) | _COMMON_OPTIONS
+
+
+def _option_values(text: str) -> dict[str, str]:
+    """The values of an option whose help begins with them: `class|logits  what it is`."""
+    first = text.split()[0]
+    return dict.fromkeys(first.split("|"), "") if "|" in first else {}
 
 
 def _positionals(name: str, choices: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Table:
             self.nodes = self._places(features)
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Array, int, kernels.Kind, npt.NDArray[np.int64]]:
         """The first arguments of the kernels."""
         return self.data, self.stride, self.kind, self.nodes
 
@@ -426,7 +426,9 @@ def _memory_from(matrices: Sequence[Tensor]) -> Array:
 
     What lies between them does not belong to it, and may not even be mapped.
     """
-    filled = [matrix for matrix in matrices if matrix.numel()] or matrices[:1]
+    filled = [matrix for matrix in matrices if matrix.numel()]
+    if not filled:
+        return array_of(matrices[0]).reshape(-1)
     first = array_of(min(filled, key=Tensor.data_ptr)).reshape(-1)
     end = max(matrix.data_ptr() + matrix.nbytes for matrix in filled)
     length = (end - first.ctypes.data) // first.itemsize

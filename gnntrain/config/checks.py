@@ -31,9 +31,13 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _divisors(config)
     yield from _synthetic(config)
     yield from _sampler(config)
+    yield from _sharded(config)
+    yield from _wholegraph(config)
     yield from _cuda_graph(config)
     yield from _training(config)
     yield from _task(config)
+    yield from _partitioned(config)
+    yield from _owners_draw(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -133,6 +137,27 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
         yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
 
 
+def _sharded(config: Config) -> Iterator[Contradiction]:
+    """What needs all feature rows where a machine has a part of them."""
+    if config.distributed.graph != "sharded":
+        return
+    if config.sampler.name == "full":
+        expects = "replicated with sampler.name=full: each rank computes the whole graph"
+        yield _clash(config, "distributed.graph", "sampler.name", expects, _LEAVE_OUT)
+    if config.features.placement not in ("auto", "memmap", "wholegraph"):
+        expects = (
+            "auto, memmap or wholegraph with distributed.graph=sharded: no machine reads all rows"
+        )
+        yield _clash(config, "features.placement", "distributed.graph", expects, _LEAVE_OUT)
+
+
+def _wholegraph(config: Config) -> Iterator[Contradiction]:
+    """What WholeGraph's memory, which all GPUs of the run hold together, cannot do."""
+    if config.features.placement == "wholegraph" and config.distributed.servers:
+        expects = "0 with features.placement=wholegraph: servers have no part in its memory"
+        yield _clash(config, "distributed.servers", "features.placement", expects, _LEAVE_OUT)
+
+
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
     """What a step that is replayed as it was recorded cannot do."""
     sampler, trainer = config.sampler, config.trainer
@@ -143,7 +168,8 @@ def _cuda_graph(config: Config) -> Iterator[Contradiction]:
         ("sampler.backend", sampler.backend in ("numba", "pyg"), "triton"),
         ("sampler.topology", sampler.topology == "host", "auto"),
         ("sampler.fan_outs", min(sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
-        ("features.placement", config.features.placement == "memmap", "auto"),
+        ("features.placement", config.features.placement in ("memmap", "wholegraph"), "auto"),
+        ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
         ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
         ("model.name", isinstance(config.model, PluginConfig), "a model of gnntrain's own"),
         ("trainer.precision", trainer.precision == "fp16", "bf16"),
@@ -202,14 +228,61 @@ def _task(config: Config) -> Iterator[Contradiction]:
             yield _clash(config, f"trainer.{key}", "task.type", expects, hint)
 
 
+def _partitioned(config: Config) -> Iterator[Contradiction]:
+    """The folder of a graph in parts."""
+    graph, parts = config.distributed.graph, config.distributed.parts
+    keys = "distributed.parts", "distributed.graph"
+    if graph != "partitioned":
+        if parts is not None:
+            yield _clash(config, *keys, f"null with distributed.graph={graph}", _LEAVE_OUT)
+        return
+    if parts is None:
+        expects = "the folder of the parts with distributed.graph=partitioned"
+        yield _clash(config, *keys, expects, "make one with gnntrain partition")
+    evaluation = config.evaluation
+    if evaluation.name == "layerwise" and evaluation.ranks != "all":
+        expects = "all with distributed.graph=partitioned: no machine has all edges"
+        yield _clash(config, "evaluation.ranks", "distributed.graph", expects, _LEAVE_OUT)
+
+
+def _owners_draw(config: Config) -> Iterator[Contradiction]:
+    """What cannot be done where other ranks hold the graph and draw."""
+    keys, sampler, features = config.distributed, config.sampler, config.features
+    if keys.servers:
+        other, value = "distributed.servers", str(keys.servers)
+    elif keys.graph == "partitioned":
+        other, value = "distributed.graph", keys.graph
+    else:
+        return
+    clashes = [
+        ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
+        ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
+        ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+    ]
+    if keys.servers:
+        clashes += [
+            ("sampler.name", sampler.name == "full", "neighbor"),
+            ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
+            ("features.hotness", features.hotness == "degree", "presample"),
+        ]
+    for key, is_wrong, instead in clashes:
+        if is_wrong:
+            expects = f"{instead} with {other}={value}: the ranks that hold the graph draw"
+            yield _clash(config, key, other, expects, _LEAVE_OUT)
+
+
 def missing_files(config: Config) -> Iterator[Problem]:
-    """Files in place of folders, and the files of `dataset=files` that are not there."""
-    data = config.dataset
+    """Files in place of folders, parts and the files of `dataset=files` that are not there."""
+    data, parts = config.dataset, config.distributed.parts
+    if parts is not None and not is_file(Path(parts) / "partition.json"):
+        expects = "a folder that gnntrain partition has written: it has no partition.json"
+        yield Problem("distributed.parts", parts, expects)
     for key in ("root", "store_dir"):
         folder = getattr(data, key)
         if folder is not None and is_file(folder):
             yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
-    if not isinstance(data, FilesConfig):
+    # Of a graph in parts the data set's own files are not read.
+    if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
     yield from _files_of_no_use(data) if data.data else _missing_roles(data)
     for key in ("data", "edges", "features", "labels", "split"):
@@ -333,6 +406,10 @@ def _placement_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
     if gpus == 0 and placement not in ("auto", "memmap"):
         expects = "auto or memmap on the CPU, which reads rows where the store has them"
         yield _wrong(config, "features.placement", expects, _LEAVE_OUT)
+    elif placement == "wholegraph" and find_spec("pylibwholegraph") is None:
+        expects = "another placement: the package pylibwholegraph is not installed"
+        hint = "`pip install pylibwholegraph-cu13`, or leave it out: auto chooses"
+        yield _wrong(config, "features.placement", expects, hint)
     elif gpus == 1 and placement == "sharded":
         expects = "resident, cached, pinned or memmap on one GPU"
         yield _wrong(config, "features.placement", expects, f"{_LEAVE_OUT}: auto chooses")

@@ -70,21 +70,26 @@ class SamplerConfig(Section):
 
 
 class FeaturesConfig(Section):
-    """Where the feature rows lie while a GPU trains. A CPU reads them from the store."""
+    """Where the feature rows lie while a GPU trains, and how many are cached. A CPU reads them from
+    the store."""
 
-    placement: Literal["auto", "resident", "sharded", "cached", "pinned", "memmap"] = "auto"
+    placement: Literal[
+        "auto", "resident", "sharded", "cached", "pinned", "memmap", "wholegraph"
+    ] = "auto"
     """In GPU memory (resident), a part on each GPU (sharded), hot rows in GPU memory (cached), in
-    pinned host memory (pinned), or in the store (memmap); auto: the fastest place with room."""
+    pinned host memory (pinned), in the store (memmap), or a part on each GPU of all machines, by
+    NVIDIA's WholeGraph (wholegraph); auto: the fastest place with room, but not wholegraph."""
     cache_ratio: Ratio | None = None
     """cached: share of the nodes whose rows each GPU holds; null: see cache_bytes, else all that
-    fit."""
+    fit. distributed.graph=sharded: each machine holds so many rows of others; null: a tenth."""
     cache_bytes: ZeroOrMore | None = None
-    """cached: bytes of GPU memory for rows; null: see cache_ratio, else all that is left."""
+    """cached: bytes of GPU memory for rows; null: see cache_ratio, else all that is left.
+    distributed.graph=sharded: bytes of each machine's memory for rows of others."""
     hotness: Literal["presample", "degree"] = "presample"
-    """cached: which rows are hot: those that a trial of the sampler reads most (presample), or
-    those of the nodes with most out-edges (degree)."""
+    """Which rows are cached: those that a trial of the sampler reads most (presample), or those of
+    the nodes with most out-edges (degree)."""
     presample_epochs: OneOrMore = 2
-    """Epochs of that trial."""
+    """Epochs of that trial; with distributed.graph=sharded training's first ones."""
 
 
 class TrainerConfig(Section):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from gnntrain.data.graph import EDGE, NODE, AnyArray, Edges, Graph, Int64Array, Nodes
 from gnntrain.data.parts import Parts
+from gnntrain.data.parts_meta import PartitionMeta
 from gnntrain.data.target_scale import TargetScale
 
 
@@ -62,6 +64,21 @@ class PartitionedGraph(Graph):
         )
 
     @property
+    def path(self) -> Path:
+        """The folder of the parts."""
+        return self.parts.path
+
+    @property
+    def meta(self) -> PartitionMeta:
+        """The content of its `partition.json`."""
+        return self.parts.meta
+
+    @property
+    def content_digest(self) -> str:
+        """That of the store that was partitioned."""
+        return self.meta.source
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of the whole graph."""
         return self.parts.num_nodes
@@ -73,18 +90,18 @@ class PartitionedGraph(Graph):
 
     def class_counts(self, split: str) -> Int64Array:
         """See `Graph.class_counts`."""
-        counts = self.parts.meta.class_counts
+        counts = self.meta.class_counts
         assert counts is not None, "quantities have no classes"
         return np.array(counts[split], np.int64)
 
     def target_scale(self) -> TargetScale:
         """See `Graph.target_scale`."""
-        scale = self.parts.meta.target_scale
+        scale = self.meta.target_scale
         assert scale is not None, "classes have no scale"
         return scale
 
     def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
         """See `Graph.target_ranges`."""
-        ranges = self.parts.meta.target_ranges
+        ranges = self.meta.target_ranges
         assert ranges is not None, "classes have no range"
         return ranges[split]

@@ -20,6 +20,7 @@ from gnntrain.data.graph import (
     AnyArray,
     FeatureDtype,
     Float32Array,
+    Graph,
     Int64Array,
     IntArray,
 )
@@ -63,6 +64,25 @@ class Part:
     gcn_norm: Float32Array
     original: Int64Array
     node_ids: AnyArray | None
+
+    @classmethod
+    def of(cls, graph: Graph, number: int, nodes: range) -> Part:
+        """Consecutive nodes of a whole graph as a part of it: views, but for numbers a node."""
+        first, last = int(graph.indptr[nodes.start]), int(graph.indptr[nodes.stop])
+        weight, ids = graph.edge_weight, graph.node_ids
+        rows = slice(nodes.start, nodes.stop)
+        return cls(
+            number=number,
+            nodes=nodes,
+            indptr=graph.indptr[nodes.start : nodes.stop + 1] - first,
+            indices=graph.indices[first:last],
+            edge_weight=None if weight is None else weight[first:last],
+            features=graph.features[rows],
+            labels=graph.labels[rows],
+            gcn_norm=graph.gcn_norm[rows],
+            original=np.arange(nodes.start, nodes.stop),
+            node_ids=None if ids is None else ids[rows],
+        )
 
 
 @dataclass(frozen=True, eq=False)

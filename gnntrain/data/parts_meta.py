@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
-from gnntrain.data.graph import SPLITS, Int64Array, index_dtype
+from gnntrain.data.graph import JSON, SPLITS, Int64Array, index_dtype
 from gnntrain.data.store_meta import (
     OPTIONAL_ARRAYS,
     ArrayMeta,
@@ -33,7 +33,8 @@ PART_ARRAYS = (
 )
 """Arrays of each part, in its own folder."""
 
-Method = Literal["metis", "streaming", "random"]
+Method = Literal["streaming", "metis", "random"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 class PartitionError(UserError):
@@ -66,6 +67,7 @@ class PartitionMeta(GraphMeta):
 
     Attributes:
         source: The content digest of the store that was partitioned.
+        identity: That store's, see `StoreMeta`.
         method: How nodes were assigned to parts.
         num_features: Features a node.
         cut_edges: Edges whose ends lie in different parts.
@@ -77,6 +79,7 @@ class PartitionMeta(GraphMeta):
 
     format: Literal["gnntrain-partition"]
     source: str
+    identity: dict[str, JSON]
     method: Method
     num_features: int = Field(ge=0)
     cut_edges: int = Field(ge=0)

@@ -84,6 +84,11 @@ class StoredGraph(Graph):
         verify(self.path, self.meta)
 
     @property
+    def content_digest(self) -> str:
+        """See `StoreMeta.content_digest`."""
+        return self.meta.content_digest
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all arrays together."""
         return sum(array.bytes for array in self.meta.arrays.values())

@@ -162,6 +162,14 @@ class DistributedContext:
             dist.broadcast_object_list(box, group=group, device=device, group_src=0)
         return cast(T, box[0])
 
+    def machine_sum(self, values: Tensor) -> Tensor:
+        """The element-wise sum of the `values` of this machine's ranks."""
+        if len(self.machine_ranks) > 1:
+            values = values.clone()
+            with self.in_collective():
+                dist.all_reduce(values, group=self.machine_group or self.group)
+        return values
+
     def gather(self, value: T) -> list[T]:
         """Every rank's `value` (plain data or CPU tensors) on every rank, in rank order."""
         if self.world_size == 1:

@@ -226,7 +226,7 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
 
     plan = LaunchPlan.of(config)
     kind = "GPU" if plan.use_gpus else "CPU"
-    threads = num_loader_threads(config.sampler, plan.threads, on_gpu=plan.use_gpus)
+    threads = num_loader_threads(config.sampler, plan.threads, overlaps=plan.use_gpus)
     yield Check("ok", "ranks", counted(plan.world_size, f"{kind} rank"))
     yield Check("ok", "threads", f"{counted(plan.threads, 'compute thread')} a rank")
     yield Check("ok", "sampler", _sampler(config, on_gpu=plan.use_gpus))

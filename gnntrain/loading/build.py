@@ -6,22 +6,47 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.config import Config, SamplerConfig
-from gnntrain.data.graph import Graph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.config import Config, FeaturesConfig, SamplerConfig
+from gnntrain.data.graph import AnyArray, Graph
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange
+from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.hotness import hottest, out_degrees, presampled
+from gnntrain.loading.graph import BatchValues, GraphTensors
+from gnntrain.loading.hotness import (
+    RowCounts,
+    dry_epochs,
+    hottest,
+    hottest_on_machine,
+    out_degrees,
+    presampled,
+)
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
 from gnntrain.loading.pinned import pinned
-from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.sampling.base import Sampler
+from gnntrain.loading.placement import (
+    Placement,
+    Sizes,
+    in_words,
+    measured_memory,
+    most_cached,
+    place,
+)
+from gnntrain.loading.sharded import (
+    ROWS,
+    FeaturesOnDevice,
+    ShardedFeatures,
+    answers_of,
+    fetch_cache,
+)
+from gnntrain.loading.wholegraph import WholeGraphFeatures
+from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
 
@@ -40,6 +65,8 @@ class LoaderBuilder:
         plan: The training seeds.
         targets: By node, see `Task.targets`.
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
+        exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
+            None: each machine reads all rows.
     """
 
     def __init__(
@@ -52,6 +79,7 @@ class LoaderBuilder:
         targets: Tensor,
         *,
         uses_graph: bool = True,
+        exchange: Exchange | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -60,21 +88,37 @@ class LoaderBuilder:
         self._plan = plan
         self._targets = targets
         self._uses_graph = uses_graph
+        self._exchange = exchange
+        self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
+        if exchange is not None:
+            exchange.serve(ROWS, answers_of(self._own_rows()))
 
-    def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
-        """Mini-batches of the seeds of `plan`."""
+    def loader(
+        self, plan: SeedPlan, fan_outs: Sequence[int], features: FeatureSource | None = None
+    ) -> BlockLoader:
+        """Mini-batches of the seeds of `plan`.
+
+        Args:
+            plan: The seeds.
+            fan_outs: In-neighbours a node, by hop.
+            features: Source of the feature rows; None: `self.features`.
+        """
+        features = self.features if features is None else features
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        threads = num_loader_threads(config, torch.get_num_threads(), on_gpu=on_gpu)
+        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
+        threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
+        # All ranks must start the same gathers, also where training ends early.
+        is_alone = is_interpreted or isinstance(features, WholeGraphFeatures)
         return BlockLoader(
-            self.graph,
-            self.features,
+            self.values,
+            features,
             self.sampler(fan_outs),
             plan,
             needs=self._needs,
-            threads=0 if is_interpreted else threads,
+            threads=0 if is_alone else threads,
             prefetch=config.prefetch,
         )
 
@@ -86,9 +130,10 @@ class LoaderBuilder:
         """
         if self._config.sampler.name == "full":
             return self._full_graph_loader()
-        loader = self.loader(self._plan, self._config.sampler.fan_outs)
+        features = self._training_features()
+        loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
         records = self._config.trainer.cuda_graph
-        if records and (not self.samples_on_gpu or self.features.waits):
+        if records and (not self.samples_on_gpu or features.waits):
             why = "; ".join(self.why_placed)
             raise UserError(
                 f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
@@ -130,7 +175,8 @@ class LoaderBuilder:
     def why_placed(self) -> tuple[str, ...]:
         """Edges' and features' placement with the reason; empty until a loader has placed them."""
         placement: Placement | None = self.__dict__.get("_placement")
-        return () if placement is None else placement.why
+        why = () if placement is None else placement.why
+        return why[:1] + self._why_sharded if self._why_sharded else why
 
     @cached_property
     def graph(self) -> GraphTensors:
@@ -142,14 +188,101 @@ class LoaderBuilder:
         indices = pinned(self._store.indices, context) if is_pinned else None
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
+    def _training_features(self) -> FeatureSource:
+        """The feature rows of training's batches. Collective.
+
+        WholeGraph gathers only these: all ranks make the same steps, but may evaluate alone.
+        """
+        if self._uses_wholegraph:
+            return WholeGraphFeatures(stored_rows(self._store), self._context)
+        return self.features
+
+    @property
+    def _uses_wholegraph(self) -> bool:
+        return self._placement is not None and self._placement.features == "wholegraph"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this machine reads feature rows of others by calls to them."""
+        return self._exchange is not None
+
+    @property
+    def values(self) -> BatchValues:
+        """What batches read of nodes and edges beside features."""
+        return self.graph
+
     @cached_property
     def features(self) -> FeatureSource:
-        """The feature rows where the model reads them."""
+        """The feature rows where the model reads them. Collective."""
+        if self._exchange is not None:
+            return self._sharded_features(self._exchange)
         placement = self._placement
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
         return place_features(self._store, placement, self._context, hot)
+
+    def _sharded_features(self, exchange: Exchange) -> FeatureSource:
+        """A range of the rows at each owner, in their order. Collective."""
+        owners, own, context = self.owners, self._own_rows(), self._context
+        like = stored_rows(self._store)[:0]
+        cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
+        cached, num_own = cache.rows, sum(map(len, own))
+        own_bytes = sum(rows.nbytes for rows in own)
+        self._why_sharded = (
+            f"features of {num_own:,} nodes on this machine ({in_words(own_bytes)}), "
+            f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})",
+        )
+        here = [as_tensor(rows).view(like.dtype) for rows in own]
+        source = ShardedFeatures(here, owners, exchange, cache)
+        on_gpu = context.device.type == "cuda"
+        return FeaturesOnDevice(source, context.device) if on_gpu else source
+
+    @cached_property
+    def owners(self) -> NodeOwners:
+        """Who reads which feature rows."""
+        assert self._exchange is not None, "this machine reads all rows"
+        num_nodes, number = self._store.num_nodes, self._exchange.num_owners
+        ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
+        return NodeOwners(np.array([0, *ends]))
+
+    def _own_range(self) -> tuple[int, int]:
+        """The first node whose row this machine reads, and the end."""
+        owner = None if self._exchange is None else self._exchange.owner
+        if owner is None:
+            return 0, 0
+        first, stop = self.owners.starts[owner : owner + 2].tolist()
+        return first, stop
+
+    def _own_rows(self) -> list[AnyArray]:
+        """The rows that this machine reads, as they are stored."""
+        owner = None if self._exchange is None else self._exchange.owner
+        return [] if owner is None else [self._store.features[slice(*self._own_range())]]
+
+    def _hot_rows(self) -> Int64Array:
+        """The nodes of other machines whose rows this machine caches, ascending. Collective."""
+        store, asked = self._store, self._config.features
+        row_bytes = store.num_features * store.features.itemsize
+        num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
+        if self._uses_wholegraph:  # only evaluation asks the exchange
+            num_rows = 0
+        first, stop = self._own_range()
+        num_rows = min(num_rows, store.num_nodes - (stop - first))
+        if asked.hotness == "degree":
+            degrees = out_degrees(store)
+            degrees[first:stop] = 0
+            hot = hottest(degrees, num_rows)
+            return hot[degrees[hot] > 0].numpy()
+        counts, num_epochs = self._row_counts(num_rows), asked.presample_epochs if num_rows else 0
+        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
+            for nodes in dry_epochs(self._draw, self._plan, num_epochs):
+                read = nodes.cpu().numpy()
+                counts.add(read[(read < first) | (read >= stop)])
+        return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
+
+    def _row_counts(self, num_cached: int) -> RowCounts:  # noqa: ARG002  # see PartitionedLoaders
+        """What counts reads, to cache the rows of so many nodes."""
+        return RowCounts()
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
@@ -186,7 +319,10 @@ class LoaderBuilder:
         )
         topology = "host" if draws_on_gpu is False else config.sampler.topology
         memory = measured_memory(self._context)
-        return place(sizes, memory, topology=topology, features=config.features)
+        features = config.features
+        if self._exchange is not None and features.placement != "wholegraph":
+            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
+        return place(sizes, memory, topology=topology, features=features)
 
     def _hot_nodes(self, num_cached: int) -> Tensor:
         """The nodes whose rows this rank's cache holds, ascending."""
@@ -195,25 +331,24 @@ class LoaderBuilder:
         asked = self._config.features
         if asked.hotness == "degree":
             return hottest(out_degrees(self._store), num_cached)
-        sampler = self.sampler(self._config.sampler.fan_outs)
-        counts = presampled(
-            lambda seeds, key: sampler.sample(as_tensor(seeds), key).nodes,
-            self._plan,
-            self._store.num_nodes,
-            asked.presample_epochs,
-        )
+        counts = presampled(self._draw, self._plan, self._store.num_nodes, asked.presample_epochs)
         return hottest(counts, num_cached)
 
+    def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:
+        """The nodes of a training batch."""
+        sampler = self.sampler(self._config.sampler.fan_outs)
+        return sampler.sample(as_tensor(seeds), key).nodes
 
-def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, on_gpu: bool) -> int:
+
+def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:
     """Background threads that make a rank's batches.
 
     Args:
         sampler: The `sampler` keys.
         num_threads: Compute threads of the rank.
-        on_gpu: Whether the rank computes on a GPU.
+        overlaps: Whether the rank's cores wait: for a GPU, or for other machines.
     """
     if sampler.threads is not None:
         return sampler.threads
     # On a single core a thread would only compete with the step, and hold a second batch in memory.
-    return int(on_gpu or num_threads > 1)
+    return int(overlaps or num_threads > 1)

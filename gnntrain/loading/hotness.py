@@ -1,4 +1,4 @@
-"""Hot nodes: the nodes whose rows batches read most, to be cached on a GPU.
+"""Hot nodes: the nodes whose rows batches read most, to be cached on a GPU or a machine.
 
 SALIENT++ (Kaler et al., 2023) and GNNLab (Yang et al., 2022) found that sampling some epochs in
 advance predicts reads better than degrees do: reads depend on the training nodes and the fan-outs.
@@ -6,7 +6,7 @@ advance predicts reads better than degrees do: reads depend on the training node
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +14,24 @@ import torch
 from torch import Tensor
 
 from gnntrain.data.graph import Graph
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.sampling.kernels import count_in_table, put_counts
 
 # Epochs sampled in advance must differ from training's.
 _ADVANCE_STREAM = 0x484F5453
 
 _EDGES_AT_ONCE = 1 << 24
+_NODES_AT_ONCE = 1 << 22
+_LEAST_COUNTED = 1 << 12
+
+Draw = Callable[[Int64Array, SampleKey], Tensor]
+"""Samples a batch's nodes, int64, each once, from its seeds and key."""
 
 
 def presampled(
-    draw: Callable[[Int64Array, SampleKey], Tensor],
+    draw: Draw,
     plan: SeedPlan,
     num_nodes: int,
     num_epochs: int,
@@ -32,7 +39,7 @@ def presampled(
     """The number of a rank's batches that would read each node's row.
 
     Args:
-        draw: Samples a batch's nodes, int64, each once, from its seeds and key.
+        draw: See `Draw`.
         plan: The rank's seeds.
         num_nodes: Of the graph.
         num_epochs: Epochs to sample in advance.
@@ -42,14 +49,101 @@ def presampled(
     """
     plan = replace(plan, seed=plan.seed ^ _ADVANCE_STREAM)
     counts: Tensor | None = None
+    for nodes in dry_epochs(draw, plan, num_epochs):
+        if counts is None:
+            counts = torch.zeros(num_nodes, dtype=torch.int64, device=nodes.device)
+        counts.index_add_(0, nodes, torch.ones_like(nodes))
+    return torch.zeros(num_nodes, dtype=torch.int64) if counts is None else counts
+
+
+def dry_epochs(draw: Draw, plan: SeedPlan, num_epochs: int) -> Iterator[Tensor]:
+    """The nodes of the batches that training draws in its first epochs, batch by batch."""
     for epoch in range(num_epochs):
         order = plan.order(epoch)
         for step in range(plan.num_steps):
-            nodes = draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))
-            if counts is None:
-                counts = torch.zeros(num_nodes, dtype=torch.int64, device=nodes.device)
-            counts.index_add_(0, nodes, torch.ones_like(nodes))
-    return torch.zeros(num_nodes, dtype=torch.int64) if counts is None else counts
+            yield draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))
+
+
+class RowCounts:
+    """How often the row of each node was read, in a hash table.
+
+    Args:
+        limit: The most nodes that are counted. When there are more, the half that was read least is
+            forgotten; a forgotten node is counted from 0 again. None: all are counted.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._num_counted = 0
+        self._build(*np.empty((2, 0), np.int64))
+
+    def add(self, nodes: Int64Array) -> None:
+        """Count one read of each of `nodes`."""
+        done = 0
+        while True:
+            table = self._table, self._shift
+            done, self._num_counted = count_in_table(
+                nodes, done, *table, self._num_counted, self._room
+            )
+            if done == len(nodes):
+                return
+            self._make_room()
+
+    def items(self) -> tuple[Int64Array, Int64Array]:
+        """The nodes that were read, ascending, and how often: int64 `[n]` each."""
+        slots = self._table.reshape(-1, 2)
+        nodes, counts = slots[slots[:, 1] > 0].T
+        order = np.argsort(nodes)
+        return nodes[order], counts[order]
+
+    def _make_room(self) -> None:
+        nodes, counts = self.items()
+        if self._limit is not None and len(nodes) >= self._limit:
+            kept = most_read(counts, self._limit // 2)
+            nodes, counts = nodes[kept], counts[kept]
+        self._build(nodes, counts)
+
+    def _build(self, nodes: Int64Array, counts: Int64Array) -> None:
+        self._num_counted = len(nodes)
+        bits = max(_LEAST_COUNTED, 2 * len(nodes)).bit_length()
+        # Half of the slots stay free; two numbers each.
+        self._room = min(1 << bits, self._limit or 1 << bits)
+        self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+        put_counts(nodes, counts, self._table, self._shift)
+
+
+def hottest_on_machine(
+    counts: RowCounts, num_rows: int, num_nodes: int, context: DistributedContext
+) -> Int64Array:
+    """The `num_rows` nodes that the ranks of this machine read most, all together.
+
+    Collective among these ranks. Fewer if fewer were read; ascending; of nodes that were read
+    equally often those with smaller numbers.
+
+    Args:
+        counts: This rank's.
+        num_rows: The same on all ranks.
+        num_nodes: Of the graph.
+        context: This rank.
+    """
+    nodes, reads = counts.items()
+    hot, hot_reads = np.empty((2, 0), np.int64)
+    for start in range(0, num_nodes, _NODES_AT_ONCE):
+        stop = min(start + _NODES_AT_ONCE, num_nodes)
+        total = np.zeros(stop - start, np.int64)
+        part = slice(*np.searchsorted(nodes, (start, stop)))
+        total[nodes[part] - start] = reads[part]
+        summed = context.machine_sum(torch.from_numpy(total).to(context.device)).cpu().numpy()
+        read = np.flatnonzero(summed)
+        hot, hot_reads = np.append(hot, read + start), np.append(hot_reads, summed[read])
+        kept = most_read(hot_reads, num_rows)
+        hot, hot_reads = hot[kept], hot_reads[kept]
+    return hot
+
+
+def most_read(counts: Int64Array, number: int) -> Int64Array:
+    """The positions of the `number` largest counts, ascending; of equal ones the first."""
+    return np.sort(np.argsort(-counts, kind="stable")[:number])
 
 
 def out_degrees(store: Graph) -> Tensor:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Float32Array, Graph, IntArray
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
@@ -330,20 +330,27 @@ def whole_graph_block(
     Its indices and weights are the store's mapped pages, not copies.
     """
     stop = store.num_nodes if stop is None else stop
-    first, last = int(store.indptr[start]), int(store.indptr[stop])
+    weight = store.edge_weight if needs.weight else None
+    block = in_edges(store.indptr, store.indices, weight, start, stop)
+    norm = as_tensor(store.gcn_norm) if needs.norm else None
+    return replace(block, num_src=store.num_nodes, dst_offset=start, norm=norm)
+
+
+def in_edges(
+    indptr: Int64Array, indices: IntArray, weight: Float32Array | None, start: int, stop: int
+) -> Block:
+    """The block of the in-edges of the nodes `start … stop − 1` of an adjacency, see `Edges`.
+
+    Its indices and weights are views where possible. `num_src` and `dst_offset` are left to the
+    caller.
+    """
+    first, last = int(indptr[start]), int(indptr[stop])
     # torch's CSR needs offsets and indices of one type
     fits = last - first <= np.iinfo(np.int32).max
-    indices = store.indices[first:last].astype(
-        store.indices.dtype if fits else np.int64, copy=False
-    )
-    weight = None
-    if needs.weight and store.edge_weight is not None:
-        weight = as_tensor(store.edge_weight[first:last])
+    sources = indices[first:last].astype(indices.dtype if fits else np.int64, copy=False)
     return Block(
-        indptr=as_tensor((store.indptr[start : stop + 1] - first).astype(indices.dtype)),
-        indices=as_tensor(indices),
-        num_src=store.num_nodes,
-        dst_offset=start,
-        weight=weight,
-        norm=as_tensor(store.gcn_norm) if needs.norm else None,
+        indptr=as_tensor((indptr[start : stop + 1] - first).astype(sources.dtype)),
+        indices=as_tensor(sources),
+        num_src=0,
+        weight=None if weight is None else as_tensor(weight[first:last]),
     )

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.parts import Parts
+from gnntrain.config import Config
+from gnntrain.data.graph import Graph
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.parts import Part
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor
-from gnntrain.sampling.base import SampledSubgraph
+from gnntrain.loading.hotness import RowCounts
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.sampling.base import SampledSubgraph, Sampler
 from gnntrain.sampling.block import Block, BlockNeeds
-from gnntrain.sampling.partitioned import DRAW, PartDraws, PartsDraws
+from gnntrain.sampling.partitioned import DRAW, PartDraws, PartitionedSampler, PartsDraws
 
 TARGETS = "targets"
 """The name of the call that asks an owner for targets."""
 NORM = "norm"
 """The name of the call that asks an owner for `Graph.gcn_norm`."""
+
+
+# A machine counts the reads of so many nodes for each that it caches.
+_COUNTED_PER_CACHED = 4
+_LEAST_COUNTED = 1 << 16
 
 
 class Server(Protocol):
@@ -30,16 +44,101 @@ class Server(Protocol):
         ...
 
 
-def serve_parts(server: Server, parts: Parts) -> None:
-    """Serve what batches need of the open parts, but their features."""
-    opened = parts.opened
-    ranges = NodeOwners(parts.starts[opened[0].number : opened[-1].number + 2] - parts.nodes.start)
+def serve_parts(server: Server, parts: Sequence[Part]) -> None:
+    """Serve what batches need of consecutive parts, but their features."""
+    ranges = NodeOwners(np.cumsum([0, *(len(part.nodes) for part in parts)]))
     draws = [
-        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in opened
+        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in parts
     ]
     server.serve(DRAW, PartsDraws(draws, ranges))
-    server.serve(TARGETS, RowAnswers([part.labels for part in opened], ranges))
-    server.serve(NORM, RowAnswers([part.gcn_norm for part in opened], ranges))
+    server.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
+    server.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
+
+
+def held_parts(graph: Graph, exchange: Exchange) -> tuple[Sequence[Part], NodeOwners]:
+    """The parts that this rank holds, and who holds which nodes.
+
+    Args:
+        graph: In parts, of which this rank's are open; or a whole graph, of which each owner
+            answers for a range of nodes.
+        exchange: The owners.
+    """
+    num_owners = exchange.num_owners
+    if isinstance(graph, PartitionedGraph):
+        parts = graph.parts
+        firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
+        return parts.opened, NodeOwners(parts.starts[[*firsts, parts.num_parts]])
+    ends = [rank_range(graph.num_nodes, i, num_owners).stop for i in range(num_owners)]
+    owners, own = NodeOwners(np.array([0, *ends])), exchange.owner
+    if own is None:
+        return (), owners
+    return (Part.of(graph, own, range(*owners.starts[own : own + 2].tolist())),), owners
+
+
+class PartitionedLoaders(LoaderBuilder):
+    """Makes one rank's loaders over a graph in parts, of which this rank holds some or none.
+
+    Batches are made in host memory.
+
+    Args:
+        config, context, needs, plan, uses_graph: See `LoaderBuilder`.
+        graph: See `held_parts`.
+        exchange: Asks the owners of the parts; answers for this rank's.
+
+    Attributes:
+        owners: Who holds which nodes.
+        exchange: See above.
+    """
+
+    backend = "numba"
+    samples_on_gpu = False
+    _placement = None
+
+    def __init__(
+        self,
+        config: Config,
+        graph: Graph,
+        context: DistributedContext,
+        needs: BlockNeeds,
+        plan: SeedPlan,
+        exchange: Exchange,
+        *,
+        uses_graph: bool = True,
+    ) -> None:
+        self.exchange = exchange
+        self._parts, self.owners = held_parts(graph, exchange)
+        none = as_tensor(graph.labels)[:0]
+        super().__init__(
+            config, graph, context, needs, plan, none, uses_graph=uses_graph, exchange=exchange
+        )
+        has_weight = graph.edge_weight is not None
+        self._sampler_needs = replace(needs, weight=needs.weight and has_weight)
+        if self._parts:
+            serve_parts(exchange, self._parts)
+
+    @property
+    def values(self) -> PartValues:
+        """See `LoaderBuilder.values`."""
+        return PartValues(self.exchange, self.owners)
+
+    def sampler(self, fan_outs: Sequence[int]) -> Sampler:
+        """See `LoaderBuilder.sampler`."""
+        key = tuple(fan_outs) if self._uses_graph else ()
+        if key not in self._samplers:
+            self._samplers[key] = PartitionedSampler(
+                self.exchange,
+                self.owners,
+                key,
+                replace=self._config.sampler.replace,
+                needs=self._sampler_needs,
+            )
+        return self._samplers[key]
+
+    def _own_rows(self) -> list[AnyArray]:
+        return [part.features for part in self._parts]
+
+    def _row_counts(self, num_cached: int) -> RowCounts:
+        return RowCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
 
 
 class PartValues:

@@ -17,12 +17,8 @@ from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
 from gnntrain.training.buffers import SharedBuffers
-from gnntrain.training.evaluation import (
-    ROW_COST,
-    Evaluator,
-    LayerwiseEvaluator,
-    SampledEvaluator,
-)
+from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.layerwise import ROW_COST
 
 _SECONDS = 1.5  # of a loop over chunks or mini-batches
 _MOST_CHUNKS = 16

@@ -398,6 +398,49 @@ def register_in_table(
 
 
 @jit
+def find_in_table(
+    nodes: Int64Array, table: Int64Array, shift: np.uint64, base: int, numbers: Int64Array
+) -> None:
+    """Write the number of each node to `numbers`, −1 for a node that has none."""
+    for i in range(len(nodes)):
+        value = table[2 * slot_of(table, shift, base, nodes[i]) + 1]
+        numbers[i] = value - base if value >= base else np.int64(-1)
+
+
+@jit
+def count_in_table(
+    nodes: Int64Array,
+    start: int,
+    table: Int64Array,
+    shift: np.uint64,
+    num_counted: int,
+    room: int,
+) -> tuple[int, int]:
+    """Count each of `nodes[start:]` once, in place of its number, while there are free slots.
+
+    Returns:
+        How far it came, and how many nodes the table counts.
+    """
+    while start < len(nodes) and num_counted < room:
+        slot = slot_of(table, shift, 1, nodes[start])
+        if table[2 * slot + 1] < 1:
+            table[2 * slot] = nodes[start]
+            num_counted += 1
+        table[2 * slot + 1] += 1
+        start += 1
+    return start, num_counted
+
+
+@jit
+def put_counts(nodes: Int64Array, counts: Int64Array, table: Int64Array, shift: np.uint64) -> None:
+    """Put the counts of nodes, each named once, into a table that has none of them."""
+    for i in range(len(nodes)):
+        slot = slot_of(table, shift, 1, nodes[i])
+        table[2 * slot] = nodes[i]
+        table[2 * slot + 1] = counts[i]
+
+
+@jit
 def relabel_by_table(
     sources: IndexArray,
     start: int,

@@ -138,7 +138,9 @@ class EpochRecord:
         edges_per_s: Sampled edges a second over all ranks, in the training part.
         memory_bytes: Resident memory of all ranks.
         gpu_memory_bytes: Largest GPU memory of a rank, ``None`` without a GPU.
-        cache_hit_rate: Share of the rows that were read from GPUs' caches, ``None`` without.
+        cache_hit_rate: Share of the rows that were read from GPUs' caches; of a graph over several
+            machines, share of the rows of other machines that were read from a machine's cache.
+            ``None`` without a cache.
         time: Seconds of rank 0 by phase: ``sample``, ``gather`` (making the batch), ``wait`` (for
             the next batch), ``transfer`` (to the device), ``forward``, ``backward``, ``all_reduce``
             (the time that backward waits for other ranks), ``optimizer``, ``evaluation``; of a

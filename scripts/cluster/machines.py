@@ -1,8 +1,8 @@
 """Machines to try several machines on: network namespaces with names and addresses of their own.
 
 with Machines(2) as machines:
-    server = machines.start(0, ["torchrun", …])
-    print(machines.bytes_sent(0))
+    server = machines.start(0, ["python", "-m", "http.server"])
+    print(machines.start(1, ["curl", "http://machine0:8000"]).communicate()[0])
 
 The machines share the memory and the files of this one. Linux only; root is not needed where the
 kernel allows user namespaces.
@@ -10,9 +10,10 @@ kernel allows user namespaces.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,10 @@ cat >/dev/null
 
 class Unavailable(Exception):
     """This machine does not allow network namespaces; the text says why."""
+
+
+class Failed(Exception):
+    """A command has not done what it should; the text says what was printed."""
 
 
 class Machines:
@@ -102,50 +107,71 @@ class Machines:
         *,
         folder: Path | None = None,
         env: Mapping[str, str] | None = None,
+        log: Path | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a command on a machine; its standard output and error come through one pipe.
+        """Start a command on a machine, with its standard error in its standard output.
 
         Args:
             machine: Number of the machine.
             command: Program and arguments.
             folder: Where it runs; None: the current directory.
             env: Variables beside those of this process.
+            log: File for its output; None: a pipe.
         """
         name = f"machine{machine}"
-        # The pipe's reader is this process, the working directory that before `nsenter`.
         named = ["unshare", "--uts", "bash", "-c", 'hostname "$0" && exec "$@"', name]
         wanted = f"--wd={(folder or Path()).absolute()}"
-        return subprocess.Popen(
-            [*self._enter, wanted, "ip", "netns", "exec", name, *named, *command],
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        with contextlib.ExitStack() as stack:
+            return subprocess.Popen(
+                [*self._enter, wanted, "ip", "netns", "exec", name, *named, *command],
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=stack.enter_context(log.open("wb")) if log else subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+
+    def run(
+        self,
+        commands: Mapping[int, Sequence[str | Path]],
+        *,
+        folder: Path,
+        env: Mapping[int, Mapping[str, str]],
+        seconds: float,
+    ) -> dict[int, str]:
+        """Run a command on each of some machines, all at once, and wait for all.
+
+        Args:
+            commands: By machine.
+            folder: Where they run; their output is there too, as `machine0.log` and so on.
+            env: By machine, where there are some, see `start`.
+            seconds: How long they may take.
+
+        Returns:
+            What each printed.
+
+        Raises:
+            Failed: A command has failed, or goes on after `seconds`.
+        """
+        logs = {machine: folder / f"machine{machine}.log" for machine in commands}
+        processes = {
+            machine: self.start(
+                machine, command, folder=folder, env=env.get(machine), log=logs[machine]
+            )
+            for machine, command in commands.items()
+        }
+        ends_by = time.monotonic() + seconds
+        for machine, process in processes.items():
+            try:
+                code: int | str = process.wait(max(0.0, ends_by - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                code = f"none after {seconds:g} s"
+            if code:
+                printed = "".join(log.read_text() for log in logs.values())
+                raise Failed(f"machine{machine}: exit code {code}\n{printed}")
+        return {machine: log.read_text() for machine, log in logs.items()}
 
     def bytes_sent(self, machine: int) -> int:
         """Bytes that a machine has sent to others since it was made, headers included."""
         counter = "/sys/class/net/eth0/statistics/tx_bytes"
         return int(self.start(machine, ["cat", counter]).communicate()[0])
-
-
-def outputs(processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[str]:
-    """What each process printed, after all have ended.
-
-    Raises:
-        subprocess.TimeoutExpired: One goes on after `seconds`.
-    """
-    printed = [""] * len(processes)
-
-    def read(number: int) -> None:
-        printed[number] = processes[number].communicate()[0]
-
-    readers = [threading.Thread(target=read, args=(i,), daemon=True) for i in range(len(processes))]
-    for reader in readers:
-        reader.start()
-    for process in processes:
-        process.wait(seconds)
-    for reader in readers:
-        reader.join()
-    return printed

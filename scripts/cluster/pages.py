@@ -20,7 +20,7 @@ def block(name: str) -> str:
 def commands(name: str, num_machines: int) -> dict[int, str]:
     """The shell commands of a block by machine, below `# on machine0` or `# on every machine`."""
     _, *parts = _HEADING.split(block(name))
-    found = {}
+    found: dict[int, str] = {}
     for number, every, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         found |= dict.fromkeys(range(num_machines) if every else [int(number)], text)
     return found

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.cluster.machines import Machines, Unavailable
+from scripts.cluster.machines import Failed, Machines, Unavailable
 
 _CONFIGURATION = """\
 ClusterName=gnntrain
@@ -93,7 +92,7 @@ def run_script(
     """Submit a batch script, wait for its end and return what it printed.
 
     Raises:
-        subprocess.CalledProcessError: It could not be submitted, or failed.
+        Failed: It could not be submitted, or failed.
     """
     path, output = folder / "train.sbatch", folder / "slurm.out"
     path.write_text(script)
@@ -102,5 +101,5 @@ def run_script(
     said, _ = process.communicate(timeout=seconds)
     printed = output.read_text() if output.exists() else said
     if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, printed)
+        raise Failed(f"exit code {process.returncode}\n{printed}")
     return printed

@@ -74,6 +74,8 @@ def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
         ("gnntrain --config-n", ["--config-name"]),
         ("gnntrain --config-dir ", []),
         ("gnntrain doctor --json ", []),
+        ("gnntrain partition --method r", ["random"]),
+        ("gnntrain partition --out ", []),
         ("gnntrain dataset.root=/ho", []),
         ("gnntrain 'model=gcn' trainer.optimizer=s", ["trainer.optimizer=sgd"]),
         ("gnntrain nothing.like=", []),

@@ -221,6 +221,7 @@ def test_torch_is_asked_only_where_the_answer_matters() -> None:
         ({"sampler": {"fan_outs": [-1, 2]}}, "sampler.fan_outs is numbers >= 1"),
         ({"model": {"norm": "batch"}}, "model.norm is layer or none"),
         ({"features": {"placement": "memmap"}}, "features.placement is auto"),
+        ({"distributed": {"graph": "sharded"}}, "distributed.graph is replicated"),
         ({"trainer": {"cuda_graph": True, "gpus": 2}}, "trainer.gpus is 1"),
         ({"trainer": {"cuda_graph": True, "on_nonfinite": "skip"}}, "on_nonfinite is stop"),
     ],
@@ -236,10 +237,83 @@ def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
 
 
 @pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"sampler": {"name": "full"}}, "distributed.graph"),
+        ({"features": {"placement": "pinned"}}, "features.placement"),
+    ],
+    ids=str,
+)
+def test_what_needs_all_rows_is_refused_where_machines_have_parts(
+    sections: dict[str, dict[str, Any]], key: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_dict({"distributed": {"graph": "sharded"}, **sections})
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_wholegraph_has_no_servers() -> None:
+    keys = {"features": {"placement": "wholegraph"}, "distributed": {"servers": 1}}
+    with pytest.raises(ConfigError) as caught:
+        from_dict(keys)
+    assert "distributed.servers" in [problem.key for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"sampler": {"backend": "triton"}}, "sampler.backend"),
+        ({"sampler": {"topology": "resident"}}, "sampler.topology"),
+        ({"features": {"hotness": "degree"}}, "features.hotness"),
+        ({"trainer": {"cuda_graph": True}}, "trainer.cuda_graph"),
+        ({"evaluation": {"ranks": "0"}}, "evaluation.ranks"),
+        ({"distributed": {"graph": "partitioned"}}, "distributed.parts"),
+        ({"distributed": {"graph": "sharded", "parts": "parts"}}, "distributed.parts"),
+    ],
+    ids=str,
+)
+def test_what_a_graph_in_parts_cannot_do_is_refused(
+    sections: dict[str, dict[str, Any]], key: str
+) -> None:
+    parts = {"distributed": {"graph": "partitioned", "parts": "parts"}}
+    with pytest.raises(ConfigError) as caught:
+        from_dict(parts | sections)
+    assert key in [problem.key for problem in caught.value.problems]
+
+
+def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
+    parts = {"graph": "partitioned", "parts": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"partition\.json"):
+        from_dict({"distributed": parts})
+    (tmp_path / "partition.json").touch()
+    from_dict({"distributed": parts, "dataset": {"name": "files"}})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"sampler": {"name": "full"}},
+        {"sampler": {"backend": "pyg"}},
+        {"features": {"placement": "pinned"}},
+        {"features": {"hotness": "degree"}},
+    ],
+    ids=str,
+)
+def test_what_ranks_do_with_a_graph_of_their_own_is_refused_with_servers(
+    section: dict[str, dict[str, str]],
+) -> None:
+    from_dict(section)
+    problem = only_problem({"distributed": {"servers": 1}, **section})
+    [(name, keys)] = section.items()
+    assert problem.key == f"{name}.{next(iter(keys))}"
+
+
+@pytest.mark.parametrize(
     ("sections", "num_gpus", "said"),
     [
         ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),
         ({"features": {"placement": "sharded"}}, 1, "on one GPU"),
+        ({"features": {"placement": "wholegraph"}}, 0, "auto or memmap on the CPU"),
         ({"sampler": {"topology": "resident"}}, 0, "auto or host on the CPU"),
         ({"trainer": {"cuda_graph": True}}, 0, "false without a GPU"),
         ({"trainer": {"cuda_graph": True}}, 4, "false on several GPUs"),

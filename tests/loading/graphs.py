@@ -19,9 +19,11 @@ def cpu_loader(
     fan_outs: Sequence[int] = (3, 2),
     *,
     needs: BlockNeeds = NO_NEEDS,
+    replace: bool = False,
     **options: Any,
 ) -> BlockLoader:
     """Mini-batches that are drawn on the CPU, from rows in the store."""
     graph = GraphTensors.of(store, needs)
-    sampler = CPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
+    given = graph.indptr, graph.indices, fan_outs
+    sampler = CPUSampler(*given, replace=replace, edge_ids=needs.weight)
     return BlockLoader(graph, InPlaceFeatures.of(store), sampler, plan, needs=needs, **options)

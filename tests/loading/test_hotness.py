@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gnntrain.loading.hotness import hottest, out_degrees, presampled
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading import hotness
+from gnntrain.loading.hotness import (
+    RowCounts,
+    hottest,
+    hottest_on_machine,
+    out_degrees,
+    presampled,
+)
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampleKey
+from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.sampling.graphs import cpu_sampler
 
@@ -39,6 +52,58 @@ def test_the_hottest_are_ascending_and_equal_ones_go_by_number() -> None:
     assert hottest(counts, 3).tolist() == [0, 2, 3]
     assert hottest(counts, 0).tolist() == []
     assert hottest(counts, 99).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@examples(50)
+@given(batches=st.lists(st.sets(st.integers(0, 5000), max_size=300), max_size=6))
+def test_all_reads_are_counted(batches: list[set[int]]) -> None:
+    counts, oracle = RowCounts(), Counter[int]()
+    for batch in batches:
+        counts.add(np.array(sorted(batch), np.int64))
+        oracle.update(batch)
+    nodes, reads = counts.items()
+    assert dict(zip(nodes.tolist(), reads.tolist(), strict=True)) == oracle
+    assert nodes.tolist() == sorted(oracle)
+
+
+def test_more_nodes_than_are_expected_are_counted() -> None:
+    counts, nodes = RowCounts(), np.arange(0, 10**7, 100)
+    for _ in range(2):
+        counts.add(nodes)
+    found, reads = counts.items()
+    assert np.array_equal(found, nodes)
+    assert (reads == 2).all()
+
+
+def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
+    counts, hot = RowCounts(limit=100), np.arange(30)
+    for step in range(20):
+        counts.add(np.concatenate([hot, 1000 * (step + 1) + np.arange(40)]))
+    nodes, reads = counts.items()
+    assert len(nodes) <= 100
+    assert (
+        dict(zip(nodes.tolist(), reads.tolist(), strict=True)).items()
+        >= dict.fromkeys(hot.tolist(), 20).items()
+    )
+
+
+@examples(50)
+@given(
+    reads=st.dictionaries(st.integers(0, 50), st.integers(1, 4)),
+    num_rows=st.integers(0, 60),
+    at_once=st.sampled_from([1, 7, 100]),
+)
+def test_the_most_read_nodes_of_a_machine(
+    reads: dict[int, int], num_rows: int, at_once: int
+) -> None:
+    counts = RowCounts()
+    for node, number in reads.items():
+        for _ in range(number):
+            counts.add(np.array([node]))
+    with patch.object(hotness, "_NODES_AT_ONCE", at_once):
+        hot = hottest_on_machine(counts, num_rows, 51, DistributedContext())
+    expected = sorted(reads, key=lambda node: (-reads[node], node))[:num_rows]
+    assert hot.tolist() == sorted(expected)
 
 
 def test_out_degrees_count_the_edges_from_a_node(tmp_path: Path) -> None:

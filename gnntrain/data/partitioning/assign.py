@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioning.kernels import PartIndex, deal_nodes
+from gnntrain.data.partitioning.metis import metis
+from gnntrain.data.partitioning.streaming import stream, train_flags
 from gnntrain.data.parts_meta import Method
 from gnntrain.errors import UserError
 
@@ -22,13 +21,16 @@ def assign(graph: Graph, num_parts: int, method: Method) -> PartIndex:
     Args:
         graph: The graph.
         num_parts: Number of parts.
-        method: "random" deals the nodes out like cards, by a hash of their numbers.
+        method: "metis" cuts few edges, and needs the graph several times over in memory;
+            "streaming" cuts more of them, in bounded memory; "random" deals the nodes out like
+            cards, by a hash.
 
     Raises:
         UserError: There are more parts than nodes, or than `MAX_PARTS`, or none.
     """
     refuse_number(graph, num_parts)
-    part_of = {"random": _random}[method](graph, num_parts)
+    find = {"metis": metis, "streaming": stream, "random": _random}[method]
+    part_of = find(graph, num_parts) if num_parts > 1 else np.zeros(graph.num_nodes, np.uint8)
     _fill_empty(part_of, num_parts)
     return part_of
 
@@ -44,20 +46,13 @@ def refuse_number(graph: Graph, num_parts: int) -> None:
         )
 
 
-def is_in(graph: Graph, split: str) -> npt.NDArray[np.bool_]:
-    """Whether each node is in a split: bool `[num_nodes]`."""
-    flags = np.zeros(graph.num_nodes, np.bool_)
-    flags[graph.split(split)] = True
-    return flags
-
-
 def _random(graph: Graph, num_parts: int) -> PartIndex:
     part_of = np.empty(graph.num_nodes, np.uint8)
-    deal_nodes(is_in(graph, "train"), len(graph.split("train")), num_parts, part_of)
+    deal_nodes(train_flags(graph), len(graph.split("train")), num_parts, part_of)
     return part_of
 
 
-def _fill_empty(part_of: npt.NDArray[Any], num_parts: int) -> None:
+def _fill_empty(part_of: PartIndex, num_parts: int) -> None:
     """Give each part without a node the last node of the largest one."""
     sizes = np.bincount(part_of, minlength=num_parts)
     for part in np.flatnonzero(sizes == 0):

@@ -9,6 +9,8 @@ from gnntrain.data.graph import Float32Array, Int64Array, IntArray
 from gnntrain.jit import jit
 
 PartIndex = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
 
 
 @jit
@@ -77,9 +79,7 @@ def route_edges(
 
 
 @jit
-def deal_nodes(
-    is_train: npt.NDArray[np.bool_], num_train: int, num_parts: int, part_of: PartIndex
-) -> None:
+def deal_nodes(is_train: Flags, num_train: int, num_parts: int, part_of: PartIndex) -> None:
     """Deal nodes out to parts like cards: first the training nodes, then the others.
 
     Each round gives every part a node, in an order that is a hash of the round's number. So parts
@@ -121,3 +121,77 @@ def _random(key: np.uint64, index: np.uint64) -> np.uint64:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+@jit
+def count_loads(indptr: Int64Array, is_train: Flags, part_of: PartIndex, loads: Int64Array) -> None:
+    """Add each part's nodes, in-edges and training nodes to int64 `[3, num_parts]`."""
+    for node in range(len(part_of)):
+        part = part_of[node]
+        loads[0, part] += 1
+        loads[1, part] += indptr[node + 1] - indptr[node]
+        loads[2, part] += is_train[node]
+
+
+@jit
+def place_nodes(
+    graph: tuple[Int64Array, IntArray, Flags],
+    nodes: tuple[int, int],
+    part_of: PartIndex,
+    loads: Int64Array,
+    limits: Int64Array,
+    scale: tuple[Float64Array, float],
+    is_first: bool,
+) -> None:
+    """Put each node of a range where the most of its in-neighbours are, and the load is low.
+
+    See `gnntrain.data.partitioning.streaming` for the score.
+
+    Args:
+        graph: indptr; sources; whether each node is a training node.
+        nodes: The first node, and the one after the last.
+        part_of: uint8 `[num_nodes]`, is updated.
+        loads: int64 `[3, num_parts]`, is updated: nodes, in-edges, training nodes of each part.
+        limits: int64 `[3]`, the most that a part may have of each.
+        scale: float64 `[3]`, one over an equal share of each; the factor of the penalty.
+        is_first: Whether no node of the range, and after it, has a part yet.
+    """
+    indptr, indices, is_train = graph
+    unit, factor = scale
+    num_parts = loads.shape[1]
+    gain = np.empty(num_parts)
+    root = np.empty(loads.shape)
+    for i in range(3):
+        root[i] = np.sqrt(loads[i] * unit[i])
+    own = np.empty(3, np.int64)
+    for node in range(nodes[0], nodes[1]):
+        own[0] = 1
+        own[1] = indptr[node + 1] - indptr[node]
+        own[2] = is_train[node]
+        if not is_first:
+            before = part_of[node]
+            for i in range(3):
+                loads[i, before] -= own[i]
+                root[i, before] = np.sqrt(loads[i, before] * unit[i])
+        gain[:] = 0.0
+        for edge in range(indptr[node], indptr[node + 1]):
+            source = indices[edge]
+            if source < node or (source > node and not is_first):
+                gain[part_of[source]] += 1.0
+        best = 0
+        best_excess = np.inf
+        best_score = -np.inf
+        for part in range(num_parts):
+            excess = 0.0
+            growth = 0.0
+            for i in range(3):
+                if own[i] > 0:
+                    excess = max(excess, (loads[i, part] + own[i] - limits[i]) * unit[i])
+                    growth += own[i] * unit[i] * root[i, part]
+            score = gain[part] - factor * growth
+            if excess < best_excess or (excess == best_excess and score > best_score):
+                best, best_excess, best_score = part, excess, score
+        for i in range(3):
+            loads[i, best] += own[i]
+            root[i, best] = np.sqrt(loads[i, best] * unit[i])
+        part_of[node] = best

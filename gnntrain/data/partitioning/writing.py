@@ -91,6 +91,7 @@ def _write(
         summary=store.summary,
         preprocessing=store.meta.preprocessing,
         source=store.meta.content_digest,
+        identity=store.meta.identity,
         method=method,
         num_features=store.num_features,
         cut_edges=cut_edges,

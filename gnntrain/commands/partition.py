@@ -1,0 +1,128 @@
+"""Cut a graph into parts, for several machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gnntrain.commands.base import Arguments, Command
+from gnntrain.errors import UserError
+from gnntrain.paths import expanded
+
+if TYPE_CHECKING:
+    from gnntrain.data.parts import Parts
+    from gnntrain.data.parts_meta import Method, PartitionMeta
+    from gnntrain.data.store import StoredGraph
+    from gnntrain.reporting.tables import Section
+
+
+def _partition(arguments: Arguments) -> int:
+    num_parts, out = _number(arguments.options), expanded(_needed(arguments.options, "--out"))
+    from gnntrain.app import compose_config
+
+    config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
+    method = _method(arguments.options)
+    from gnntrain.data.partitioning.build import partition, refuse_mistakes
+    from gnntrain.reporting.tables import print_sections
+    from gnntrain.run_store import prepare_store
+
+    def sections() -> Iterator[Section]:
+        began = time.perf_counter()
+        store = prepare_store(config.dataset).store
+        refuse_mistakes(store, num_parts, out, method)
+        yield _graph(store, num_parts, method)
+        parts = partition(store, num_parts, out, method)
+        yield from _result(parts, time.perf_counter() - began)
+
+    print_sections(sections())
+    return 0
+
+
+def _needed(options: dict[str, str], name: str) -> str:
+    if name not in options:
+        raise UserError(f"partition needs {name}", f"As in `{COMMAND.examples[0]}`.")
+    return options[name]
+
+
+def _number(options: dict[str, str]) -> int:
+    given = _needed(options, "--parts")
+    if not given.isascii() or not given.removeprefix("-").isdigit():
+        raise UserError(f"--parts={given} is no whole number", f"As in `{COMMAND.examples[0]}`.")
+    return int(given)
+
+
+def _method(options: dict[str, str]) -> Method:
+    from gnntrain.data.parts_meta import METHODS
+
+    given = options.get("--method", METHODS[0])
+    for method in METHODS:
+        if method == given:
+            return method
+    raise UserError(f"--method={given} is not known", f"There are {', '.join(METHODS)}.")
+
+
+def _graph(store: StoredGraph, num_parts: int, method: Method) -> Section:
+    from gnntrain.reporting.tables import Section, pairs
+
+    rows = [
+        ("graph", f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"),
+        ("parts", f"{num_parts}, by the method {method}"),
+    ]
+    return Section("partition", [pairs(rows)])
+
+
+def _result(parts: Parts, seconds: float) -> Iterator[Section]:
+    from gnntrain.reporting.tables import Section, pairs, rows
+    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
+
+    meta = parts.meta
+    share = meta.cut_edges / max(meta.num_edges, 1)
+    result = [
+        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
+        ("balance", f"{_balance(meta)} (largest part over the mean)"),
+    ]
+    yield Section("result", [pairs(result)])
+    header = ("part", "nodes", "edges", "training nodes", "size")
+    cells = (
+        (f"{number}", f"{part.num_nodes:,}", f"{part.num_edges:,}", f"{part.num_train:,}",
+         format_bytes(part.num_bytes))
+        for number, part in enumerate(meta.parts)
+    )  # fmt: skip
+    yield Section("parts", [rows(header, cells)])
+    yield Section(f"written to {shown_path(parts.path)} in {format_seconds(seconds)}", [])
+
+
+def _balance(meta: PartitionMeta) -> str:
+    """How much larger the largest part is than the mean, by nodes, edges and training nodes."""
+    sizes = {
+        "nodes": [part.num_nodes for part in meta.parts],
+        "edges": [part.num_edges for part in meta.parts],
+        "training nodes": [part.num_train for part in meta.parts],
+    }
+    means = {name: sum(found) / len(found) for name, found in sizes.items()}
+    return ", ".join(
+        f"{name} {max(found) / means[name]:.2f}" for name, found in sizes.items() if means[name]
+    )
+
+
+COMMAND = Command(
+    "[group=option] [group.key=value] ... --parts N --out DIR [--method METHOD]",
+    "cut a graph into parts, for distributed.graph=partitioned",
+    "Takes the data set's keys that training takes. Nodes are numbered anew, so that each part is "
+    "a contiguous range; it has the features, the labels and the in-edges of its nodes. No part "
+    "has more than about 1.1 times the mean number of nodes, of edges, and of training nodes. "
+    "The method streaming needs some bytes of memory a node. metis may cut fewer edges; it needs "
+    "the package pymetis, and the graph several times over in memory. random cuts the most. A "
+    "machine needs its own parts (DIR/part0, ...) and the files beside them.",
+    [
+        "gnntrain partition --parts 2 --out parts",
+        "gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random",
+    ],
+    _partition,
+    options={
+        "--parts": "N    number of parts, at most 256",
+        "--out": "DIR  where to; must not be there yet, or empty",
+        "--method": "streaming|metis|random  how nodes are assigned (default: streaming)",
+    },
+)

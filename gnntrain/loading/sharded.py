@@ -1,0 +1,215 @@
+"""Feature rows in ranges, one a machine: a machine reads the others' rows by calls to them.
+
+Own rows are read in place, on the store's pages. The other machines' rows that batches read most
+are cached, one copy a machine. The rest is fetched, once a batch, in the loader's thread: while the
+step before computes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
+from gnntrain.distributed.shared import shared_tensor
+from gnntrain.errors import RunError
+from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.sampling.base import Int64Array
+from gnntrain.sampling.kernels import find_in_table, register_in_table
+
+ROWS = "rows"
+"""The name of the call that asks an owner for feature rows."""
+
+# A batch's nodes are numbered by matrix and row: row r of matrix m is m · _PART_ROWS + r.
+_PART_ROWS = 1 << 40
+# Bytes of the cache that a call fetches.
+_FETCH_BYTES = 16 << 20
+
+
+class RowExchange(Caller, Protocol):
+    """The calls between owners of rows; an `Exchange` is one.
+
+    Attributes:
+        owner: The number of this rank's own range; None: it holds no row.
+    """
+
+    owner: int | None
+
+
+class RowCache:
+    """Rows of other machines' nodes, found by a hash table as large as the cache.
+
+    Args:
+        nodes: int64 `[n]`, each once.
+        rows: `[n, num_features]`, theirs.
+    """
+
+    def __init__(self, nodes: Int64Array, rows: Tensor) -> None:
+        self.rows = rows
+        bits = len(nodes).bit_length()
+        # Half of the slots stay free; two numbers each.
+        self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+        register_in_table(nodes, len(nodes), self._table, self._shift, 1)
+
+    def find(self, nodes: Int64Array) -> Int64Array:
+        """The row of each node in the cache, −1 where it is not there; int64 `[n]`."""
+        found = np.empty(len(nodes), np.int64)
+        find_in_table(nodes, self._table, self._shift, 1, found)
+        return found
+
+
+class ShardedFeatures:
+    """The rows of all nodes, of which this machine holds a range. Thread-safe.
+
+    Args:
+        own: This machine's rows, in order; several matrices where it holds several parts.
+        owners: Who holds the rows of which nodes. Each serves `ROWS` with a `RowAnswers`.
+        exchange: Calls the owners.
+        cache: Rows of other machines.
+    """
+
+    waits = False
+
+    def __init__(
+        self,
+        own: Sequence[Tensor],
+        owners: NodeOwners,
+        exchange: RowExchange,
+        cache: RowCache,
+    ) -> None:
+        self._own, self._owners, self._exchange, self._cache = own, owners, exchange, cache
+        first = 0 if exchange.owner is None else owners.starts[exchange.owner]
+        self._starts: Int64Array = first + np.cumsum([0, *map(len, own)])
+        self._lock = threading.Lock()
+        self._reads = 0, 0
+
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`; `nodes` are distinct, in host memory, and not padded.
+
+        Raises:
+            RunError: An owner does not answer.
+        """
+        assert nodes is not None, "no machine holds the rows of all nodes"
+        assert size is None, "batches in host memory are not padded"
+        wanted = nodes.numpy()
+        places = np.empty(len(wanted), np.int64)
+        others = self._place_own(wanted, places)
+        slots = self._cache.find(wanted[others])
+        is_cached = slots >= 0
+        places[others[is_cached]] = len(self._own) * _PART_ROWS + slots[is_cached]
+        far = others[~is_cached]
+        fetched = self._fetch(wanted[far], far, places)
+        with self._lock:
+            hits, reads = self._reads
+            self._reads = hits + len(others) - len(far), reads + len(others)
+        held = (*self._own, self._cache.rows, *fetched)
+        addresses = addresses_of(held, "cpu")
+        return LazyFeatures(self._cache.rows, as_tensor(places), None, addresses, _PART_ROWS, held)
+
+    def take_reads(self) -> tuple[int, int]:
+        """The rows of other machines: how many of them from the cache, and how many."""
+        with self._lock:
+            taken, self._reads = self._reads, (0, 0)
+        return taken
+
+    def _place_own(self, nodes: Int64Array, places: Int64Array) -> Int64Array:
+        """Place the own nodes; return the positions of the others."""
+        for number, (first, stop) in enumerate(pairwise(self._starts)):
+            is_here = (nodes >= first) & (nodes < stop)
+            np.add(nodes, number * _PART_ROWS - first, out=places, where=is_here)
+        return np.flatnonzero((nodes < self._starts[0]) | (nodes >= self._starts[-1]))
+
+    def _fetch(self, nodes: Int64Array, at: Int64Array, places: Int64Array) -> list[Tensor]:
+        """The rows of `nodes`, a matrix an owner; `places[at]` says where each is."""
+        if len(nodes) == 0:
+            return []
+        grouped = self._owners.group(nodes)
+        asked = {owner: [rows] for owner, rows in grouped.rows.items()}
+        answers = self._exchange.call(ROWS, asked)
+        numbers = [
+            np.arange(len(rows)) + (len(self._own) + 1 + i) * _PART_ROWS
+            for i, rows in enumerate(grouped.rows.values())
+        ]
+        places[at] = grouped.scattered(np.concatenate(numbers))
+        dtype = self._cache.rows.dtype
+        return [as_tensor(answers[owner][0]).view(dtype) for owner in grouped.rows]
+
+
+class FeaturesOnDevice:
+    """Rows that a source in host memory gives, copied to a GPU batch by batch.
+
+    Args:
+        source: Gives them.
+        device: The GPU that reads.
+    """
+
+    waits = True
+
+    def __init__(self, source: FeatureSource, device: torch.device) -> None:
+        self._source = source
+        self._device = device
+
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`; `nodes` are not padded."""
+        assert nodes is not None, "no machine holds the rows of all nodes"
+        found = self._source.select(nodes.cpu(), size)
+        rows = found.read(0, len(found), found.rows.dtype)
+        rows = rows.pin_memory() if self._device.type == "cuda" else rows
+        return LazyFeatures(rows.to(self._device, non_blocking=True))
+
+    def take_reads(self) -> tuple[int, int]:
+        """See `ShardedFeatures.take_reads`."""
+        return self._source.take_reads()
+
+
+def answers_of(own: Sequence[AnyArray]) -> RowAnswers:
+    """Answers `ROWS` with an owner's rows, of one matrix or several in order."""
+    return RowAnswers(own, NodeOwners(np.cumsum([0, *map(len, own)])))
+
+
+def fetch_cache(
+    nodes: Int64Array,
+    like: Tensor,
+    owners: NodeOwners,
+    exchange: Caller,
+    context: DistributedContext,
+) -> RowCache:
+    """Fetch rows of other machines into memory that this machine's ranks share.
+
+    Collective among these ranks, each of which fetches a part.
+
+    Args:
+        nodes: int64 `[n]`, each once, equal on these ranks.
+        like: `[any, num_features]`, of the type of the rows.
+        owners, exchange: See `ShardedFeatures`.
+        context: This rank.
+
+    Raises:
+        RunError: There is not enough memory, or an owner does not answer.
+    """
+    shape = len(nodes), like.shape[1]
+    try:
+        rows = shared_tensor(shape, like.dtype, context, None)
+    except OSError as error:
+        size = len(nodes) * shape[1] * like.element_size() / 2**20
+        raise RunError(
+            f"{size:.0f} MiB of memory for a cache of feature rows cannot be had: {error}.",
+            "Free some memory, or lower features.cache_bytes.",
+        ) from error
+    ranks = context.machine_ranks
+    own = rank_range(len(nodes), context.rank - ranks[0], len(ranks))
+    step = max(1, _FETCH_BYTES // max(1, shape[1] * like.element_size()))
+    for start in range(own.start, own.stop, step):
+        part = slice(start, min(start + step, own.stop))
+        found = ask_rows(exchange, owners, ROWS, nodes[part])
+        rows[part] = as_tensor(found).view(rows.dtype)
+    context.machine_barrier()
+    return RowCache(nodes, rows)

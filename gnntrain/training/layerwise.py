@@ -1,0 +1,309 @@
+"""Exact inference: every layer for all nodes, over all in-neighbours, before the next layer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import takewhile
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.models import GNN
+from gnntrain.models.mlp import edgeless
+from gnntrain.sampling.base import Int64Array
+from gnntrain.sampling.block import Block
+from gnntrain.training.buffers import Buffers
+
+# What a row costs in layer-wise inference beside its edges, counted in edges.
+ROW_COST = 16
+
+# Bounds the rows that a chunk gathers: 64 MiB of float32.
+_MAX_GATHERED_NUMBERS = 1 << 24
+
+
+class RowSource(Protocol):
+    """Gives rows of nodes, of which some lie on other machines; a `FeatureSource` is one."""
+
+    def select(self, nodes: Tensor) -> LazyFeatures:
+        """The rows of `nodes`, int64 `[n]`."""
+        ...
+
+
+Rows = Tensor | LazyFeatures | RowSource
+"""The rows of all nodes, wherever they lie."""
+
+
+class LayerwiseInference(ABC):
+    """Computes every layer for all nodes, over all in-neighbours, before the next.
+
+    A rank computes its destination nodes, chunk by chunk, into one matrix of a layer's activations
+    for all ranks of its machine. Memory of a machine: two such matrices (three if a model
+    transforms rows before it aggregates) and a chunk for each rank. A chunk's in-neighbours are
+    gathered, each once, and renumbered.
+
+    Args:
+        context: This rank.
+        buffers: Allocates the matrices.
+        features: The rows of all nodes.
+        num_features: Their width.
+        nodes: The nodes that the machine's matrices hold.
+        num_own: How many of them this rank computes.
+    """
+
+    def __init__(
+        self,
+        context: DistributedContext,
+        buffers: Buffers,
+        features: LazyFeatures | RowSource,
+        num_features: int,
+        nodes: range,
+        num_own: int,
+    ) -> None:
+        self._context = context
+        self.buffers = buffers
+        self._features = features
+        self._num_features = num_features
+        self._nodes = nodes
+        self._num_own = num_own
+
+    def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
+        """This rank's nodes, cut into chunks.
+
+        Ends early after a stop request; `_finished` then raises `Interrupted` on all ranks.
+        """
+        control = self._context.control
+        widest = max(self._num_features, model.hidden_channels, model.out_channels, 1)
+        return takewhile(lambda _: not control.stop_requested, self._all_chunks(widest))
+
+    def transform(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
+        """The messages of the nodes `a … b − 1` in layer `i`, whose input is `source`."""
+        return model.conv(i).transform(self._input(model, i, source, a, b))
+
+    def layer(self, model: GNN, i: int, source: Rows, given: Rows, a: int, b: int) -> Tensor:
+        """Layer `i`'s output for the nodes `a … b − 1`.
+
+        Args:
+            model: In evaluation mode.
+            i: The layer.
+            source: Its input, for all nodes.
+            given: The rows to aggregate, for all nodes: `transform`'s, or `source`.
+            a, b: See above.
+        """
+        block, rows = self._view(model, i, given, a, b)
+        if not model.conv(i).has_transform:
+            return model.layer(i, rows, block)
+        assert isinstance(rows, Tensor)
+        h_dst = self._input(model, i, source, a, b)
+        z_dst = rows[block.dst_offset : block.dst_offset + block.num_dst]
+        return model.propagate(i, block, rows, h_dst, z_dst)
+
+    @abstractmethod
+    def _all_chunks(self, widest: int) -> Iterator[tuple[int, int]]:
+        """This rank's nodes, cut into ranges of bounded rows and edges.
+
+        Args:
+            widest: The most numbers that a row has in a layer.
+        """
+
+    @abstractmethod
+    def _in_edges(self, model: GNN, a: int, b: int) -> Block:
+        """The in-edges of the nodes `a … b − 1`, on the device, without norms."""
+
+    @abstractmethod
+    def _norm_of(self, nodes: Tensor) -> Tensor:
+        """The normalisation of `nodes`, float32 on the device, see `Block.norm`."""
+
+    @abstractmethod
+    def _finished(self, name: str, matrix: Tensor) -> Rows:
+        """Wait until all ranks have computed their rows of a matrix; the rows of all nodes.
+
+        Raises:
+            Interrupted: On all ranks, if any of them knows of a stop request.
+        """
+
+    @torch.no_grad()
+    def _inferred(self, model: GNN, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
+        """The outputs of the machine's nodes; with `embed` the rows that enter the last layer."""
+        was_training = model.training
+        model.eval()
+        self.buffers.begin(self._needed(model, embed))
+        try:
+            return self._by_layer(model, embed) if model.uses_graph else self._by_row(model, embed)
+        finally:
+            model.train(was_training)
+
+    def _needed(self, model: GNN, embed: bool) -> int:
+        """Bytes of the matrices that exist at the same time."""
+        widths = [model.hidden_channels] * (2 if model.num_layers > 1 else 0)
+        widths += [max(model.hidden_channels, model.out_channels), model.out_channels]
+        widths += [model.embedding_channels] * embed
+        return 4 * len(self._nodes) * (sum(widths) + model.jk_channels)
+
+    def _by_row(self, model: GNN, embed: bool) -> tuple[Tensor, Rows | None]:
+        """For a model without edges: all layers of a chunk at once."""
+        out = self._matrix("logits", model.out_channels)
+        kept = self._matrix("embeddings", model.embedding_channels) if embed else None
+        for a, b in self.chunks(model):
+            rows = self._read(self._features, a, b)
+            into = None if kept is None else self._own(kept, a, b)
+            self._own(out, a, b)[:] = _rows_alone(model, rows, into)
+        self._finished("logits", out)
+        if kept is not None:
+            self._finished("embeddings", kept)
+        return out, kept
+
+    def _by_layer(self, model: GNN, embed: bool) -> tuple[Tensor, Rows | None]:
+        source: Rows = self._features
+        states = torch.empty(self._num_own, model.jk_channels, device=self._context.device)
+        embeddings: Rows | None = None
+        if embed and model.jk != "none":
+            embeddings = self._matrix("embeddings", model.embedding_channels)
+        for i in range(model.num_layers):
+            is_last = i == model.num_layers - 1
+            given = self._given(model, i, source)
+            if embed and embeddings is None and is_last:
+                embeddings = source
+            name = "logits" if is_last else f"h{i % 2}"
+            target = self._matrix(name, model.out_channels if is_last else model.hidden_channels)
+            done = 0
+            for a, b in self.chunks(model):
+                h = self.layer(model, i, source, given, a, b)
+                before = states[done : done + b - a]
+                done += b - a
+                state = model.jk_update(i, before if i > 0 else None, h)
+                if model.jk_channels:
+                    before.copy_(state)
+                    if isinstance(embeddings, Tensor):
+                        _put_embeddings(model, i, h, state, self._own(embeddings, a, b))
+                self._own(target, a, b)[:] = model.readout(state) if is_last else h
+            source = self._finished(name, target)
+            del given
+            self.buffers.release("z")
+        if isinstance(embeddings, Tensor) and model.jk != "none":
+            self._finished("embeddings", embeddings)
+        return target, embeddings
+
+    def _given(self, model: GNN, i: int, source: Rows) -> Rows:
+        """The rows that layer `i` aggregates, for all nodes."""
+        if not model.conv(i).has_transform:
+            return source
+        start = self._nodes.start
+        z = self._matrix("z", self.transform(model, i, source, start, start).shape[1])
+        for a, b in self.chunks(model):
+            self._own(z, a, b)[:] = self.transform(model, i, source, a, b)
+        return self._finished("z", z)
+
+    def _input(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
+        """The input of layer `i` for the nodes `a … b − 1`."""
+        rows = self._read(source, a, b)
+        return model.start(rows) if i == 0 else rows
+
+    def _read(self, source: Rows, a: int, b: int) -> Tensor:
+        """The rows of this machine's nodes `a … b − 1`, on the model's device."""
+        if isinstance(source, Tensor):
+            rows = self._own(source, a, b)
+        elif isinstance(source, LazyFeatures):
+            rows = source.read(a, b)
+        else:
+            rows = source.select(torch.arange(a, b)).whole()
+        return rows.to(self._context.device)
+
+    def _view(
+        self, model: GNN, i: int, given: Rows, a: int, b: int
+    ) -> tuple[Block, Tensor | LazyFeatures]:
+        """The in-edges of the nodes `a … b − 1`, and the rows that their sources number."""
+        nodes, block = renumbered(self._in_edges(model, a, b))
+        norm = self._norm_of(nodes) if model.needs.norm else None
+        block = replace(block, norm=norm)
+        source = LazyFeatures(given) if isinstance(given, Tensor) else given
+        selected = source.select(nodes)
+        is_input = i == 0 and not model.conv(i).has_transform
+        if is_input and model.needs.rows and selected.device.type == self._context.device.type:
+            return block, selected
+        rows = selected.whole().to(self._context.device)
+        return block, model.start(rows) if is_input else rows
+
+    def _own(self, matrix: Tensor, a: int, b: int) -> Tensor:
+        """The rows of this machine's nodes `a … b − 1` in one of its matrices."""
+        return matrix[a - self._nodes.start : b - self._nodes.start]
+
+    def _matrix(self, name: str, num_columns: int) -> Tensor:
+        return self.buffers.matrix(name, len(self._nodes), num_columns)
+
+
+def most_gathered(widest: int) -> int:
+    """The most rows of this width that a chunk may gather, and so the most edges that it has."""
+    return max(1, _MAX_GATHERED_NUMBERS // widest)
+
+
+def renumbered(block: Block) -> tuple[Tensor, Block]:
+    """The nodes of a block's edges, its destinations first, and the block with these as its only
+    sources.
+
+    Returns:
+        Nodes, int64 on the block's device, in the numbers of the block before; the block.
+    """
+    a, num_dst, indices = block.dst_offset, block.num_dst, block.indices
+    is_other = (indices < a) | (indices >= a + num_dst)
+    others, numbers = torch.unique(indices[is_other], return_inverse=True)
+    sources = indices - a
+    sources[is_other] = (numbers + num_dst).to(indices.dtype)
+    nodes = torch.cat([torch.arange(a, a + num_dst, device=others.device), others.long()])
+    return nodes, replace(block, indices=sources, num_src=len(nodes), dst_offset=0, derived={})
+
+
+def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int, int]:
+    """The contiguous nodes that `rank` computes, so that all ranks have equal work.
+
+    A node's work is taken as its in-edges plus a constant for its own row.
+    """
+    num_nodes = len(indptr) - 1
+    total = int(indptr[-1]) + ROW_COST * num_nodes
+
+    def boundary(part: int) -> int:
+        wanted = total * part // world_size
+        key = lambda node: int(indptr[node]) + ROW_COST * node  # noqa: E731
+        return bisect_left(range(num_nodes + 1), wanted, key=key)
+
+    return boundary(rank), boundary(rank + 1)
+
+
+def chunks(
+    indptr: Int64Array, start: int, stop: int, max_rows: int, max_edges: int
+) -> Iterator[tuple[int, int]]:
+    """Cut the nodes `start … stop − 1` into ranges of bounded rows and edges, one node at least."""
+    while start < stop:
+        limit = int(indptr[start]) + max_edges
+        end = int(np.searchsorted(indptr[start + 1 : stop + 1], limit, side="right")) + start
+        end = min(max(end, start + 1), start + max_rows)
+        yield start, end
+        start = end
+
+
+def _rows_alone(model: GNN, x: Tensor, kept: Tensor | None) -> Tensor:
+    """The logits of nodes without edges; the input of the last layer is written to `kept`."""
+    block, h, state = edgeless(len(x)).to(x.device), model.start(x), None
+    for i in range(model.num_layers):
+        if kept is not None and model.jk == "none" and i == model.num_layers - 1:
+            kept[:] = h
+        h = model.layer(i, h, block)
+        state = model.jk_update(i, state, h)
+        if kept is not None and model.jk != "none":
+            _put_embeddings(model, i, h, state, kept)
+    assert state is not None
+    return model.readout(state)
+
+
+def _put_embeddings(model: GNN, i: int, h: Tensor, state: Tensor, out: Tensor) -> None:
+    """With jumping knowledge: write the input of `lin` that the output `h` of layer `i` gives."""
+    if model.jk == "cat":
+        out[:, i * h.shape[1] : (i + 1) * h.shape[1]] = h
+    else:
+        out.copy_(state)  # whole after the last layer

@@ -1,0 +1,197 @@
+"""Exact evaluation by the ranks that hold the graph, for those that train and hold nothing.
+
+A trainer hands the weights to all servers, which compute the metrics together; meanwhile rank 0
+asks for the outcome every few seconds, so that an evaluation may take longer than a call.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.exchange import Exchange
+from gnntrain.distributed.messages import Array
+from gnntrain.distributed.run_control import Phase
+from gnntrain.errors import Interrupted, signal_of
+from gnntrain.models import GNN, PlainModel
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
+
+_EVALUATE, _OUTCOME, _LEAVE = "evaluate", "outcome", "leave"
+_POLL_SECONDS = 2.0
+
+
+class ServedEvaluator:
+    """Has the servers evaluate: the `Evaluator` of a rank that trains.
+
+    As a context manager it tells the servers at the end that this rank asks nothing more; not after
+    an error, which ends them otherwise.
+
+    Args:
+        exchange: Its owners are the servers.
+        context: The ranks that train.
+    """
+
+    def __init__(self, exchange: Exchange, context: DistributedContext) -> None:
+        self._exchange = exchange
+        self._context = context
+
+    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+        """See `Evaluator.evaluate`."""
+        if self._context.is_main:
+            self._ask(_EVALUATE, packed_weights(model))
+        outcome: dict[str, Any] | None = None
+        while outcome is None:  # by turns, so that no rank waits long in one collective
+            outcome = self._context.broadcast(self._poll() if self._context.is_main else None)
+        if number := outcome["stop"]:
+            raise Interrupted(number)
+        metrics: SplitMetrics = outcome["metrics"]
+        return metrics
+
+    def _poll(self) -> dict[str, Any] | None:
+        with self._context.control.waiting():
+            answers = self._ask(_OUTCOME)
+        if not all(answers.values()):
+            return None
+        found: dict[str, Any] = json.loads(answers[0][0].tobytes())
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._ask(_LEAVE, np.array(0))
+        elif isinstance(error, KeyboardInterrupt) and not self._context.control.is_abandoned:
+            self._ask(_LEAVE, np.array(signal_of(error)))
+
+    def _ask(self, name: str, *arguments: Array) -> dict[int, list[Array]]:
+        servers = range(self._exchange.num_owners)
+        return self._exchange.call(name, dict.fromkeys(servers, arguments))
+
+
+def serve_evaluations(
+    model: GNN | PlainModel,
+    evaluator: Evaluator,
+    exchange: Exchange,
+    context: DistributedContext,
+    num_trainers: int,
+) -> None:
+    """Evaluate for the ranks that train, until all of them have left.
+
+    Args:
+        model: Takes the weights that are sent.
+        evaluator: Evaluates it, together with the other servers.
+        exchange: Its owners are the servers. What else they serve, is answered meanwhile.
+        context: The servers.
+        num_trainers: How many ranks train.
+
+    Raises:
+        Interrupted: A signal ended training.
+    """
+    _Serving(model, evaluator, exchange, context).run(num_trainers)
+
+
+class _Serving:
+    def __init__(
+        self,
+        model: GNN | PlainModel,
+        evaluator: Evaluator,
+        exchange: Exchange,
+        context: DistributedContext,
+    ) -> None:
+        self._model = model
+        self._evaluator = evaluator
+        self._exchange = exchange
+        self._context = context
+        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._outcome: Array | None = None
+        self._is_known = threading.Condition()
+        self._num_left = 0
+        self._stop = 0
+
+    def run(self, num_trainers: int) -> None:
+        """Do in this thread, which may use collectives, what calls ask for."""
+        answers = {_EVALUATE: self._on_evaluate, _OUTCOME: self._on_outcome, _LEAVE: self._on_leave}
+        for name, answer in answers.items():
+            self._exchange.serve(name, answer)
+        self._context.control.enter(Phase.TRAINING, 0)
+        while self._num_left < num_trainers:
+            with self._context.control.waiting():
+                task = self._tasks.get()
+            task()
+        self._context.control.enter(Phase.CLOSING, 0)
+        if self._stop:
+            raise Interrupted(self._stop)
+
+    def _on_evaluate(self, arguments: list[Array]) -> list[Array]:
+        [weights] = arguments
+        with self._is_known:
+            self._outcome = None
+        self._tasks.put(lambda: self._evaluate(weights))
+        return []
+
+    def _on_outcome(self, _: list[Array]) -> list[Array]:
+        with self._is_known:
+            self._is_known.wait_for(lambda: self._outcome is not None, _POLL_SECONDS)
+            return [] if self._outcome is None else [self._outcome]
+
+    def _on_leave(self, arguments: list[Array]) -> list[Array]:
+        number = int(arguments[0])
+        self._tasks.put(lambda: self._note_leave(number))
+        return []
+
+    def _note_leave(self, number: int) -> None:
+        self._num_left += 1
+        self._stop = self._stop or number
+
+    def _evaluate(self, weights: Array) -> None:
+        control = self._context.control
+        unpack_weights(self._model, weights)
+        outcome: dict[str, Any] = {"stop": 0}
+        control.enter(Phase.EVALUATING, 0)
+        try:
+            outcome["metrics"] = self._evaluator.evaluate(self._model)
+        except Interrupted as error:
+            if control.is_abandoned:
+                raise
+            outcome["stop"] = error.number  # the trainers save, then leave
+        control.enter(Phase.TRAINING, 0)
+        with self._is_known:
+            self._outcome = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
+            self._is_known.notify_all()
+
+
+def packed_weights(model: torch.nn.Module) -> Array:
+    """All weights and buffers as bytes: uint8 `[n]`."""
+    tensors = [tensor.cpu().reshape(-1).view(torch.uint8) for tensor in _weights(model)]
+    packed: Array = torch.cat(tensors).numpy()
+    return packed
+
+
+def unpack_weights(model: torch.nn.Module, packed: Array) -> None:
+    """Set all weights and buffers to those of an equal model, see `packed_weights`."""
+    given = torch.from_numpy(packed)
+    for tensor in _weights(model):
+        size = tensor.numel() * tensor.element_size()
+        # `given` may start at any byte, which a tensor of larger numbers may not.
+        values = given[:size].clone().view(tensor.dtype)
+        tensor.copy_(values.view(tensor.shape))
+        given = given[size:]
+
+
+def _weights(model: torch.nn.Module) -> list[torch.Tensor]:
+    state: dict[str, torch.Tensor] = model.state_dict()
+    return list(state.values())

@@ -1,0 +1,84 @@
+"""A rank of `scripts.bench.machines`: gnntrain's command with a stopwatch and with counters.
+
+The folder in GNNTRAIN_BENCH gets `steps.json`, rank 0's clock at the end of each step, and
+`calls-<rank>.json`: the bytes of the arrays that a rank has sent to and got from other ranks, by
+the name of the call, before the exchange frames them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from gnntrain.__main__ import run
+from gnntrain.distributed.exchange import Exchange
+from gnntrain.distributed.messages import Array
+from gnntrain.reporting import loggers
+from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+
+FOLDER = "GNNTRAIN_BENCH"
+
+
+class Stopwatch:
+    """A listener that notes the end of each step."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._ends: list[float] = []
+
+    def on_step(self, progress: StepProgress) -> None:  # noqa: ARG002
+        self._ends.append(time.perf_counter())
+
+    def on_start(self, info: RunInfo) -> None: ...
+
+    def on_epoch(self, record: EpochRecord) -> None:  # noqa: ARG002
+        self._file.write_text(json.dumps(self._ends))
+
+    def on_message(self, text: str) -> None: ...
+
+    def on_finish(self, summary: Summary) -> None: ...
+
+
+class CountingExchange(Exchange):
+    """Counts the arrays' bytes of all calls to other ranks; writes them when it closes."""
+
+    def call(self, name: str, arguments: Mapping[int, Sequence[Array]]) -> dict[int, list[Array]]:
+        answers = super().call(name, arguments)
+        for owner, answer in answers.items():
+            if owner != self.owner:
+                _counts[f"{name} sent"] += sum(array.nbytes for array in arguments[owner])
+                _counts[f"{name} received"] += sum(array.nbytes for array in answer)
+        return answers
+
+    def close(self) -> None:
+        super().close()
+        framed = {name: list(pair) for name, pair in self.take_bytes().items()}
+        file = Path(os.environ[FOLDER]) / f"calls-{os.environ['RANK']}.json"
+        file.write_text(json.dumps({"arrays": _counts, "framed": framed}))
+
+
+_counts: Counter[str] = Counter()
+
+
+def main() -> None:
+    build_loggers = loggers.build_loggers
+
+    def with_stopwatch(*arguments: Any) -> list[Any]:
+        stopwatch = Stopwatch(Path(os.environ[FOLDER]) / "steps.json")
+        return [*build_loggers(*arguments), stopwatch]
+
+    with (
+        patch("gnntrain.worker.build_loggers", with_stopwatch),
+        patch("gnntrain.distributed.exchange.Exchange", CountingExchange),
+    ):
+        run()
+
+
+if __name__ == "__main__":
+    main()

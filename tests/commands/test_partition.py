@@ -1,0 +1,134 @@
+"""`gnntrain partition`: exit codes, what it prints, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gnntrain.cli import main
+from gnntrain.data.parts import Parts
+
+SMALL = ["dataset.num_nodes=400", "dataset.avg_degree=6", "dataset.num_features=8"]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return [*SMALL, f"dataset.store_dir={tmp_path}/stores"]
+
+
+@pytest.mark.parametrize("method", ["streaming", "metis", "random"])
+def test_parts_are_written_and_described(
+    small: list[str], capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    assert main(["partition", *small, "--parts=3", "--out", "parts", "--method", method]) == 0
+    shutil.rmtree("stores")  # the parts are all that is needed
+    meta = Parts.open(Path("parts")).meta
+    out = capsys.readouterr().out
+    assert meta.method == method
+    for number in (meta.num_nodes, meta.num_edges, meta.cut_edges):
+        assert f"{number:,}" in out
+    for part in meta.parts:
+        assert f"{part.num_edges:,}" in out
+
+
+def test_streaming_is_the_default(small: list[str]) -> None:
+    assert main(["partition", *small, "--parts", "2", "--out", "parts"]) == 0
+    assert Parts.open(Path("parts")).meta.method == "streaming"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--out", "parts"],
+        ["--parts", "2"],
+        ["--parts", "0", "--out", "parts"],
+        ["--parts", "-1", "--out", "parts"],
+        ["--parts", "401", "--out", "parts"],
+        ["--parts", "two", "--out", "parts"],
+        ["--parts", "1.5", "--out", "parts"],
+        ["--parts", "2", "--out", "stores"],
+        ["--parts", "2", "--out", "parts", "--method", "magic"],
+        ["--parts", "2", "--out", "parts", "modle=sage"],
+        ["--parts", "2", "--out", "parts", "parts3"],
+    ],
+)
+def test_mistakes(
+    small: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    Path("stores").mkdir()
+    Path("stores/mine.txt").touch()
+    assert main(["partition", *small, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert err
+    assert not out
+    assert not Path("parts").exists()
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gnntrain", "partition", *arguments]
+    return subprocess.Popen(
+        [*command, "--parts", "2", "--out", "out/parts"],
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), **os.environ},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(small: list[str], number: signal.Signals) -> None:
+    """The process is stopped while it writes, and told to end then."""
+    large = ["dataset.num_nodes=50000", "dataset.num_features=300"]
+    process = start([*small, *large])
+    wait_for(lambda: any(Path("out").glob(".parts.*/part1/*.npy")))
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 128 + number
+    assert not any(Path("out").iterdir())
+
+
+_ENDLESS = """
+import signal, time
+from pathlib import Path
+
+class CSRAdjacency:
+    def __init__(self, *_): pass
+
+class Options:
+    def __init__(self, **_): pass
+
+def part_graph(*_, **__):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    Path("began").touch()
+    time.sleep(600)
+"""
+
+
+def test_ctrl_c_is_heard_while_metis_computes(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """METIS is replaced by a program that does not end, and hears no signal as METIS hears none."""
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "pymetis.py").write_text(_ENDLESS)
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'fake'}:{root}")
+    process = start([*small, "--method", "metis"])
+    wait_for(Path("began").exists)
+    children = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert not Path("out").exists()
+    assert psutil.wait_procs(children, timeout=60)[1] == []

@@ -1,0 +1,288 @@
+"""Rows that several machines hold are those of the whole matrix, and each is asked for once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnntrain.config import from_dict
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange, open_exchange
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.owners import NodeOwners
+from gnntrain.loading.build import LoaderBuilder
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.sharded import (
+    ROWS,
+    FeaturesOnDevice,
+    RowCache,
+    ShardedFeatures,
+    answers_of,
+    fetch_cache,
+)
+from gnntrain.sampling.block import BlockNeeds
+from tests.compute.devices import on_each_device
+from tests.examples import examples
+from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
+
+Arrays = Sequence[npt.NDArray[Any]]
+
+
+class Calls:
+    """Owners in this process, which note what they were asked for.
+
+    Attributes:
+        asked: The rows of each call, by owner.
+    """
+
+    def __init__(self, owner: int | None, parts: Sequence[Sequence[npt.NDArray[Any]]]) -> None:
+        self.owner = owner
+        self.asked: list[dict[int, npt.NDArray[Any]]] = []
+        self._answers = [answers_of(own) for own in parts]
+
+    def call(self, name: str, arguments: Mapping[int, Arrays]) -> dict[int, list[npt.NDArray[Any]]]:
+        assert name == ROWS
+        self.asked.append({owner: rows for owner, (rows,) in arguments.items()})
+        return {
+            owner: [answer.copy() for answer in self._answers[owner](list(rows))]
+            for owner, rows in arguments.items()
+        }
+
+
+def as_stored(rows: torch.Tensor) -> npt.NDArray[Any]:
+    """Rows in a store's form; see `gnntrain.data.graph.Nodes`."""
+    bits = rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows
+    return bits.numpy()
+
+
+class Sharded:
+    """A matrix in ranges; see `ShardedFeatures`.
+
+    Args:
+        matrix: The oracle.
+        starts: Of each owner's range; and the end.
+        owner: The range of this machine.
+        cuts: Where the own range is cut into matrices.
+        cached: Nodes of other machines.
+    """
+
+    def __init__(
+        self,
+        matrix: torch.Tensor,
+        starts: Sequence[int],
+        owner: int | None,
+        cuts: Sequence[int] = (),
+        cached: Sequence[int] = (),
+    ) -> None:
+        owners = NodeOwners(np.array(starts))
+        parts = [[matrix[a:b]] for a, b in pairwise(starts)]
+        if owner is not None:
+            ends = [starts[owner], *sorted(cuts), starts[owner + 1]]
+            parts[owner] = [matrix[a:b].clone() for a, b in pairwise(ends)]
+        self.calls = Calls(owner, [[as_stored(part) for part in own] for own in parts])
+        nodes = np.array(cached, np.int64)
+        cache = fetch_cache(nodes, matrix, owners, self.calls, DistributedContext())
+        self.calls.asked.clear()
+        own = [] if owner is None else parts[owner]
+        self.source = ShardedFeatures(own, owners, self.calls, cache)
+
+
+@st.composite
+def shardings(draw: st.DrawFn) -> tuple[torch.Tensor, Sharded, set[int], range]:
+    """Ranges of unequal length, some of them empty; own rows in several matrices; any cache."""
+    num_nodes = draw(st.integers(1, 40))
+    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+    torch.manual_seed(draw(st.integers(0, 9)))
+    matrix = torch.randn(num_nodes, draw(st.sampled_from([1, 3, 8]))).to(dtype)
+    node = st.integers(0, num_nodes)
+    starts = [0, *sorted(draw(st.lists(node, max_size=4))), num_nodes]
+    owner = draw(st.none() | st.integers(0, len(starts) - 2))
+    own = range(0) if owner is None else range(starts[owner], starts[owner + 1])
+    cuts = draw(st.lists(st.sampled_from(own), max_size=2)) if own else []
+    others = [n for n in range(num_nodes) if n not in own]
+    cached = draw(st.sets(st.sampled_from(others))) if others else set()
+    order = draw(st.permutations(sorted(cached)))
+    return matrix, Sharded(matrix, starts, owner, cuts, order), cached, own
+
+
+@examples(100)
+@given(given=shardings(), data=st.data())
+def test_rows_are_those_of_the_whole_matrix_and_hits_those_in_the_cache(
+    given: tuple[torch.Tensor, Sharded, set[int], range], data: st.DataObject
+) -> None:
+    matrix, sharded, cached, own = given
+    nodes = data.draw(st.lists(st.integers(0, len(matrix) - 1), unique=True))
+    rows = sharded.source.select(torch.tensor(nodes, dtype=torch.int64))
+    assert torch.equal(rows.read(0, len(nodes), matrix.dtype), matrix[nodes])
+    assert torch.equal(rows.whole(), matrix[nodes].float())
+    others = [node for node in nodes if node not in own]
+    hits = [node for node in others if node in cached]
+    assert sharded.source.take_reads() == (len(hits), len(others))
+    assert sharded.source.take_reads() == (0, 0)
+    # One call, of each remote row once; its number takes four bytes.
+    asked = [rows for call in sharded.calls.asked for rows in call.values()]
+    assert len(sharded.calls.asked) == (len(others) > len(hits))
+    assert sum(map(len, asked)) == len(others) - len(hits)
+    assert all(rows.dtype == np.int32 for rows in asked)
+
+
+def test_own_and_cached_rows_are_not_copied() -> None:
+    matrix = torch.randn(10, 4)
+    sharded = Sharded(matrix, [0, 4, 10], 0, cached=[7, 5])
+    rows = sharded.source.select(torch.tensor([2, 7]))
+    own, cache = rows.held
+    own[2], cache[0] = 1, 2
+    assert rows.whole().tolist() == [[1] * 4, [2] * 4]
+    assert sharded.calls.asked == []
+
+
+def test_a_selection_of_a_selection_is_read_from_the_same_rows() -> None:
+    matrix = torch.randn(10, 4)
+    rows = Sharded(matrix, [0, 4, 10], 1, cached=[0]).source.select(torch.tensor([3, 9, 0, 5]))
+    assert torch.equal(rows.select(torch.tensor([2, 0])).whole(), matrix[[0, 3]])
+
+
+@on_each_device
+def test_a_gpu_gets_a_copy_of_each_batch(device: str) -> None:
+    matrix = torch.randn(10, 4).bfloat16()
+    source = FeaturesOnDevice(
+        Sharded(matrix, [0, 4, 10], 1, cached=[0]).source, torch.device(device)
+    )
+    nodes = torch.tensor([3, 9, 0, 5])
+    rows = source.select(nodes.to(device))
+    assert rows.device.type == device
+    assert rows.rows.dtype == matrix.dtype
+    assert torch.equal(rows.whole().cpu(), matrix[nodes].float())
+    assert source.take_reads() == (1, 2)
+
+
+@given(st.sets(st.integers(0, 2**40)), st.lists(st.integers(0, 2**40)))
+def test_a_cache_finds_its_nodes_and_no_others(nodes: set[int], others: list[int]) -> None:
+    known = np.array(sorted(nodes, reverse=True), np.int64)
+    cache = RowCache(known, torch.empty(len(known), 1))
+    assert cache.find(known).tolist() == list(range(len(known)))
+    numbers = {node: i for i, node in enumerate(known.tolist())}
+    asked = np.array(others, np.int64)
+    assert cache.find(asked).tolist() == [numbers.get(node, -1) for node in others]
+
+
+NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
+EPOCHS = 2
+
+
+def _only_its_rows(path: Path, context: DistributedContext) -> StoredGraph:
+    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    graph = random_graph(edge_weight=weights)
+    own = rank_range(graph.num_nodes, context.machine, context.num_machines)
+    rows = np.full_like(graph.features, 7777)
+    rows[own] = graph.features[own]
+    data = random_graph(edge_weight=weights, features=rows)
+    return stored(path / f"of{context.rank}", data, feature_dtype="float16")
+
+
+def _sent(exchange: Exchange, context: DistributedContext) -> int:
+    """The bytes that all ranks have sent, once they have arrived and were counted."""
+    total = 0, 0
+    while True:
+        for sent, received in exchange.take_bytes().values():
+            total = total[0] + sent, total[1] + received
+        everyone = context.gather(total)
+        if sum(sent for sent, _ in everyone) == sum(received for _, received in everyone):
+            return sum(sent for sent, _ in everyone)
+
+
+def _remote_reads(store: StoredGraph, plan: SeedPlan, context: DistributedContext) -> list[int]:
+    """The nodes of other machines in the batches of a rank, as often as they are read."""
+    own = rank_range(store.num_nodes, context.machine, context.num_machines)
+    loader = cpu_loader(store, plan, threads=0)
+    reads: list[int] = []
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            reads += [n for n in batch.n_id.tolist() if not own.start <= n < own.stop]
+    return reads
+
+
+def _hits(store: StoredGraph, plan: SeedPlan, context: DistributedContext, num_rows: int) -> int:
+    """Hits in the cache by the counts of the very batches that this machine's ranks read."""
+    counts = Counter[int]()
+    for rank in context.machine_ranks:
+        counts.update(_remote_reads(store, replace(plan, rank=rank), context))
+    hot = sorted(counts, key=lambda node: (-counts[node], node))[:num_rows]
+    return sum(node in hot for node in _remote_reads(store, plan, context))
+
+
+def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, Any], int]) -> None:
+    """Every batch against the whole graph's, in every rank; `num_rows` of the cache."""
+    path, keys, num_rows = payload
+    store = StoredGraph.open(Path(path))
+    seeds = store.split("train")
+    plan = SeedPlan(seeds, 7, rank=context.rank, world_size=context.world_size, seed=5)
+    config = from_dict(
+        {"sampler": {"fan_outs": [3, 2]}, "distributed": {"graph": "sharded"}} | keys
+    )
+    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    targets = torch.from_numpy(store.labels)
+    with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
+        machine = _only_its_rows(Path(path).parent, context)
+        made = LoaderBuilder(config, machine, context, NEEDS, plan, targets, exchange=exchange)
+        loader = made.training_loader()
+        _sent(exchange, context)
+        expected = cpu_loader(store, plan, needs=NEEDS, threads=0)
+        for epoch in range(EPOCHS):
+            loader.set_epoch(epoch)
+            expected.set_epoch(epoch)
+            for batch, same in zip(loader, expected, strict=True):
+                assert torch.equal(batch.n_id, same.n_id)
+                assert torch.equal(batch.x, same.x)
+                for block, other in zip(batch.blocks, same.blocks, strict=True):
+                    for name in ("indptr", "indices", "norm", "weight", "degree"):
+                        assert torch.equal(getattr(block, name), getattr(other, name)), name
+        hits, reads = loader.take_reads()
+        # A remote row that is not cached, its number of four bytes, and the messages' heads.
+        num_rows_sent = sum(context.gather(reads - hits))
+        rows_and_ids = num_rows_sent * (4 + 2 * store.num_features)
+        most_heads = 200 * EPOCHS * len(loader) * context.world_size * context.num_machines
+        assert rows_and_ids <= _sent(exchange, context) <= rows_and_ids + most_heads
+        context.barrier()
+    assert len(made.why_placed) == 1
+    assert reads == len(_remote_reads(store, plan, context)) > 0
+    if config.features.hotness == "presample":
+        assert config.features.presample_epochs == EPOCHS
+        assert hits == _hits(store, plan, context, num_rows)
+    else:
+        assert 0 < hits < reads
+
+
+@pytest.mark.parametrize(
+    ("machines", "features", "num_rows"),
+    [
+        ((0, 1), {}, 6),
+        ((0, 0, 1), {"cache_bytes": 5 * 2 * 7 + 3}, 7),
+        ((0, 1, 2), {"cache_ratio": 0.0}, 0),
+        ((0, 1), {"cache_ratio": 1.0}, 60),
+        ((0, 1), {"cache_ratio": 0.2, "hotness": "degree"}, 12),
+    ],
+    ids=str,
+)
+def test_batches_on_several_machines_are_those_of_the_whole_graph(
+    tmp_path: Path, machines: tuple[int, ...], features: dict[str, Any], num_rows: int
+) -> None:
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    store = stored(tmp_path / "store", random_graph(edge_weight=weights), feature_dtype="float16")
+    plan = LaunchPlan(len(machines), False, 1, 60, machines)
+    launch(_compare_batches, (str(store.path), {"features": features}, num_rows), plan)
