@@ -31,11 +31,13 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _divisors(config)
     yield from _synthetic(config)
     yield from _sampler(config)
-    yield from _machines(config)
+    yield from _sharded(config)
+    yield from _wholegraph(config)
     yield from _cuda_graph(config)
     yield from _training(config)
     yield from _task(config)
     yield from _partitioned(config)
+    yield from _owners_draw(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -135,20 +137,25 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
         yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
 
 
-def _machines(config: Config) -> Iterator[Contradiction]:
+def _sharded(config: Config) -> Iterator[Contradiction]:
     """What needs all feature rows where a machine has a part of them."""
-    graph = config.distributed.graph
-    if graph == "replicated":
+    if config.distributed.graph != "sharded":
         return
     if config.sampler.name == "full":
         expects = "replicated with sampler.name=full: each rank computes the whole graph"
         yield _clash(config, "distributed.graph", "sampler.name", expects, _LEAVE_OUT)
-    if config.features.placement not in ("auto", "memmap"):
-        expects = f"auto or memmap with distributed.graph={graph}: no machine has all rows"
+    if config.features.placement not in ("auto", "memmap", "wholegraph"):
+        expects = (
+            "auto, memmap or wholegraph with distributed.graph=sharded: no machine reads all rows"
+        )
         yield _clash(config, "features.placement", "distributed.graph", expects, _LEAVE_OUT)
-    if graph == "partitioned" and config.features.hotness == "degree":
-        expects = "presample with distributed.graph=partitioned: no machine has all edges"
-        yield _clash(config, "features.hotness", "distributed.graph", expects, _LEAVE_OUT)
+
+
+def _wholegraph(config: Config) -> Iterator[Contradiction]:
+    """What WholeGraph's memory, which all GPUs of the run hold together, cannot do."""
+    if config.features.placement == "wholegraph" and config.distributed.servers:
+        expects = "0 with features.placement=wholegraph: servers have no part in its memory"
+        yield _clash(config, "distributed.servers", "features.placement", expects, _LEAVE_OUT)
 
 
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
@@ -161,7 +168,7 @@ def _cuda_graph(config: Config) -> Iterator[Contradiction]:
         ("sampler.backend", sampler.backend in ("numba", "pyg"), "triton"),
         ("sampler.topology", sampler.topology == "host", "auto"),
         ("sampler.fan_outs", min(sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
-        ("features.placement", config.features.placement == "memmap", "auto"),
+        ("features.placement", config.features.placement in ("memmap", "wholegraph"), "auto"),
         ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
         ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
         ("model.name", isinstance(config.model, PluginConfig), "a model of gnntrain's own"),
@@ -222,7 +229,7 @@ def _task(config: Config) -> Iterator[Contradiction]:
 
 
 def _partitioned(config: Config) -> Iterator[Contradiction]:
-    """What a graph in parts needs, and what it cannot do."""
+    """The folder of a graph in parts."""
     graph, parts = config.distributed.graph, config.distributed.parts
     keys = "distributed.parts", "distributed.graph"
     if graph != "partitioned":
@@ -232,19 +239,36 @@ def _partitioned(config: Config) -> Iterator[Contradiction]:
     if parts is None:
         expects = "the folder of the parts with distributed.graph=partitioned"
         yield _clash(config, *keys, expects, "make one with gnntrain partition")
-    sampler, features = config.sampler, config.features
+    evaluation = config.evaluation
+    if evaluation.name == "layerwise" and evaluation.ranks != "all":
+        expects = "all with distributed.graph=partitioned: no machine has all edges"
+        yield _clash(config, "evaluation.ranks", "distributed.graph", expects, _LEAVE_OUT)
+
+
+def _owners_draw(config: Config) -> Iterator[Contradiction]:
+    """What cannot be done where other ranks hold the graph and draw."""
+    keys, sampler, features = config.distributed, config.sampler, config.features
+    if keys.servers:
+        other, value = "distributed.servers", str(keys.servers)
+    elif keys.graph == "partitioned":
+        other, value = "distributed.graph", keys.graph
+    else:
+        return
     clashes = [
-        ("sampler.name", sampler.name == "full", "neighbor"),
         ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
         ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
-        ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
-        ("features.hotness", features.hotness == "degree", "presample"),
         ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
     ]
+    if keys.servers:
+        clashes += [
+            ("sampler.name", sampler.name == "full", "neighbor"),
+            ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
+            ("features.hotness", features.hotness == "degree", "presample"),
+        ]
     for key, is_wrong, instead in clashes:
         if is_wrong:
-            expects = f"{instead} with distributed.graph=partitioned: the owners of the parts draw"
-            yield _clash(config, key, "distributed.graph", expects)
+            expects = f"{instead} with {other}={value}: the ranks that hold the graph draw"
+            yield _clash(config, key, other, expects, _LEAVE_OUT)
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -382,6 +406,10 @@ def _placement_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
     if gpus == 0 and placement not in ("auto", "memmap"):
         expects = "auto or memmap on the CPU, which reads rows where the store has them"
         yield _wrong(config, "features.placement", expects, _LEAVE_OUT)
+    elif placement == "wholegraph" and find_spec("pylibwholegraph") is None:
+        expects = "another placement: the package pylibwholegraph is not installed"
+        hint = "`pip install pylibwholegraph-cu13`, or leave it out: auto chooses"
+        yield _wrong(config, "features.placement", expects, hint)
     elif gpus == 1 and placement == "sharded":
         expects = "resident, cached, pinned or memmap on one GPU"
         yield _wrong(config, "features.placement", expects, f"{_LEAVE_OUT}: auto chooses")

@@ -73,9 +73,12 @@ class FeaturesConfig(Section):
     """Where the feature rows lie while a GPU trains, and how many are cached. A CPU reads them from
     the store."""
 
-    placement: Literal["auto", "resident", "sharded", "cached", "pinned", "memmap"] = "auto"
+    placement: Literal[
+        "auto", "resident", "sharded", "cached", "pinned", "memmap", "wholegraph"
+    ] = "auto"
     """In GPU memory (resident), a part on each GPU (sharded), hot rows in GPU memory (cached), in
-    pinned host memory (pinned), or in the store (memmap); auto: the fastest place with room."""
+    pinned host memory (pinned), in the store (memmap), or a part on each GPU of all machines, by
+    NVIDIA's WholeGraph (wholegraph); auto: the fastest place with room, but not wholegraph."""
     cache_ratio: Ratio | None = None
     """cached: share of the nodes whose rows each GPU holds; null: see cache_bytes, else all that
     fit. distributed.graph=sharded: each machine holds so many rows of others; null: a tenth."""

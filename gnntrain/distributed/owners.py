@@ -132,5 +132,5 @@ class RowAnswers:
         """The asked rows."""
         (given,) = arguments
         grouped = self.ranges.group(given)
-        found = [self.parts[part][rows] for part, rows in grouped.rows.items()]
+        found = [np.take(self.parts[part], rows, axis=0) for part, rows in grouped.rows.items()]
         return [grouped.scattered(joined(found))]

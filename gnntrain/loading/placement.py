@@ -16,7 +16,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 
 Topology = Literal["resident", "pinned", "host"]
-Features = Literal["resident", "sharded", "cached", "pinned", "memmap"]
+Features = Literal["resident", "sharded", "cached", "pinned", "memmap", "wholegraph"]
 
 # A cache of a smaller fraction of the rows is not worth its look-ups.
 _LEAST_CACHED = 0.01
@@ -50,12 +50,14 @@ class Memory:
     Attributes:
         gpus: Free bytes of each rank's GPU, before anything is placed.
         host: Available bytes of host memory; all ranks share the pinned copy.
+        num_gpus: GPUs of the run, on all machines.
         has_peers: Whether every GPU can read every other's memory directly.
     """
 
     gpus: tuple[int, ...]
     host: int
     has_peers: bool = False
+    num_gpus: int = 1
 
     @property
     def room(self) -> int:
@@ -77,7 +79,8 @@ class Placement:
             `host`: the CPU draws.
         features: `resident`: all rows on every GPU; `sharded`: an equal part on each; `cached`:
             the hottest rows on each; `pinned`: in host memory, read over the bus; `memmap`: in the
-            store, copied by the host batch by batch.
+            store, copied by the host batch by batch; `wholegraph`: an equal part on each GPU of
+            all machines.
         num_cached: Rows on each GPU, where `cached`.
         cold: Where the other rows are kept.
         why: The reasons: a line for the topology and one for the features.
@@ -155,12 +158,14 @@ def _features(
     left = max(0, room) // max(1, sizes.row)
     most = most_cached(asked, sizes.num_nodes, sizes.row, left)
     share = -(-sizes.features // len(memory.gpus))
+    of_all = -(-sizes.features // memory.num_gpus)
     fits: dict[Features, bool] = {
         "resident": sizes.features <= room,
         "sharded": len(memory.gpus) > 1 and memory.has_peers and share <= room,
         "cached": most * sizes.row <= room,
         "pinned": sizes.features <= pinnable,
-        "memmap": True,
+        "memmap": True,  # and so `auto` does not come to the next one
+        "wholegraph": memory.num_gpus > 1 and of_all <= room,
     }
     wanted = asked.placement
     if wanted == "auto":
@@ -213,6 +218,11 @@ def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Feat
             "features.placement=sharded needs GPUs that read each other's memory; these do not.",
             "Leave it out: auto takes what fits.",
         )
+    if asked == "wholegraph" and memory.num_gpus == 1:
+        return UserError(
+            "features.placement=wholegraph needs several GPUs; this run has one.",
+            "Leave it out: auto takes what fits.",
+        )
     left = in_words(max(0, pinnable if asked == "pinned" else room))
     return UserError(
         f"features.placement={asked} has no room: the rows take {in_words(sizes.features)}, and "
@@ -230,21 +240,19 @@ def in_words(num_bytes: int) -> str:
 def measured_memory(context: DistributedContext) -> Memory:
     """The free memory of the ranks' GPUs and the host; on CPU ranks that of the host for both.
 
-    Collective: all ranks get the same result.
+    Of several machines the least that one has. Collective: all ranks get the same result.
     """
     host, device = psutil.virtual_memory().available, context.device
-    if device.type != "cuda":
-        return Memory(tuple(context.gather(host)), context.broadcast(host))
-    free, _ = torch.cuda.mem_get_info(device)
-    everyone = context.gather((free, device.index))
-    numbers = [number for _, number in everyone]
-    has_peers = all(
-        torch.cuda.can_device_access_peer(device, other)
-        for other in numbers
-        if other != device.index
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host
+    everyone = context.gather((free, host, device.index))
+    others = [everyone[rank][2] for rank in context.machine_ranks if rank != context.rank]
+    has_peers = device.type == "cuda" and all(
+        torch.cuda.can_device_access_peer(device, other) for other in others
     )
+    ranks = [context.ranks_of(machine) for machine in range(context.num_machines)]
     return Memory(
-        tuple(free for free, _ in everyone),
-        context.broadcast(host),
+        tuple(sorted(free for free, _, _ in everyone)[: min(map(len, ranks))]),
+        min(host for _, host, _ in everyone),
         has_peers=all(context.gather(has_peers)),
+        num_gpus=context.world_size,
     )

@@ -236,7 +236,6 @@ def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
         from_dict(sections)
 
 
-@pytest.mark.parametrize("graph", ["sharded", "partitioned"])
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
@@ -246,12 +245,67 @@ def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
     ids=str,
 )
 def test_what_needs_all_rows_is_refused_where_machines_have_parts(
-    sections: dict[str, dict[str, Any]], key: str, graph: str
+    sections: dict[str, dict[str, Any]], key: str
 ) -> None:
-    parts = {"graph": graph} | ({"parts": "parts"} if graph == "partitioned" else {})
     with pytest.raises(ConfigError) as caught:
-        from_dict({"distributed": parts, **sections})
+        from_dict({"distributed": {"graph": "sharded"}, **sections})
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_wholegraph_has_no_servers() -> None:
+    keys = {"features": {"placement": "wholegraph"}, "distributed": {"servers": 1}}
+    with pytest.raises(ConfigError) as caught:
+        from_dict(keys)
+    assert "distributed.servers" in [problem.key for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"sampler": {"backend": "triton"}}, "sampler.backend"),
+        ({"sampler": {"topology": "resident"}}, "sampler.topology"),
+        ({"features": {"hotness": "degree"}}, "features.hotness"),
+        ({"trainer": {"cuda_graph": True}}, "trainer.cuda_graph"),
+        ({"evaluation": {"ranks": "0"}}, "evaluation.ranks"),
+        ({"distributed": {"graph": "partitioned"}}, "distributed.parts"),
+        ({"distributed": {"graph": "sharded", "parts": "parts"}}, "distributed.parts"),
+    ],
+    ids=str,
+)
+def test_what_a_graph_in_parts_cannot_do_is_refused(
+    sections: dict[str, dict[str, Any]], key: str
+) -> None:
+    parts = {"distributed": {"graph": "partitioned", "parts": "parts"}}
+    with pytest.raises(ConfigError) as caught:
+        from_dict(parts | sections)
     assert key in [problem.key for problem in caught.value.problems]
+
+
+def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
+    parts = {"graph": "partitioned", "parts": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"partition\.json"):
+        from_dict({"distributed": parts})
+    (tmp_path / "partition.json").touch()
+    from_dict({"distributed": parts, "dataset": {"name": "files"}})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"sampler": {"name": "full"}},
+        {"sampler": {"backend": "pyg"}},
+        {"features": {"placement": "pinned"}},
+        {"features": {"hotness": "degree"}},
+    ],
+    ids=str,
+)
+def test_what_ranks_do_with_a_graph_of_their_own_is_refused_with_servers(
+    section: dict[str, dict[str, str]],
+) -> None:
+    from_dict(section)
+    problem = only_problem({"distributed": {"servers": 1}, **section})
+    [(name, keys)] = section.items()
+    assert problem.key == f"{name}.{next(iter(keys))}"
 
 
 @pytest.mark.parametrize(
@@ -259,6 +313,7 @@ def test_what_needs_all_rows_is_refused_where_machines_have_parts(
     [
         ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),
         ({"features": {"placement": "sharded"}}, 1, "on one GPU"),
+        ({"features": {"placement": "wholegraph"}}, 0, "auto or memmap on the CPU"),
         ({"sampler": {"topology": "resident"}}, 0, "auto or host on the CPU"),
         ({"trainer": {"cuda_graph": True}}, 0, "false without a GPU"),
         ({"trainer": {"cuda_graph": True}}, 4, "false on several GPUs"),

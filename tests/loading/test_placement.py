@@ -82,6 +82,7 @@ def test_what_is_pinned_is_counted_once() -> None:
         (machine(8, host=8), "pinned", "auto", "sampler.topology=pinned has no room"),
         (machine(80), "auto", "resident", "53.00 GiB, and 25.00 GiB are left"),
         (machine(80, 80), "auto", "sharded", "read each other's memory"),
+        (machine(80), "auto", "wholegraph", "needs several GPUs"),
         (machine(80, 80, has_peers=True), "auto", "sharded", "25.00 GiB are left"),
         (machine(80, host=64), "auto", "pinned", "32.00 GiB are left"),
     ],
