@@ -188,16 +188,6 @@ class LoaderBuilder:
         indices = pinned(self._store.indices, context) if is_pinned else None
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether this machine reads feature rows of others by calls to them."""
-        return self._exchange is not None
-
-    @property
-    def values(self) -> BatchValues:
-        """What batches read of nodes and edges beside features."""
-        return self.graph
-
     def _training_features(self) -> FeatureSource:
         """The feature rows of training's batches. Collective.
 
@@ -210,6 +200,16 @@ class LoaderBuilder:
     @property
     def _uses_wholegraph(self) -> bool:
         return self._placement is not None and self._placement.features == "wholegraph"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this machine reads feature rows of others by calls to them."""
+        return self._exchange is not None
+
+    @property
+    def values(self) -> BatchValues:
+        """What batches read of nodes and edges beside features."""
+        return self.graph
 
     @cached_property
     def features(self) -> FeatureSource:
@@ -226,7 +226,7 @@ class LoaderBuilder:
         """A range of the rows at each owner, in their order. Collective."""
         owners, own, context = self.owners, self._own_rows(), self._context
         like = stored_rows(self._store)[:0]
-        cache = fetch_cache(self._hot_rows(exchange, owners), like, owners, exchange, context)
+        cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
         cached, num_own = cache.rows, sum(map(len, own))
         own_bytes = sum(rows.nbytes for rows in own)
         self._why_sharded = (
@@ -246,22 +246,28 @@ class LoaderBuilder:
         ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
         return NodeOwners(np.array([0, *ends]))
 
+    def _own_range(self) -> tuple[int, int]:
+        """The first node whose row this machine reads, and the end."""
+        owner = None if self._exchange is None else self._exchange.owner
+        if owner is None:
+            return 0, 0
+        first, stop = self.owners.starts[owner : owner + 2].tolist()
+        return first, stop
+
     def _own_rows(self) -> list[AnyArray]:
         """The rows that this machine reads, as they are stored."""
-        own, starts = None if self._exchange is None else self._exchange.owner, self.owners.starts
-        return [] if own is None else [self._store.features[starts[own] : starts[own + 1]]]
+        owner = None if self._exchange is None else self._exchange.owner
+        return [] if owner is None else [self._store.features[slice(*self._own_range())]]
 
-    def _hot_rows(self, exchange: Exchange, owners: NodeOwners) -> Int64Array:
+    def _hot_rows(self) -> Int64Array:
         """The nodes of other machines whose rows this machine caches, ascending. Collective."""
         store, asked = self._store, self._config.features
         row_bytes = store.num_features * store.features.itemsize
         num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
-        first, stop = 0, 0
-        if exchange.owner is not None:
-            first, stop = owners.starts[exchange.owner : exchange.owner + 2].tolist()
-        num_rows = min(num_rows, store.num_nodes - (stop - first))
         if self._uses_wholegraph:  # only evaluation asks the exchange
             num_rows = 0
+        first, stop = self._own_range()
+        num_rows = min(num_rows, store.num_nodes - (stop - first))
         if asked.hotness == "degree":
             degrees = out_degrees(store)
             degrees[first:stop] = 0
