@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,7 @@ from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.partitioned import PartitionedEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -82,14 +84,45 @@ def build_model(
     return model.to(context.device)
 
 
+def is_server(config: Config, everyone: DistributedContext) -> bool:
+    """Whether this rank serves the ranks that train."""
+    return everyone.rank >= everyone.world_size - config.distributed.servers
+
+
+def context_of_role(config: Config, everyone: DistributedContext) -> DistributedContext:
+    """This rank among those that train, or among the servers. Collective.
+
+    A server shares no memory with others: each counts as a machine.
+    """
+    servers, timeout = config.distributed.servers, config.distributed.timeout
+    if not servers:
+        return everyone
+    num_trainers = everyone.world_size - servers
+    trainer = everyone.among(range(num_trainers), timeout)
+    server = everyone.among(range(num_trainers, everyone.world_size), timeout)
+    if server is None:
+        assert trainer is not None
+        return trainer
+    return replace(server, machines=tuple(range(servers)), machine_group=None)
+
+
+def _owners(config: Config, everyone: DistributedContext) -> list[range]:
+    """The ranks that hold each part of the graph: the servers, or those of each machine."""
+    if servers := config.distributed.servers:
+        first = everyone.world_size - servers
+        return [range(rank, rank + 1) for rank in range(first, everyone.world_size)]
+    return [everyone.ranks_of(machine) for machine in range(everyone.num_machines)]
+
+
 @contextmanager
 def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exchange | None]:
     """The calls between machines that share out the graph; None: each has all of it. Collective."""
-    graph = config.distributed.graph
-    if graph == "replicated" or (graph == "sharded" and context.num_machines == 1):
+    graph, servers = config.distributed.graph, config.distributed.servers
+    is_local = graph == "replicated" or (graph == "sharded" and context.num_machines == 1)
+    if is_local and not servers:
         yield None
         return
-    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    owners = _owners(config, context)
     timeout = config.distributed.timeout
     with open_exchange(context, owners=owners, host=context.host, timeout=timeout) as exchange:
         yield exchange
@@ -109,7 +142,7 @@ def build_loaders(
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context)
-    if isinstance(graph, PartitionedGraph):
+    if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaders(
             config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
@@ -124,6 +157,28 @@ def build_loaders(
         uses_graph=model.uses_graph,
         exchange=exchange,
     )
+
+
+def build_server(
+    config: Config,
+    task: Task,
+    model: GNN | PlainModel,
+    graph: Graph,
+    context: DistributedContext,
+    exchange: Exchange,
+) -> LoaderBuilder:
+    """Serve what this server holds of the graph; return its own loaders, for evaluation.
+
+    Args:
+        context: The servers.
+    """
+    # For evaluation, which reads each row once, a cache would be of no use.
+    features = config.features.model_copy(update={"cache_ratio": 0.0})
+    config = config.model_copy(update={"features": features})
+    serving = build_loaders(config, task, model, graph, context, exchange)
+    if isinstance(graph, PartitionedGraph):
+        return serving
+    return build_loaders(config, task, model, graph, context)
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
@@ -157,6 +212,17 @@ def build_evaluator(
     """
     if config.evaluation.name == "sampled":
         fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
+    elif isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
+        assert isinstance(loaders, PartitionedLoaders)
+        return PartitionedEvaluator(
+            graph.parts,
+            loaders.owners,
+            loaders.exchange,
+            context,
+            build_buffers(config, context, scratch_dir),
+            task=task,
+            features=loaders.features,
+        )
     elif isinstance(model, GNN):
         return build_layerwise(config, task, loaders, graph, context, scratch_dir)
     else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.

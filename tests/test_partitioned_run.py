@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import Config, from_dict
+from gnntrain.config import Config, DistributedConfig, from_dict
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.parts import Parts
 from gnntrain.distributed.launch import LaunchPlan
-from gnntrain.run import prepare_store, train
+from gnntrain.errors import UserError
+from gnntrain.run import evaluate, prepare_store, resume, train
+from gnntrain.run_store import ModelSignature, record_of
+from gnntrain.tasks import NodeClassification, NodeRegression
 from gnntrain.training.checkpoint import load_checkpoint
+from tests.graphs import random_graph, stored
 
 GRAPH = {"name": "synthetic", "num_nodes": 600, "num_classes": 4, "num_features": 8}
 KEYS: dict[str, Any] = {
@@ -55,7 +62,8 @@ def on_machines(monkeypatch: pytest.MonkeyPatch) -> Any:
         plan_of = LaunchPlan.of.__func__  # type: ignore[attr-defined]
 
         def plan(config: Config, *rest: Any) -> LaunchPlan:
-            return replace(plan_of(LaunchPlan, config, *rest), machines=machines)
+            found: LaunchPlan = plan_of(LaunchPlan, config, *rest)
+            return replace(found, machines=machines)
 
         monkeypatch.setattr(LaunchPlan, "of", plan)
 
@@ -68,18 +76,113 @@ def trained(config: Config) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     return summary, state["model"]
 
 
+def in_parts(parts: Path, ranks: int = 1) -> dict[str, Any]:
+    """The `distributed` keys of a run on the parts."""
+    return {"num_processes": ranks, "graph": "partitioned", "parts": str(parts)}
+
+
 @pytest.mark.parametrize("machines", [(), (0, 1), (0, 0, 1, 1)], ids=str)
-@pytest.mark.parametrize("keys", [{}, {"trainer": {"class_weights": "balanced"}}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"trainer": {"class_weights": "balanced"}, "evaluation": {"max_steps": 1}},
+        {"evaluation": {"name": "layerwise", "fan_outs": None}},
+    ],
+    ids=["sampled", "balanced classes", "layerwise"],
+)
 def test_numbers_are_those_of_the_whole_graph_bit_for_bit(
-    folder: Path, parts: Path, on_machines: Any, machines: tuple[int, ...], keys: dict[str, Any]
+    folder: Path,
+    parts: Path,
+    on_machines: Any,
+    request: pytest.FixtureRequest,
+    machines: tuple[int, ...],
+    keys: dict[str, Any],
 ) -> None:
-    ranks = max(1, len(machines))
-    name = f"{len(machines)}{'b' if keys else ''}"
-    keys = {"distributed": KEYS["distributed"] | {"num_processes": ranks}} | keys
-    whole = trained(config_of(folder, f"whole{name}", **keys))
+    ranks, name = max(1, len(machines)), request.node.callspec.id
+    distributed = {"num_processes": ranks}
+    whole = trained(config_of(folder, f"whole {name}", distributed=distributed, **keys))
     on_machines(*machines)
-    keys["distributed"] |= {"graph": "partitioned", "parts": str(parts)}
-    found = trained(config_of(folder, f"parts{name}", **keys))
+    found = trained(config_of(folder, f"parts {name}", distributed=in_parts(parts, ranks), **keys))
     for key in ("train_loss", "train", "val", "test", "num_parameters", "data"):
         assert found[0][key] == whole[0][key], key
     assert all(torch.equal(found[1][key], weight) for key, weight in whole[1].items())
+
+
+def test_a_run_on_parts_goes_on_and_is_evaluated_with_the_whole_graph_or_its_parts(
+    folder: Path, parts: Path
+) -> None:
+    whole = trained(config_of(folder, "whole", trainer={"epochs": 3}))
+    config = config_of(folder, "begun", distributed=in_parts(parts))
+    train(config)
+    shutil.copytree(folder / "begun", folder / "copy")
+    longer = config.trainer.model_copy(update={"epochs": 3})
+    in_parts_again = config.model_copy(update={"trainer": longer})
+    assert resume(folder / "begun", in_parts_again)["train_loss"] == whole[0]["train_loss"]
+    together = in_parts_again.model_copy(update={"distributed": DistributedConfig()})
+    assert resume(folder / "copy", together)["train_loss"] == whole[0]["train_loss"]
+    assert evaluate(folder / "begun")["metrics"] == evaluate(folder / "whole")["metrics"]
+
+
+def test_quantities_have_the_scale_of_the_whole_graphs_training_nodes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = random_graph(task="continuous", num_classes=2)
+    data.labels[rng.random(data.labels.shape) < 0.2] = np.nan
+    data.labels[:, 1] = 7
+    store = stored(tmp_path / "store", data)
+    part_of = rng.integers(0, 3, store.num_nodes).astype(np.uint8)
+    write_parts(tmp_path / "parts", store, part_of, 3, "random")
+    graph = PartitionedGraph.of(Parts.open(tmp_path / "parts", range(0)))
+    ours, theirs = NodeRegression(graph), NodeRegression(store)
+    assert ours.scale == theirs.scale
+    assert ours.warnings() == theirs.warnings() != []
+    assert ModelSignature.of(graph) == ModelSignature.of(store)
+
+
+def test_what_is_known_of_a_graph_in_parts_is_what_is_known_of_the_whole(
+    folder: Path, parts: Path
+) -> None:
+    store = prepare_store(config_of(folder, "none").dataset).store
+    graph = PartitionedGraph.of(Parts.open(parts, range(0)))
+    for name in ("num_nodes", "num_edges", "num_features", "num_classes", "dataset", "summary"):
+        assert getattr(graph, name) == getattr(store, name), name
+    assert record_of(graph).digest == record_of(store).digest
+    assert record_of(graph).learnt == record_of(store).learnt
+    ours, theirs = (NodeClassification(given) for given in (graph, store))
+    assert ours.warnings() == theirs.warnings()
+    with pytest.raises(IndexError):
+        ours.targets[0]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [
+        ({"seed": 1}, "another graph"),
+        ({"add_self_loops": True}, "dataset.add_self_loops=false"),
+        ({"feature_dtype": "float16"}, "dataset.feature_dtype=float32"),
+    ],
+    ids=str,
+)
+def test_parts_of_another_graph_are_refused(
+    folder: Path, parts: Path, dataset: dict[str, Any], told: str
+) -> None:
+    config = config_of(folder, "refused", dataset=dataset, distributed=in_parts(parts))
+    with pytest.raises(UserError, match=told):
+        train(config)
+    assert not (folder / "refused").exists()
+
+
+def test_parts_are_shared_out_evenly_or_refused(
+    folder: Path, parts: Path, on_machines: Any
+) -> None:
+    on_machines(0, 1, 2)
+    config = config_of(folder, "uneven", distributed=in_parts(parts, 3))
+    with pytest.raises(UserError, match=r"4 parts .* 3 machines"):
+        train(config)
+
+
+def test_an_object_and_parts_are_two_graphs(parts: Path) -> None:
+    keys = {key: value for key, value in KEYS.items() if key != "dataset"}
+    config = from_dict(keys | {"distributed": in_parts(parts)})
+    with pytest.raises(UserError, match="two graphs"):
+        train(config, data=random_graph())

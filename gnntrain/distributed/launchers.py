@@ -1,6 +1,7 @@
 """How a launcher has started this process: torchrun, SLURM, submitit, Kubernetes or SkyPilot.
 
-Reads environment variables alone, since every command asks, and most are started by no launcher.
+Reads environment variables, without an import, since every command asks, and most are started by
+no launcher.
 """
 
 from __future__ import annotations
@@ -282,7 +283,9 @@ def _in_order(variables: _Variables, tasks: list[int], task: int) -> tuple[int, 
 
 
 def _is_interactive(variables: _Variables) -> bool:
-    return variables.text("SLURM_JOB_NAME") in _INTERACTIVE and "SLURM_PTY_PORT" in variables
+    """Whether a person types in the shell that is the task; what `srun` starts there has no
+    terminal."""
+    return variables.text("SLURM_JOB_NAME") in _INTERACTIVE and os.isatty(0)
 
 
 def _submitit_local(variables: _Variables) -> Launched | None:

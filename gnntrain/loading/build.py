@@ -91,6 +91,8 @@ class LoaderBuilder:
         self._exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
+        if exchange is not None:
+            exchange.serve(ROWS, answers_of(self._own_rows()))
 
     def loader(
         self, plan: SeedPlan, fan_outs: Sequence[int], features: FeatureSource | None = None
@@ -104,7 +106,7 @@ class LoaderBuilder:
         """
         features = self.features if features is None else features
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        overlaps = on_gpu or self._context.num_machines > 1
+        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
@@ -221,9 +223,8 @@ class LoaderBuilder:
         return place_features(self._store, placement, self._context, hot)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
-        """A range of the rows at each owner. Collective."""
-        owners, own, context = self._owners, self._own_rows(), self._context
-        exchange.serve(ROWS, answers_of(own))
+        """A range of the rows at each owner, in their order. Collective."""
+        owners, own, context = self.owners, self._own_rows(), self._context
         like = stored_rows(self._store)[:0]
         cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
         cached, num_own = cache.rows, sum(map(len, own))
@@ -238,9 +239,9 @@ class LoaderBuilder:
         return FeaturesOnDevice(source, context.device) if on_gpu else source
 
     @cached_property
-    def _owners(self) -> NodeOwners:
+    def owners(self) -> NodeOwners:
         """Who reads which feature rows."""
-        assert self._exchange is not None
+        assert self._exchange is not None, "this machine reads all rows"
         num_nodes, number = self._store.num_nodes, self._exchange.num_owners
         ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
         return NodeOwners(np.array([0, *ends]))
@@ -250,12 +251,13 @@ class LoaderBuilder:
         owner = None if self._exchange is None else self._exchange.owner
         if owner is None:
             return 0, 0
-        first, stop = self._owners.starts[owner : owner + 2].tolist()
+        first, stop = self.owners.starts[owner : owner + 2].tolist()
         return first, stop
 
     def _own_rows(self) -> list[AnyArray]:
         """The rows that this machine reads, as they are stored."""
-        return [self._store.features[slice(*self._own_range())]]
+        owner = None if self._exchange is None else self._exchange.owner
+        return [] if owner is None else [self._store.features[slice(*self._own_range())]]
 
     def _hot_rows(self) -> Int64Array:
         """The nodes of other machines whose rows this machine caches, ascending. Collective."""

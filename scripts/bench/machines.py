@@ -30,6 +30,7 @@ from rich.table import Table
 
 from gnntrain.app import compose_config
 from gnntrain.data.parts import Parts
+from gnntrain.data.parts_meta import METHODS
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import rank_range
 from gnntrain.reporting.environment import describe_environment
@@ -40,7 +41,7 @@ from scripts.bench.sitting import Spread
 from scripts.cluster.machines import Failed, Machines
 
 ONE = "one machine"
-METHODS = ("metis", "streaming", "random")
+
 _ROOT = Path(__file__).parents[2]
 _PRODUCTS = {"num_nodes": 2_449_029, "num_edges": 123_718_280, "num_train": 196_615}
 _WARM_UP = 4

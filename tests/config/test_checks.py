@@ -260,6 +260,55 @@ def test_wholegraph_has_no_servers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"sampler": {"backend": "triton"}}, "sampler.backend"),
+        ({"sampler": {"topology": "resident"}}, "sampler.topology"),
+        ({"features": {"hotness": "degree"}}, "features.hotness"),
+        ({"trainer": {"cuda_graph": True}}, "trainer.cuda_graph"),
+        ({"evaluation": {"ranks": "0"}}, "evaluation.ranks"),
+        ({"distributed": {"graph": "partitioned"}}, "distributed.parts"),
+        ({"distributed": {"graph": "sharded", "parts": "parts"}}, "distributed.parts"),
+    ],
+    ids=str,
+)
+def test_what_a_graph_in_parts_cannot_do_is_refused(
+    sections: dict[str, dict[str, Any]], key: str
+) -> None:
+    parts = {"distributed": {"graph": "partitioned", "parts": "parts"}}
+    with pytest.raises(ConfigError) as caught:
+        from_dict(parts | sections)
+    assert key in [problem.key for problem in caught.value.problems]
+
+
+def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
+    parts = {"graph": "partitioned", "parts": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"partition\.json"):
+        from_dict({"distributed": parts})
+    (tmp_path / "partition.json").touch()
+    from_dict({"distributed": parts, "dataset": {"name": "files"}})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"sampler": {"name": "full"}},
+        {"sampler": {"backend": "pyg"}},
+        {"features": {"placement": "pinned"}},
+        {"features": {"hotness": "degree"}},
+    ],
+    ids=str,
+)
+def test_what_ranks_do_with_a_graph_of_their_own_is_refused_with_servers(
+    section: dict[str, dict[str, str]],
+) -> None:
+    from_dict(section)
+    problem = only_problem({"distributed": {"servers": 1}, **section})
+    [(name, keys)] = section.items()
+    assert problem.key == f"{name}.{next(iter(keys))}"
+
+
+@pytest.mark.parametrize(
     ("sections", "num_gpus", "said"),
     [
         ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),

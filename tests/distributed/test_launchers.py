@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnntrain.distributed.launchers import Launched, first_host, launched
+from gnntrain.errors import UserError
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29501",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+TORCHRUNS = Launched("torchrun", 3, 4, 1, "10.0.0.1", 29501, has_store=True, attempt="0")
+# As Slurm 22.05 sets them.
+SRUN = {
+    "SLURM_JOB_ID": "1234567",
+    "SLURM_JOB_NAME": "gnntrain",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_NTASKS": "4",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+    "SLURM_PROCID": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "1",
+}
+SRUNS = Launched("srun", 3, 4, 1, "n1", 19567)
+ONE_A_NODE = SRUN | {
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+BATCH_SCRIPT = {name: value for name, value in SRUN.items() if "STEP" not in name}
+SALLOC = {
+    name: BATCH_SCRIPT[name]
+    for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
+} | {"SLURM_JOB_NAME": "interactive"}
+POD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+TRAINJOB = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "8",
+    "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "job-node-0-0.job",
+    "PET_MASTER_PORT": "29400",
+}
+SKYPILOT = {
+    "SKYPILOT_NODE_RANK": "2",
+    "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n10.0.0.9",
+    "SKYPILOT_NUM_NODES": "3",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+    "SKYPILOT_TASK_ID": "sky-1",
+}
+# submitit's TorchDistributedEnvironment, beside SLURM's variables.
+EXPORTED = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "31234",
+}
+SUBMITIT_LOCAL = {
+    "SUBMITIT_EXECUTOR": "local",
+    "SUBMITIT_LOCAL_JOB_ID": "4321",
+    "SUBMITIT_LOCAL_NTASKS": "2",
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}, None),
+        (TORCHRUN, TORCHRUNS),
+        (TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+         Launched("torchrun", 0, 1, 0, "10.0.0.1", 29501, has_store=True, attempt="0",
+                  is_on_one_machine=True)),
+        (TORCHRUN | {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
+         Launched("torchrun", 3, 4, 3, "10.0.0.1", 29501, has_store=True, attempt="0",
+                  is_on_one_machine=True)),
+        # torchrun is what srun, a pod or SkyPilot has started.
+        (TORCHRUN | SRUN | TRAINJOB | SKYPILOT, TORCHRUNS),
+        (SRUN, SRUNS),
+        (SRUN | {"MASTER_ADDR": "n1-ib", "MASTER_PORT": "7"},
+         Launched("srun", 3, 4, 1, "n1-ib", 7)),
+        (SRUN | {"WORLD_SIZE": "4"}, SRUNS),
+        (SRUN | {"SUBMITIT_EXECUTOR": "slurm"}, Launched("submitit", 3, 4, 1, "n1", 19567)),
+        (ONE_A_NODE, Launched("srun", 1, 2, None, "n1", 19567)),
+        # --distribution=cyclic: task 1 is the first of the second machine, rank 2.
+        (SRUN | {"SLURM_PROCID": "1", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"},
+         Launched("srun", 2, 4, 0, "n1", 19567)),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4"} | {"SLURM_NODEID": "0", "SLURM_LOCALID": "3"},
+         Launched("srun", 3, 4, 3, "n1", 19567, is_on_one_machine=True)),
+        # One task of a step, the batch script itself, the shell of salloc.
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}, None),
+        (BATCH_SCRIPT, None),
+        (SALLOC, None),
+        (SRUN | EXPORTED, Launched("the launcher", 3, 4, 1, "n1", 31234)),
+        (SUBMITIT_LOCAL, Launched("submitit", 1, 2, 1, "127.0.0.1", 19321, is_on_one_machine=True)),
+        (POD, Launched("the launcher", 1, 2, None, "job-master-0", 23456)),
+        (POD | {"RANK": "0", "WORLD_SIZE": "1"}, None),
+        (POD | {"LOCAL_RANK": "0"}, Launched("the launcher", 1, 2, 0, "job-master-0", 23456)),
+        (POD | {"LOCAL_RANK": "1", "MASTER_ADDR": "localhost"},
+         Launched("the launcher", 1, 2, 1, "localhost", 23456, is_on_one_machine=True)),
+        (TRAINJOB, Launched("Kubernetes", 1, 2, None, "job-node-0-0.job", 29400, num_ranks=8)),
+        (TRAINJOB | {"PET_NNODES": "1", "PET_NODE_RANK": "0"}, None),
+        (TRAINJOB | {"PET_NPROC_PER_NODE": "auto"},
+         Launched("Kubernetes", 1, 2, None, "job-node-0-0.job", 29400)),
+        # A PyTorchJob sets both; its WORLD_SIZE counts ranks, its RANK machines.
+        (TRAINJOB | POD | {"WORLD_SIZE": "16"},
+         Launched("Kubernetes", 1, 2, None, "job-node-0-0.job", 23456, num_ranks=8)),
+        (SKYPILOT, Launched("SkyPilot", 2, 3, None, "10.0.0.7", 29500)),
+        (SKYPILOT | {"SKYPILOT_NODE_IPS": "10.0.0.7", "SKYPILOT_NODE_RANK": "0"}, None),
+    ],
+)  # fmt: skip
+def test_how_a_process_was_started(environ: Mapping[str, str], expected: Launched | None) -> None:
+    assert launched(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"RANK": "0"}, ["RANK", "WORLD_SIZE"]),
+        ({"WORLD_SIZE": "2"}, ["RANK", "WORLD_SIZE"]),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_ADDR"]),
+        (POD | {"RANK": "2"}, ["RANK=2", "WORLD_SIZE=2"]),
+        (POD | {"RANK": "-1"}, ["RANK=-1"]),
+        (POD | {"RANK": "one"}, ["RANK=one"]),
+        (POD | {"MASTER_PORT": "66000"}, ["MASTER_PORT=66000"]),
+        (POD | {"MASTER_PORT": "http"}, ["MASTER_PORT=http"]),
+        (POD | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2"]),
+        (EXPORTED | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"]),
+        (TORCHRUN | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"]),
+        ({k: v for k, v in TORCHRUN.items() if k != "RANK"}, ["RANK"]),
+        (SRUN | EXPORTED | {"RANK": "2"}, ["RANK=2", "srun"]),
+        (SRUN | EXPORTED | {"WORLD_SIZE": "8"}, ["WORLD_SIZE=8", "srun"]),
+        (SRUN | {"WORLD_SIZE": "8"}, ["WORLD_SIZE=8", "srun"]),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, ["2(x3)"]),
+        (SRUN | {"SLURM_NODEID": "2"}, ["SLURM_NODEID=2"]),
+        (SRUN | {"SLURM_PROCID": "4"}, ["SLURM_PROCID=4"]),
+        (SKYPILOT | POD, ["SkyPilot", "WORLD_SIZE=2"]),
+        (SKYPILOT | {"SKYPILOT_NODE_RANK": "3"}, ["SKYPILOT_NODE_RANK=3"]),
+        (TRAINJOB | {"PET_NNODES": "1:4"}, ["PET_NNODES=1:4"]),
+        (TRAINJOB | {"PET_NODE_RANK": "2"}, ["PET_NODE_RANK=2"]),
+        (TRAINJOB | POD | {"WORLD_SIZE": "3"}, ["WORLD_SIZE=3", "PET_NNODES=2"]),
+        (TRAINJOB | POD | {"RANK": "0"}, ["RANK=0", "PET_NODE_RANK=1"]),
+    ],
+)
+def test_variables_that_contradict_each_other_are_named(
+    environ: Mapping[str, str], named: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        launched(environ)
+    assert all(name in caught.value.message for name in named)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_one_process_tells_the_user(rank: str) -> None:
+    with pytest.raises(UserError) as caught:
+        launched({"RANK": rank, "WORLD_SIZE": "2"})
+    assert getattr(caught.value, "is_told", False) is (rank != "0")
+
+
+def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    shell = SRUN | {"SLURM_JOB_NAME": "bash"}
+    assert launched(shell) is None
+    # What srun starts in that shell has the job's name, and no terminal.
+    monkeypatch.setattr(os, "isatty", lambda _: False)
+    assert launched(shell) == SRUNS
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("n1", "n1"),
+        ("n[1-4]", "n1"),
+        ("n[001-004,9],m1", "n001"),
+        ("n[3,7]-ib", "n3-ib"),
+        ("gpu-a.example.org,gpu-b.example.org", "gpu-a.example.org"),
+    ],
+)
+def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
+def test_slurms_tasks_become_ranks_that_are_consecutive_on_a_machine(
+    tasks: list[int], data: st.DataObject
+) -> None:
+    """Whatever numbers SLURM gives them."""
+    places = [(node, local) for node, count in enumerate(tasks) for local in range(count)]
+    procids = data.draw(st.permutations(range(len(places))))
+    counts = ",".join(map(str, tasks))
+    found = [
+        launched(
+            SRUN
+            | {
+                "SLURM_STEP_NUM_TASKS": str(len(places)),
+                "SLURM_STEP_TASKS_PER_NODE": counts,
+                "SLURM_PROCID": str(procid),
+                "SLURM_NODEID": str(node),
+                "SLURM_LOCALID": str(local),
+            }
+        )
+        for procid, (node, local) in zip(procids, places, strict=True)
+    ]
+    if max(tasks) > 1:
+        assert [(one.process, one.local_rank) for one in found if one] == [
+            (rank, local) for rank, (_, local) in enumerate(places)
+        ]
