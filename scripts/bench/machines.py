@@ -145,6 +145,7 @@ def command(options: argparse.Namespace, contestant: Contestant, steps: int) -> 
         f"trainer.batch_size={options.batch_size}",
         f"trainer.max_steps={steps}",
         "trainer.epochs=1",
+        "features.presample_epochs=1",
         "trainer.gpus=0",
         "distributed.threads=1",
         "evaluation=sampled",
