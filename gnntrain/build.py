@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import torch
 
 from gnntrain import models
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -28,6 +30,7 @@ from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.loading.build import LoaderBuilder
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaders
 from gnntrain.models import GNN, PlainModel
@@ -81,14 +84,45 @@ def build_model(
     return model.to(context.device)
 
 
+def is_server(config: Config, everyone: DistributedContext) -> bool:
+    """Whether this rank serves the ranks that train."""
+    return everyone.rank >= everyone.world_size - config.distributed.servers
+
+
+def context_of_role(config: Config, everyone: DistributedContext) -> DistributedContext:
+    """This rank among those that train, or among the servers. Collective.
+
+    A server shares no memory with others: each counts as a machine.
+    """
+    servers, timeout = config.distributed.servers, config.distributed.timeout
+    if not servers:
+        return everyone
+    num_trainers = everyone.world_size - servers
+    trainer = everyone.among(range(num_trainers), timeout)
+    server = everyone.among(range(num_trainers, everyone.world_size), timeout)
+    if server is None:
+        assert trainer is not None
+        return trainer
+    return replace(server, machines=tuple(range(servers)), machine_group=None)
+
+
+def _owners(config: Config, everyone: DistributedContext) -> list[range]:
+    """The ranks that hold each part of the graph: the servers, or those of each machine."""
+    if servers := config.distributed.servers:
+        first = everyone.world_size - servers
+        return [range(rank, rank + 1) for rank in range(first, everyone.world_size)]
+    return [everyone.ranks_of(machine) for machine in range(everyone.num_machines)]
+
+
 @contextmanager
 def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exchange | None]:
     """The calls between machines that share out the graph; None: each has all of it. Collective."""
-    graph = config.distributed.graph
-    if graph == "replicated" or (graph == "sharded" and context.num_machines == 1):
+    graph, servers = config.distributed.graph, config.distributed.servers
+    is_local = graph == "replicated" or (graph == "sharded" and context.num_machines == 1)
+    if is_local and not servers:
         yield None
         return
-    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    owners = _owners(config, context)
     timeout = config.distributed.timeout
     with open_exchange(context, owners=owners, host=context.host, timeout=timeout) as exchange:
         yield exchange
@@ -108,7 +142,7 @@ def build_loaders(
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context)
-    if isinstance(graph, PartitionedGraph):
+    if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaders(
             config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
@@ -123,6 +157,28 @@ def build_loaders(
         uses_graph=model.uses_graph,
         exchange=exchange,
     )
+
+
+def build_server(
+    config: Config,
+    task: Task,
+    model: GNN | PlainModel,
+    graph: Graph,
+    context: DistributedContext,
+    exchange: Exchange,
+) -> LoaderBuilder:
+    """Serve what this server holds of the graph; return its own loaders, for evaluation.
+
+    Args:
+        context: The servers.
+    """
+    # For evaluation, which reads each row once, a cache would be of no use.
+    features = config.features.model_copy(update={"cache_ratio": 0.0})
+    config = config.model_copy(update={"features": features})
+    serving = build_loaders(config, task, model, graph, context, exchange)
+    if isinstance(graph, PartitionedGraph):
+        return serving
+    return build_loaders(config, task, model, graph, context)
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
@@ -156,9 +212,10 @@ def build_evaluator(
     """
     if config.evaluation.name == "sampled":
         fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
-    elif isinstance(model, GNN) and isinstance(loaders, PartitionedLoaders):
+    elif isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
+        assert isinstance(loaders, PartitionedLoaders)
         return PartitionedEvaluator(
-            loaders.parts,
+            graph.parts,
             loaders.owners,
             loaders.exchange,
             context,
@@ -186,21 +243,25 @@ def build_layerwise(
 ) -> LayerwiseEvaluator:
     """The exact evaluator of a `GNN`, whichever `evaluation.name` is.
 
-    On a GPU it reads the same edges and features as the loaders.
+    On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
+    of other machines as the loaders do.
     """
-    all_ranks = config.evaluation.ranks == "all"
     buffers = build_buffers(config, context, scratch_dir)
-    if context.device.type != "cuda":
-        return LayerwiseEvaluator(graph, context, buffers, task=task, all_ranks=all_ranks)
-    has_batches = config.sampler.name == "neighbor"
+    on_gpu = context.device.type == "cuda"
+    reads_as_loaders = on_gpu and config.sampler.name == "neighbor"
+    features: LazyFeatures | FeatureSource | None = None
+    if loaders.is_sharded:
+        features = loaders.features
+    elif reads_as_loaders:
+        features = loaders.features.select()
     return LayerwiseEvaluator(
         graph,
         context,
-        DeviceBuffers(context, buffers),
+        DeviceBuffers(context, buffers) if on_gpu else buffers,
         task=task,
-        all_ranks=all_ranks,
-        features=loaders.features.select() if has_batches else None,
-        graph=loaders.graph if has_batches and loaders.samples_on_gpu else None,
+        all_ranks=config.evaluation.ranks == "all",
+        features=features,
+        graph=loaders.graph if reads_as_loaders and loaders.samples_on_gpu else None,
     )
 
 

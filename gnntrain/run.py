@@ -113,7 +113,7 @@ def _begin(
         compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
     opened = prepare_graph(config, data=data)
     refuse_unequal_parts(opened.store, plan)
-    refuse_untrainable(config, opened.store, plan.world_size)
+    refuse_untrainable(config, opened.store, plan.num_trainers)
     if config.trainer.init_from is not None:
         from gnntrain.init_from import resolved_source  # imports all models
 
@@ -179,7 +179,7 @@ def _go_on(
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
             _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
-        _refuse_other_batches(config, plan.world_size, state)
+        _refuse_other_batches(config, plan.num_trainers, state)
         opened = open_run_graph(run, config)
         refuse_unequal_parts(opened.store, plan)
         compare_stores(opened, rendezvous)
@@ -235,7 +235,7 @@ def _train(
 
     def close(error: BaseException) -> None:
         restore_terminal()  # a killed rank could not
-        _close(run, job, graph, plan.world_size, error)
+        _close(run, job, graph, plan.num_trainers, error)
 
     with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
         remove_stale_files(run.checkpoints)  # of a killed writer

@@ -16,6 +16,7 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
@@ -142,38 +143,43 @@ def open_recorded_graph(
 
 
 def rank_graph(
-    config: Config, path: Path, context: DistributedContext
+    config: Config, path: Path, context: DistributedContext, exchange: Exchange | None
 ) -> StoredGraph | PartitionedGraph:
-    """The graph for a rank: the store, or the parts of its machine.
+    """The graph for a rank: the store, or the parts that it holds.
 
     Args:
         config: The whole configuration.
         path: The folder of the store, or of the parts.
         context: This rank.
+        exchange: Says which parts the rank holds; None: the graph is not in parts.
 
     Raises:
         UserError: A part of this machine is missing or damaged.
     """
     if config.distributed.graph != "partitioned":
         return StoredGraph.open(path, check=False)
+    assert exchange is not None, "the owners of a graph in parts must be asked"
     num_parts = Parts.open(path, range(0), check=False).num_parts
-    own = rank_range(num_parts, context.machine, context.num_machines)
+    own = slice(0, 0)
+    if exchange.owner is not None:
+        own = rank_range(num_parts, exchange.owner, exchange.num_owners)
     parts = Parts.open(path, range(own.start, own.stop), check=context.is_machine_main)
     return PartitionedGraph.of(parts)
 
 
 def refuse_unequal_parts(graph: Graph, plan: LaunchPlan) -> None:
-    """Refuse parts that the machines cannot share out.
+    """Refuse parts that the machines, or the servers, cannot share out.
 
     Raises:
-        UserError: Their number is no multiple of the number of machines.
+        UserError: Their number is no multiple of the number of machines, or of servers.
     """
     if not isinstance(graph, PartitionedGraph):
         return
-    num_machines, num_parts = plan.num_machines, graph.parts.num_parts
-    if num_parts % num_machines:
+    holders, num_parts = plan.servers or plan.num_machines, graph.parts.num_parts
+    if num_parts % holders:
+        kind = "server" if plan.servers else "machine"
         raise UserError(
-            f"{graph.path} has {counted(num_parts, 'part')} for {num_machines} machines.",
-            f"Make as many parts as machines with gnntrain partition --parts {num_machines}, or a "
+            f"{graph.path} has {counted(num_parts, 'part')} for {counted(holders, kind)}.",
+            f"Make as many parts as {kind}s with gnntrain partition --parts {holders}, or a "
             "multiple.",
         )

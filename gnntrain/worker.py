@@ -15,7 +15,10 @@ from gnntrain.build import (
     build_exchange,
     build_loaders,
     build_model,
+    build_server,
     build_task,
+    context_of_role,
+    is_server,
     sampler_in_words,
 )
 from gnntrain.data.dataset_warnings import dataset_warnings
@@ -37,36 +40,50 @@ from gnntrain.reporting.text import counted
 from gnntrain.run_graph import rank_graph
 from gnntrain.startup import resume_collection
 from gnntrain.training.checkpoint import State, load_checkpoint
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
+from gnntrain.training.serving import ServedEvaluator, serve_evaluations
 from gnntrain.training.trainer import Trainer
 
 _log = logging.getLogger("gnntrain")
 
 
 def train_rank(context: DistributedContext, job: Job) -> None:
-    """Run a job. All ranks do the same; rank 0 also calls listeners and writes files."""
-    config = job.config
+    """Run a job. All ranks that train do the same; rank 0 also calls listeners and writes files.
+
+    With `distributed.servers` the last ranks serve the others.
+    """
+    config, everyone = job.config, context
     plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(_log_file(context, run)))
+        stack.enter_context(contextlib.closing(_log_file(everyone, run)))
+        context = context_of_role(config, everyone)
+        if is_server(config, everyone):
+            _serve(context, everyone, job, run)
+            return
         listeners: list[Listener] = []
         if context.is_main:
             listener = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(listener)))
             listeners = [listener, *build_loggers(plain["logger"], run, plain)]
-        graph = rank_graph(config, job.store, context)
+        exchange = stack.enter_context(build_exchange(config, everyone))
+        graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
         state = _state(context, job)
         initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
-        exchange = stack.enter_context(build_exchange(config, context))
         loaders = build_loaders(config, task, model, graph, context, exchange)
+        evaluator: Evaluator
+        if exchange is not None and config.distributed.servers:
+            evaluator = stack.enter_context(ServedEvaluator(exchange, context))
+        else:
+            evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
         trainer = Trainer(
             model,
             loaders.training_loader(),
-            build_evaluator(config, task, model, loaders, graph, context, run.path),
+            evaluator,
             task=task,
             config=config.trainer,
             context=context,
@@ -118,6 +135,28 @@ def _initial(
     if context.is_main or context.num_machines == 1:
         return take_weights(job.config, model)
     return None
+
+
+def _serve(
+    context: DistributedContext, everyone: DistributedContext, job: Job, run: RunDirectory
+) -> None:
+    """Answer and evaluate for the ranks that train, until all of them have left.
+
+    Args:
+        context: The servers.
+        everyone: All ranks.
+    """
+    config = job.config
+    with build_exchange(config, everyone) as exchange:
+        assert exchange is not None, "servers are asked"
+        graph = rank_graph(config, job.store, context, exchange)
+        task = build_task(config, graph)
+        model = build_model(config, task, graph, context)
+        loaders = build_server(config, task, model, graph, context, exchange)
+        evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
+        resume_collection()
+        num_trainers = everyone.world_size - context.world_size
+        serve_evaluations(model, evaluator, exchange, context, num_trainers)
 
 
 def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:

@@ -37,6 +37,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _training(config)
     yield from _task(config)
     yield from _partitioned(config)
+    yield from _owners_draw(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -228,7 +229,7 @@ def _task(config: Config) -> Iterator[Contradiction]:
 
 
 def _partitioned(config: Config) -> Iterator[Contradiction]:
-    """What a graph in parts needs, and what it cannot do."""
+    """The folder of a graph in parts."""
     graph, parts = config.distributed.graph, config.distributed.parts
     keys = "distributed.parts", "distributed.graph"
     if graph != "partitioned":
@@ -238,18 +239,36 @@ def _partitioned(config: Config) -> Iterator[Contradiction]:
     if parts is None:
         expects = "the folder of the parts with distributed.graph=partitioned"
         yield _clash(config, *keys, expects, "make one with gnntrain partition")
-    sampler, evaluation = config.sampler, config.evaluation
-    is_alone = evaluation.name == "layerwise" and evaluation.ranks != "all"
+    evaluation = config.evaluation
+    if evaluation.name == "layerwise" and evaluation.ranks != "all":
+        expects = "all with distributed.graph=partitioned: no machine has all edges"
+        yield _clash(config, "evaluation.ranks", "distributed.graph", expects, _LEAVE_OUT)
+
+
+def _owners_draw(config: Config) -> Iterator[Contradiction]:
+    """What cannot be done where other ranks hold the graph and draw."""
+    keys, sampler, features = config.distributed, config.sampler, config.features
+    if keys.servers:
+        other, value = "distributed.servers", str(keys.servers)
+    elif keys.graph == "partitioned":
+        other, value = "distributed.graph", keys.graph
+    else:
+        return
     clashes = [
         ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
         ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
         ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
-        ("evaluation.ranks", is_alone, "all"),
     ]
+    if keys.servers:
+        clashes += [
+            ("sampler.name", sampler.name == "full", "neighbor"),
+            ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
+            ("features.hotness", features.hotness == "degree", "presample"),
+        ]
     for key, is_wrong, instead in clashes:
         if is_wrong:
-            expects = f"{instead} with distributed.graph=partitioned: no machine has all edges"
-            yield _clash(config, key, "distributed.graph", expects, _LEAVE_OUT)
+            expects = f"{instead} with {other}={value}: the ranks that hold the graph draw"
+            yield _clash(config, key, other, expects, _LEAVE_OUT)
 
 
 def missing_files(config: Config) -> Iterator[Problem]:

@@ -56,6 +56,7 @@ class LaunchPlan:
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
         machines: See `DistributedContext`.
+        servers: How many of the ranks, the last ones, only hold the graph.
     """
 
     world_size: int
@@ -63,6 +64,12 @@ class LaunchPlan:
     threads: int
     timeout: float
     machines: tuple[int, ...] = ()
+    servers: int = 0
+
+    @property
+    def num_trainers(self) -> int:
+        """How many ranks train."""
+        return self.world_size - self.servers
 
     @property
     def num_machines(self) -> int:
@@ -75,12 +82,14 @@ class LaunchPlan:
         Every process that the launcher has started calls this.
 
         Raises:
-            UserError: This machine has fewer GPUs than ranks.
+            UserError: This machine has fewer GPUs than ranks; or no rank would train.
         """
         use_gpus, num_ranks = _ranks_here(config)
+        keys = config.distributed
         if rendezvous is None:
-            threads = config.distributed.threads or max(1, available_cores() // num_ranks)
-            return cls(num_ranks, use_gpus, threads, config.distributed.timeout)
+            _check_servers(keys.servers, num_ranks, use_gpus)
+            threads = keys.threads or max(1, available_cores() // num_ranks)
+            return cls(num_ranks, use_gpus, threads, keys.timeout, servers=keys.servers)
         launched = rendezvous.launched
         use_gpus = rendezvous.share("use_gpus", use_gpus)
         if launched.local_rank is not None:
@@ -91,8 +100,11 @@ class LaunchPlan:
             _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
         counts = rendezvous.gather("num_ranks", num_ranks)
         machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
-        threads = config.distributed.threads or max(1, rendezvous.cores // num_ranks)
-        return cls(len(machines), use_gpus, threads, config.distributed.timeout, tuple(machines))
+        _check_servers(keys.servers, len(machines), use_gpus)
+        threads = keys.threads or max(1, rendezvous.cores // num_ranks)
+        return cls(
+            len(machines), use_gpus, threads, keys.timeout, tuple(machines), servers=keys.servers
+        )
 
     def ranks_of(self, rendezvous: Rendezvous) -> range:
         """The ranks that this process, which a launcher has started, is or starts."""
@@ -108,6 +120,21 @@ def _ranks_here(config: Config) -> tuple[bool, int]:
     gpus = config.trainer.gpus
     num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
     return num_gpus > 0, num_gpus or config.distributed.num_processes
+
+
+def _check_servers(servers: int, num_ranks: int, use_gpus: bool) -> None:
+    """Refuse servers among ranks on GPUs, and so many that no rank trains."""
+    if servers and use_gpus:
+        raise UserError(
+            f"distributed.servers={servers} needs CPU ranks, but this run trains on GPUs.",
+            "Write trainer.gpus=0, or leave distributed.servers out.",
+        )
+    if servers >= num_ranks:
+        ranks = "the only rank" if num_ranks == 1 else f"all {num_ranks} ranks"
+        raise UserError(
+            f"distributed.servers={servers} takes {ranks}: none is left to train.",
+            "Start more ranks (distributed.num_processes, or by the launcher), or fewer servers.",
+        )
 
 
 def _check_gpus(local_rank: int, num_ranks: int, launcher: str) -> None:

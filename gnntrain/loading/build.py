@@ -45,6 +45,7 @@ from gnntrain.loading.sharded import (
     answers_of,
     fetch_cache,
 )
+from gnntrain.loading.wholegraph import WholeGraphFeatures
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
@@ -90,21 +91,34 @@ class LoaderBuilder:
         self._exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
+        if exchange is not None:
+            exchange.serve(ROWS, answers_of(self._own_rows()))
 
-    def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> BlockLoader:
-        """Mini-batches of the seeds of `plan`."""
+    def loader(
+        self, plan: SeedPlan, fan_outs: Sequence[int], features: FeatureSource | None = None
+    ) -> BlockLoader:
+        """Mini-batches of the seeds of `plan`.
+
+        Args:
+            plan: The seeds.
+            fan_outs: In-neighbours a node, by hop.
+            features: Source of the feature rows; None: `self.features`.
+        """
+        features = self.features if features is None else features
         config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
-        overlaps = on_gpu or self._context.num_machines > 1
+        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
+        # All ranks must start the same gathers, also where training ends early.
+        is_alone = is_interpreted or isinstance(features, WholeGraphFeatures)
         return BlockLoader(
             self.values,
-            self.features,
+            features,
             self.sampler(fan_outs),
             plan,
             needs=self._needs,
-            threads=0 if is_interpreted else threads,
+            threads=0 if is_alone else threads,
             prefetch=config.prefetch,
         )
 
@@ -116,9 +130,10 @@ class LoaderBuilder:
         """
         if self._config.sampler.name == "full":
             return self._full_graph_loader()
-        loader = self.loader(self._plan, self._config.sampler.fan_outs)
+        features = self._training_features()
+        loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
         records = self._config.trainer.cuda_graph
-        if records and (not self.samples_on_gpu or self.features.waits):
+        if records and (not self.samples_on_gpu or features.waits):
             why = "; ".join(self.why_placed)
             raise UserError(
                 f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
@@ -173,6 +188,24 @@ class LoaderBuilder:
         indices = pinned(self._store.indices, context) if is_pinned else None
         return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
 
+    def _training_features(self) -> FeatureSource:
+        """The feature rows of training's batches. Collective.
+
+        WholeGraph gathers only these: all ranks make the same steps, but may evaluate alone.
+        """
+        if self._uses_wholegraph:
+            return WholeGraphFeatures(stored_rows(self._store), self._context)
+        return self.features
+
+    @property
+    def _uses_wholegraph(self) -> bool:
+        return self._placement is not None and self._placement.features == "wholegraph"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this machine reads feature rows of others by calls to them."""
+        return self._exchange is not None
+
     @property
     def values(self) -> BatchValues:
         """What batches read of nodes and edges beside features."""
@@ -180,7 +213,7 @@ class LoaderBuilder:
 
     @cached_property
     def features(self) -> FeatureSource:
-        """The feature rows where the model reads them."""
+        """The feature rows where the model reads them. Collective."""
         if self._exchange is not None:
             return self._sharded_features(self._exchange)
         placement = self._placement
@@ -190,11 +223,10 @@ class LoaderBuilder:
         return place_features(self._store, placement, self._context, hot)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
-        """A range of the rows on each machine, in the order of the machines. Collective."""
+        """A range of the rows at each owner, in their order. Collective."""
         owners, own, context = self.owners, self._own_rows(), self._context
-        exchange.serve(ROWS, answers_of(own))
         like = stored_rows(self._store)[:0]
-        cache = fetch_cache(self._hot_rows(exchange, owners), like, owners, exchange, context)
+        cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
         cached, num_own = cache.rows, sum(map(len, own))
         own_bytes = sum(rows.nbytes for rows in own)
         self._why_sharded = (
@@ -208,24 +240,33 @@ class LoaderBuilder:
 
     @cached_property
     def owners(self) -> NodeOwners:
-        """The machines that read which feature rows."""
-        num_nodes, machines = self._store.num_nodes, self._context.num_machines
-        ends = [rank_range(num_nodes, machine, machines).stop for machine in range(machines)]
+        """Who reads which feature rows."""
+        assert self._exchange is not None, "this machine reads all rows"
+        num_nodes, number = self._store.num_nodes, self._exchange.num_owners
+        ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
         return NodeOwners(np.array([0, *ends]))
+
+    def _own_range(self) -> tuple[int, int]:
+        """The first node whose row this machine reads, and the end."""
+        owner = None if self._exchange is None else self._exchange.owner
+        if owner is None:
+            return 0, 0
+        first, stop = self.owners.starts[owner : owner + 2].tolist()
+        return first, stop
 
     def _own_rows(self) -> list[AnyArray]:
         """The rows that this machine reads, as they are stored."""
-        machine, starts = self._context.machine, self.owners.starts
-        return [self._store.features[starts[machine] : starts[machine + 1]]]
+        owner = None if self._exchange is None else self._exchange.owner
+        return [] if owner is None else [self._store.features[slice(*self._own_range())]]
 
-    def _hot_rows(self, exchange: Exchange, owners: NodeOwners) -> Int64Array:
+    def _hot_rows(self) -> Int64Array:
         """The nodes of other machines whose rows this machine caches, ascending. Collective."""
         store, asked = self._store, self._config.features
         row_bytes = store.num_features * store.features.itemsize
         num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
-        first, stop = 0, 0
-        if exchange.owner is not None:
-            first, stop = owners.starts[exchange.owner : exchange.owner + 2].tolist()
+        if self._uses_wholegraph:  # only evaluation asks the exchange
+            num_rows = 0
+        first, stop = self._own_range()
         num_rows = min(num_rows, store.num_nodes - (stop - first))
         if asked.hotness == "degree":
             degrees = out_degrees(store)
@@ -278,7 +319,9 @@ class LoaderBuilder:
         )
         topology = "host" if draws_on_gpu is False else config.sampler.topology
         memory = measured_memory(self._context)
-        features = config.features if self._exchange is None else FeaturesConfig(placement="memmap")
+        features = config.features
+        if self._exchange is not None and features.placement != "wholegraph":
+            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
         return place(sizes, memory, topology=topology, features=features)
 
     def _hot_nodes(self, num_cached: int) -> Tensor:

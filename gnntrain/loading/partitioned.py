@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.config import Config
+from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
@@ -55,18 +55,38 @@ def serve_parts(server: Server, parts: Sequence[Part]) -> None:
     server.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
 
 
+def held_parts(graph: Graph, exchange: Exchange) -> tuple[Sequence[Part], NodeOwners]:
+    """The parts that this rank holds, and who holds which nodes.
+
+    Args:
+        graph: In parts, of which this rank's are open; or a whole graph, of which each owner
+            answers for a range of nodes.
+        exchange: The owners.
+    """
+    num_owners = exchange.num_owners
+    if isinstance(graph, PartitionedGraph):
+        parts = graph.parts
+        firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
+        return parts.opened, NodeOwners(parts.starts[[*firsts, parts.num_parts]])
+    ends = [rank_range(graph.num_nodes, i, num_owners).stop for i in range(num_owners)]
+    owners, own = NodeOwners(np.array([0, *ends])), exchange.owner
+    if own is None:
+        return (), owners
+    return (Part.of(graph, own, range(*owners.starts[own : own + 2].tolist())),), owners
+
+
 class PartitionedLoaders(LoaderBuilder):
-    """Makes one rank's loaders over a graph in parts, of which this machine holds some.
+    """Makes one rank's loaders over a graph in parts, of which this rank holds some or none.
 
     Batches are made in host memory.
 
     Args:
         config, context, needs, plan, uses_graph: See `LoaderBuilder`.
-        graph: The graph, with the parts of this machine.
-        exchange: Asks the owners of the parts; answers for this machine's.
+        graph: See `held_parts`.
+        exchange: Asks the owners of the parts; answers for this rank's.
 
     Attributes:
-        parts: The graph's, of which this machine has opened its own.
+        owners: Who holds which nodes.
         exchange: See above.
     """
 
@@ -77,7 +97,7 @@ class PartitionedLoaders(LoaderBuilder):
     def __init__(
         self,
         config: Config,
-        graph: PartitionedGraph,
+        graph: Graph,
         context: DistributedContext,
         needs: BlockNeeds,
         plan: SeedPlan,
@@ -85,15 +105,16 @@ class PartitionedLoaders(LoaderBuilder):
         *,
         uses_graph: bool = True,
     ) -> None:
-        none = as_tensor(graph.labels)
+        self.exchange = exchange
+        self._parts, self.owners = held_parts(graph, exchange)
+        none = as_tensor(graph.labels)[:0]
         super().__init__(
             config, graph, context, needs, plan, none, uses_graph=uses_graph, exchange=exchange
         )
-        self.exchange = exchange
-        self.parts = graph.parts
-        self._sampler_needs = replace(needs, weight=needs.weight and graph.parts.has_edge_weight)
-        if graph.parts.opened:
-            serve_parts(exchange, graph.parts.opened)
+        has_weight = graph.edge_weight is not None
+        self._sampler_needs = replace(needs, weight=needs.weight and has_weight)
+        if self._parts:
+            serve_parts(exchange, self._parts)
 
     @property
     def values(self) -> PartValues:
@@ -113,15 +134,8 @@ class PartitionedLoaders(LoaderBuilder):
             )
         return self._samplers[key]
 
-    @cached_property
-    def owners(self) -> NodeOwners:
-        """The machines that hold which nodes."""
-        num_parts, num_owners = self.parts.num_parts, self.exchange.num_owners
-        firsts = [rank_range(num_parts, owner, num_owners).start for owner in range(num_owners)]
-        return NodeOwners(self.parts.starts[[*firsts, num_parts]])
-
     def _own_rows(self) -> list[AnyArray]:
-        return [part.features for part in self.parts.opened]
+        return [part.features for part in self._parts]
 
     def _row_counts(self, num_cached: int) -> RowCounts:
         return RowCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))

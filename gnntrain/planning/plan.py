@@ -16,6 +16,7 @@ from gnntrain.config import Config, ConfigError, machine_problems
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.errors import UserError
 from gnntrain.inventory.machine import available_memory, free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
@@ -199,6 +200,11 @@ def make_plan(config: Config, opened: OpenedStore) -> Plan:
     """
     began, num_gpus = time.perf_counter(), torch.cuda.device_count()
     asked = LaunchPlan.of(config)
+    if asked.servers:
+        raise UserError(
+            f"A run with distributed.servers={asked.servers} cannot be planned.",
+            "Plan it without servers: its batches and steps are those of the ranks that train.",
+        )
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, num_gpus, len(opened.store.split("train")))
     problems = machine_problems(here, num_gpus)

@@ -10,7 +10,8 @@ import json
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.messages import Array
 from gnntrain.distributed.run_control import Phase
-from gnntrain.errors import Interrupted
+from gnntrain.errors import Interrupted, signal_of
 from gnntrain.models import GNN, PlainModel
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 
@@ -29,6 +30,9 @@ _POLL_SECONDS = 2.0
 
 class ServedEvaluator:
     """Has the servers evaluate: the `Evaluator` of a rank that trains.
+
+    As a context manager it tells the servers at the end that this rank asks nothing more; not after
+    an error, which ends them otherwise.
 
     Args:
         exchange: Its owners are the servers.
@@ -59,13 +63,19 @@ class ServedEvaluator:
         found: dict[str, Any] = json.loads(answers[0][0].tobytes())
         return found
 
-    def leave(self, stop: int = 0) -> None:
-        """Tell the servers that this rank will ask nothing more.
+    def __enter__(self) -> Self:
+        return self
 
-        Args:
-            stop: The signal that ended training; 0: none.
-        """
-        self._ask(_LEAVE, np.array(stop))
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._ask(_LEAVE, np.array(0))
+        elif isinstance(error, KeyboardInterrupt) and not self._context.control.is_abandoned:
+            self._ask(_LEAVE, np.array(signal_of(error)))
 
     def _ask(self, name: str, *arguments: Array) -> dict[int, list[Array]]:
         servers = range(self._exchange.num_owners)

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gnntrain.cli import main
@@ -72,19 +74,61 @@ def test_mistakes(
     assert not Path("parts").exists()
 
 
+def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gnntrain", "partition", *arguments]
+    return subprocess.Popen(
+        [*command, "--parts", "2", "--out", "out/parts"],
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), **os.environ},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing_behind(small: list[str], number: signal.Signals) -> None:
     """The process is stopped while it writes, and told to end then."""
-    large = ["dataset.num_nodes=100000", "dataset.num_features=300"]
-    command = [sys.executable, "-m", "gnntrain", "partition", *small, *large]
-    process = subprocess.Popen(
-        [*command, "--parts", "2", "--out", "out/parts"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not list(Path("out").glob(".parts.*/part1/*.npy")) and time.monotonic() < deadline:
-        time.sleep(0.002)
+    large = ["dataset.num_nodes=50000", "dataset.num_features=300"]
+    process = start([*small, *large])
+    wait_for(lambda: any(Path("out").glob(".parts.*/part1/*.npy")))
     process.send_signal(number)
     assert process.wait(timeout=60) == 128 + number
     assert not any(Path("out").iterdir())
+
+
+_ENDLESS = """
+import signal, time
+from pathlib import Path
+
+class CSRAdjacency:
+    def __init__(self, *_): pass
+
+class Options:
+    def __init__(self, **_): pass
+
+def part_graph(*_, **__):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    Path("began").touch()
+    time.sleep(600)
+"""
+
+
+def test_ctrl_c_is_heard_while_metis_computes(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """METIS is replaced by a program that does not end, and hears no signal as METIS hears none."""
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "pymetis.py").write_text(_ENDLESS)
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'fake'}:{root}")
+    process = start([*small, "--method", "metis"])
+    wait_for(Path("began").exists)
+    children = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert not Path("out").exists()
+    assert psutil.wait_procs(children, timeout=60)[1] == []

@@ -290,6 +290,25 @@ def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "section",
+    [
+        {"sampler": {"name": "full"}},
+        {"sampler": {"backend": "pyg"}},
+        {"features": {"placement": "pinned"}},
+        {"features": {"hotness": "degree"}},
+    ],
+    ids=str,
+)
+def test_what_ranks_do_with_a_graph_of_their_own_is_refused_with_servers(
+    section: dict[str, dict[str, str]],
+) -> None:
+    from_dict(section)
+    problem = only_problem({"distributed": {"servers": 1}, **section})
+    [(name, keys)] = section.items()
+    assert problem.key == f"{name}.{next(iter(keys))}"
+
+
+@pytest.mark.parametrize(
     ("sections", "num_gpus", "said"),
     [
         ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),

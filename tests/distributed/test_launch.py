@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from gnntrain.config import from_dict
 from gnntrain.distributed import watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -184,3 +185,23 @@ def test_ranks_of_one_machine_share_what_its_first_rank_says(tmp_path: Path) -> 
         [0, False, "rank 0"],
         [1, True, "rank 2"],
     ]
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 1), (2, 2), (2, 3)])
+def test_servers_without_a_rank_that_trains_are_refused(ranks: int, servers: int) -> None:
+    keys = {"num_processes": ranks, "servers": servers}
+    config = from_dict({"distributed": keys, "trainer": {"gpus": 0}})
+    with pytest.raises(UserError, match=f"distributed.servers={servers}"):
+        LaunchPlan.of(config)
+
+
+def test_the_last_ranks_are_servers() -> None:
+    keys = {"num_processes": 5, "servers": 2}
+    plan = LaunchPlan.of(from_dict({"distributed": keys, "trainer": {"gpus": 0}}))
+    assert (plan.world_size, plan.servers, plan.num_trainers) == (5, 2, 3)
+
+
+def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=r"trainer\.gpus=0"):
+        LaunchPlan.of(from_dict({"distributed": {"servers": 1}}))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.exchange import open_exchange
+from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.loading.build import LoaderBuilder
@@ -183,6 +183,28 @@ NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
 EPOCHS = 2
 
 
+def _only_its_rows(path: Path, context: DistributedContext) -> StoredGraph:
+    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    graph = random_graph(edge_weight=weights)
+    own = rank_range(graph.num_nodes, context.machine, context.num_machines)
+    rows = np.full_like(graph.features, 7777)
+    rows[own] = graph.features[own]
+    data = random_graph(edge_weight=weights, features=rows)
+    return stored(path / f"of{context.rank}", data, feature_dtype="float16")
+
+
+def _sent(exchange: Exchange, context: DistributedContext) -> int:
+    """The bytes that all ranks have sent, once they have arrived and were counted."""
+    total = 0, 0
+    while True:
+        for sent, received in exchange.take_bytes().values():
+            total = total[0] + sent, total[1] + received
+        everyone = context.gather(total)
+        if sum(sent for sent, _ in everyone) == sum(received for _, received in everyone):
+            return sum(sent for sent, _ in everyone)
+
+
 def _remote_reads(store: StoredGraph, plan: SeedPlan, context: DistributedContext) -> list[int]:
     """The nodes of other machines in the batches of a rank, as often as they are read."""
     own = rank_range(store.num_nodes, context.machine, context.num_machines)
@@ -216,9 +238,10 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, 
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
     targets = torch.from_numpy(store.labels)
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
-        made = LoaderBuilder(config, store, context, NEEDS, plan, targets, exchange=exchange)
+        machine = _only_its_rows(Path(path).parent, context)
+        made = LoaderBuilder(config, machine, context, NEEDS, plan, targets, exchange=exchange)
         loader = made.training_loader()
-        loader.take_reads()
+        _sent(exchange, context)
         expected = cpu_loader(store, plan, needs=NEEDS, threads=0)
         for epoch in range(EPOCHS):
             loader.set_epoch(epoch)
@@ -230,6 +253,12 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, 
                     for name in ("indptr", "indices", "norm", "weight", "degree"):
                         assert torch.equal(getattr(block, name), getattr(other, name)), name
         hits, reads = loader.take_reads()
+        # A remote row that is not cached, its number of four bytes, and the messages' heads.
+        num_rows_sent = sum(context.gather(reads - hits))
+        rows_and_ids = num_rows_sent * (4 + 2 * store.num_features)
+        most_heads = 200 * EPOCHS * len(loader) * context.world_size * context.num_machines
+        assert rows_and_ids <= _sent(exchange, context) <= rows_and_ids + most_heads
+        context.barrier()
     assert len(made.why_placed) == 1
     assert reads == len(_remote_reads(store, plan, context)) > 0
     if config.features.hotness == "presample":

@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import NODE, Graph
 from gnntrain.data.store import StoredGraph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.owners import NodeOwners
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
 from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.sharded import ROWS, ShardedFeatures, answers_of, fetch_cache
 from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
@@ -218,6 +221,56 @@ def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[i
                     assert logits.shape == (0, store.num_outputs)
     sampled_alone = sampled(store, decided_model(store), (2, 2, 2), 1000)
     assert all(answers["sampled"] == sampled_alone for answers in by_rank)
+
+
+def evaluate_sharded(context: DistributedContext, folder: Path) -> None:
+    """With the rows of other machines as NaN in this machine's store."""
+    store = StoredGraph.open(folder / "store")
+    machines = range(context.num_machines)
+    owned = [rank_range(store.num_nodes, machine, len(machines)) for machine in machines]
+    own = owned[context.machine]
+    rows = np.full_like(store.features, np.nan)
+    rows[own] = store.features[own]
+    store = replace(store, nodes={NODE: replace(store.only_nodes, features=rows)})
+    owners = NodeOwners(np.array([0, *(part.stop for part in owned)]))
+    ranks = [context.ranks_of(machine) for machine in machines]
+    answers: dict[str, Any] = {}
+    with open_exchange(context, owners=ranks, host=context.host, timeout=60) as exchange:
+        exchange.serve(ROWS, answers_of([rows[own]]))
+        cache = fetch_cache(np.array([3, 50]), torch.from_numpy(rows), owners, exchange, context)
+        features = ShardedFeatures([torch.from_numpy(rows[own])], owners, exchange, cache)
+        for who, all_ranks in (("all", True), ("one", False)):
+            evaluator = LayerwiseEvaluator(
+                store,
+                context,
+                SharedBuffers(context, folder, 2**30),
+                all_ranks=all_ranks,
+                features=features,
+            )
+            models = [make_model(store, variant) for variant in VARIANTS]
+            answers[who] = [
+                (evaluator.infer(model).logits.clone(), evaluator.evaluate(model))
+                for model in models
+            ]
+    torch.save(answers, folder / f"{context.rank}.pt")
+
+
+@pytest.mark.parametrize("machines", [(0, 1), (0, 0, 1), (0, 1, 2)])
+def test_machines_ask_each_other_for_feature_rows_that_they_do_not_read(
+    tmp_path: Path, machines: tuple[int, ...]
+) -> None:
+    store = stored(tmp_path / "store")
+    launch(evaluate_sharded, tmp_path, LaunchPlan(len(machines), False, 1, 60, machines), tmp_path)
+    for rank, machine in enumerate(machines):
+        answers = torch.load(tmp_path / f"{rank}.pt")
+        for i, variant in enumerate(VARIANTS):
+            model = make_model(store, variant)
+            metrics = layerwise(store, tmp_path).evaluate(model)
+            for who in ("all", "one") if machine == 0 else ("all",):
+                logits, found = answers[who][i]
+                assert found == metrics
+                expected = full_forward(store, model)
+                torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("who", ["all", "one"])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -18,10 +24,13 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import NodeOwners
+from gnntrain.errors import Interrupted
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
+from gnntrain.models import GNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.training import buffers, partitioned
+from gnntrain.training import layerwise as layerwise_module
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.partitioned import PartitionedEvaluator
@@ -63,22 +72,34 @@ def task_of(graph: PartitionedGraph | StoredGraph) -> Task:
     return NodeClassification(graph)
 
 
+@contextmanager
+def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
+    machines = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    with open_exchange(context, owners=machines, host=context.host, timeout=60) as exchange:
+        yield exchange
+
+
 def evaluator_of(
-    parts: Parts, exchange: Exchange, context: DistributedContext, folder: Path
-) -> PartitionedEvaluator:
-    machines = range(context.num_machines)
-    ends = [rank_range(NUM_PARTS, machine, len(machines)).stop for machine in machines]
-    owners = NodeOwners(parts.starts[[0, *ends]])
-    own = [as_tensor(part.features) for part in parts.opened]
+    path: Path, exchange: Exchange, context: DistributedContext
+) -> tuple[PartitionedGraph, PartitionedEvaluator]:
+    """The graph of the parts in `path`, shared out to the machines, and its evaluator."""
+    num_parts, num_machines = Parts.open(path, range(0)).num_parts, context.num_machines
+    shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
+    own = shares[context.machine]
+    parts = Parts.open(path, range(own.start, own.stop))
+    owners = NodeOwners(parts.starts[[0, *(share.stop for share in shares)]])
+    rows = [part.features for part in parts.opened]
+    exchange.serve(ROWS, answers_of(rows))
     cache = RowCache(np.empty(0, np.int64), torch.empty(0, parts.meta.num_features))
-    return PartitionedEvaluator(
+    graph = PartitionedGraph.of(parts)
+    return graph, PartitionedEvaluator(
         parts,
         owners,
         exchange,
         context,
-        SharedBuffers(context, folder, 2**30),
-        task=task_of(PartitionedGraph.of(parts)),
-        features=ShardedFeatures(own, owners, exchange, cache),
+        SharedBuffers(context, path, 2**30),
+        task=task_of(graph),
+        features=ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache),
     )
 
 
@@ -87,19 +108,14 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_EDGES = 20
     partitioned._MAX_SLICE_NUMBERS = 18
     answers: dict[Any, Any] = {}
-    machines = [list(context.ranks_of(m)) for m in range(context.num_machines)]
-    with open_exchange(context, owners=machines, host="127.0.0.1", timeout=60) as exchange:
+    with exchange_of(context) as exchange:
         for kind in KINDS:
-            opened = rank_range(NUM_PARTS, context.machine, context.num_machines)
-            parts = Parts.open(folder / kind / "parts", range(opened.start, opened.stop))
-            exchange.serve(ROWS, answers_of([part.features for part in parts.opened]))
-            evaluator = evaluator_of(parts, exchange, context, folder)
+            graph, evaluator = evaluator_of(folder / kind / "parts", exchange, context)
+            nodes = np.concatenate([part.original for part in graph.parts.opened])
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
-                model = make_model(PartitionedGraph.of(parts), variant)
+                model = make_model(graph, variant)
                 if kind == "multiclass":
-                    found = evaluator.outputs(model).clone()
-                    nodes = np.concatenate([part.original for part in parts.opened])
-                    answers[name] = torch.from_numpy(nodes), found
+                    answers[name] = torch.from_numpy(nodes), evaluator.outputs(model).clone()
                 answers[kind, name] = evaluator.evaluate(model)
             context.barrier()
             exchange.withdraw(ROWS)
@@ -136,3 +152,79 @@ def assert_same_metrics(found: SplitMetrics, expected: SplitMetrics) -> None:
             else:
                 close = pytest.approx(value, rel=1e-6, abs=1e-6, nan_ok=True)
                 assert found[split][name] == close
+
+
+def stop_rank(context: DistributedContext, folder: Path) -> None:
+    """The last rank is asked to stop in the middle of the second layer."""
+    with exchange_of(context) as exchange:
+        graph, evaluator = evaluator_of(folder, exchange, context)
+        layer = evaluator.layer
+
+        def noted(model: GNN, i: int, *rest: Any) -> torch.Tensor:
+            if i == 1 and context.rank == context.world_size - 1:
+                context.control.request_stop(signal.SIGTERM)
+            return layer(model, i, *rest)
+
+        setattr(evaluator, "layer", noted)  # noqa: B010  # its signature is `layer`'s
+        with pytest.raises(Interrupted):
+            evaluator.evaluate(make_model(graph, VARIANTS[3]))
+        # The evaluation serves nothing any more: another one may begin.
+        for name in ("gcn_norm", "h0", "h1"):
+            exchange.serve(f"evaluation/{name}", lambda _: [])
+    (folder / f"{context.rank}.stopped").touch()
+
+
+def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    write_parts(
+        tmp_path / "parts", store, np.arange(store.num_nodes, dtype=np.uint8) % 3, 3, "random"
+    )
+    plan = LaunchPlan(3, False, 1, 60, (0, 0, 1))
+    launch(stop_rank, tmp_path / "parts", plan, tmp_path)
+    assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
+
+
+class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the most rows of a tensor that an operator has made."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor) and tensor.ndim:
+                self.rows = max(self.rows, len(tensor))
+        return made
+
+
+def measure_rank(context: DistributedContext, folder: Path) -> None:
+    buffers._MAX_CHUNK_NUMBERS = partitioned._MAX_SLICE_NUMBERS = 1 << 11
+    layerwise_module._MAX_GATHERED_NUMBERS = 1 << 11
+    with exchange_of(context) as exchange:
+        graph, evaluator = evaluator_of(folder, exchange, context)
+        model = make_model(graph, VARIANTS[0])
+        evaluator.evaluate(model)  # loads what it needs
+        context.barrier()
+        tracemalloc.start()
+        with LongestTensor() as longest:  # type: ignore[no-untyped-call]
+            evaluator.evaluate(model)
+        context.barrier()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.parts.nodes)}
+    (folder / f"{context.rank}.json").write_text(json.dumps(measured))
+
+
+def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
+    num_nodes, num_machines = 40_000, 4
+    data = random_graph(num_nodes, 4 * num_nodes)
+    data.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
+    store = stored(tmp_path / "store", data)
+    part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
+    write_parts(tmp_path / "parts", store, part_of, num_machines, "random")
+    plan = LaunchPlan(num_machines, False, 1, 60, tuple(range(num_machines)))
+    launch(measure_rank, tmp_path / "parts", plan, tmp_path)
+    for rank in range(num_machines):
+        measured = json.loads((tmp_path / "parts" / f"{rank}.json").read_text())
+        assert measured["rows"] <= measured["own"] + 1
+        assert measured["bytes"] < 8 * num_nodes  # of NumPy's arrays

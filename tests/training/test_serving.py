@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -76,13 +77,10 @@ def with_server(
         serving = pool.submit(
             serve_evaluations, model(0.0), Evaluating(before), server, DistributedContext(), 1
         )
-        evaluator = ServedEvaluator(trainer, DistributedContext())
-        try:
-            return train(evaluator)
-        finally:
-            if not serving.done():
-                evaluator.leave()
-            serving.result(20)
+        with ServedEvaluator(trainer, DistributedContext()) as evaluator:
+            found = train(evaluator)
+        serving.result(20)
+    return found
 
 
 def test_servers_evaluate_the_weights_that_are_sent() -> None:
@@ -119,9 +117,14 @@ def test_a_stop_during_evaluation_reaches_the_trainers_and_the_servers_go_on() -
 
 
 def test_servers_end_by_the_signal_that_ended_training() -> None:
-    def train(evaluator: ServedEvaluator) -> None:
-        evaluator.leave(stop=2)
-
-    with pytest.raises(Interrupted) as caught:
-        with_server(train)
-    assert caught.value.number == 2
+    with exchanges([0, 0, 1], [[2]]) as [*trainers, server], ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(
+            serve_evaluations, model(0.0), Evaluating(), server, DistributedContext(), 2
+        )
+        for trainer in trainers:
+            assert not serving.done()
+            with pytest.raises(Interrupted), ServedEvaluator(trainer, DistributedContext()):
+                raise Interrupted(signal.SIGHUP)
+        with pytest.raises(Interrupted) as caught:
+            serving.result(20)
+    assert caught.value.number == signal.SIGHUP

@@ -124,11 +124,8 @@ def _random(key: np.uint64, index: np.uint64) -> np.uint64:
 
 
 @jit
-def measure_loads(
-    indptr: Int64Array, is_train: Flags, part_of: PartIndex, loads: Float64Array
-) -> None:
-    """Count each part's nodes, in-edges and training nodes into float64 `[3, num_parts]`."""
-    loads[:] = 0.0
+def count_loads(indptr: Int64Array, is_train: Flags, part_of: PartIndex, loads: Int64Array) -> None:
+    """Add each part's nodes, in-edges and training nodes to int64 `[3, num_parts]`."""
     for node in range(len(part_of)):
         part = part_of[node]
         loads[0, part] += 1
@@ -141,8 +138,9 @@ def place_nodes(
     graph: tuple[Int64Array, IntArray, Flags],
     nodes: tuple[int, int],
     part_of: PartIndex,
-    loads: Float64Array,
-    scale: tuple[Float64Array, Float64Array, Float64Array],
+    loads: Int64Array,
+    limits: Int64Array,
+    scale: tuple[Float64Array, float],
     is_first: bool,
 ) -> None:
     """Put each node of a range where the most of its in-neighbours are, and the load is low.
@@ -153,27 +151,28 @@ def place_nodes(
         graph: indptr; sources; whether each node is a training node.
         nodes: The first node, and the one after the last.
         part_of: uint8 `[num_nodes]`, is updated.
-        loads: float64 `[3, num_parts]`, is updated: nodes, in-edges, training nodes of each part,
-            in units of an equal share.
-        scale: float64 `[3]` each: a node's, an edge's and a training node's load; the largest load
-            of a part; the factor of each load's penalty.
+        loads: int64 `[3, num_parts]`, is updated: nodes, in-edges, training nodes of each part.
+        limits: int64 `[3]`, the most that a part may have of each.
+        scale: float64 `[3]`, one over an equal share of each; the factor of the penalty.
         is_first: Whether no node of the range, and after it, has a part yet.
     """
     indptr, indices, is_train = graph
-    unit, limit, factor = scale
+    unit, factor = scale
     num_parts = loads.shape[1]
-    gain = np.zeros(num_parts)
-    root = np.sqrt(np.maximum(loads, 0.0))
-    own = np.empty(3)
+    gain = np.empty(num_parts)
+    root = np.empty(loads.shape)
+    for i in range(3):
+        root[i] = np.sqrt(loads[i] * unit[i])
+    own = np.empty(3, np.int64)
     for node in range(nodes[0], nodes[1]):
-        own[0] = unit[0]
-        own[1] = unit[1] * (indptr[node + 1] - indptr[node])
-        own[2] = unit[2] * is_train[node]
+        own[0] = 1
+        own[1] = indptr[node + 1] - indptr[node]
+        own[2] = is_train[node]
         if not is_first:
             before = part_of[node]
             for i in range(3):
-                loads[i, before] = max(loads[i, before] - own[i], 0.0)
-                root[i, before] = np.sqrt(loads[i, before])
+                loads[i, before] -= own[i]
+                root[i, before] = np.sqrt(loads[i, before] * unit[i])
         gain[:] = 0.0
         for edge in range(indptr[node], indptr[node + 1]):
             source = indices[edge]
@@ -184,15 +183,15 @@ def place_nodes(
         best_score = -np.inf
         for part in range(num_parts):
             excess = 0.0
-            penalty = 0.0
+            growth = 0.0
             for i in range(3):
-                if own[i] > 0.0:
-                    excess = max(excess, loads[i, part] + own[i] - limit[i])
-                    penalty += factor[i] * own[i] * root[i, part]
-            score = gain[part] - penalty
+                if own[i] > 0:
+                    excess = max(excess, (loads[i, part] + own[i] - limits[i]) * unit[i])
+                    growth += own[i] * unit[i] * root[i, part]
+            score = gain[part] - factor * growth
             if excess < best_excess or (excess == best_excess and score > best_score):
                 best, best_excess, best_score = part, excess, score
         for i in range(3):
             loads[i, best] += own[i]
-            root[i, best] = np.sqrt(loads[i, best])
+            root[i, best] = np.sqrt(loads[i, best] * unit[i])
         part_of[node] = best

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 
 import numpy as np
 import psutil
@@ -10,7 +13,7 @@ import psutil
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioning.kernels import PartIndex
 from gnntrain.data.partitioning.streaming import stream
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 
 _BYTES_AN_EDGE = 130  # measured on graphs with edges both ways
 _BYTES_A_NODE = 200
@@ -38,7 +41,39 @@ def metis(graph: Graph, num_parts: int) -> PartIndex:
 
     METIS balances the in-edges; pymetis has no place for more than one weight a node. Then nodes
     are moved until the other loads are balanced too.
+
+    METIS runs in a process of its own: it holds Python's lock and catches SIGTERM, so that a
+    signal would end nothing before METIS itself ends.
+
+    Raises:
+        RunError: METIS failed, or the system has killed it.
     """
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_parts, args=(graph, num_parts, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        start = np.frombuffer(receiver.recv_bytes(), np.uint8)
+    except EOFError:
+        process.join()
+        raise RunError(
+            f"METIS ended without a result (exit code {process.exitcode}); "
+            "perhaps the memory was not enough",
+            "Leave --method out: the streaming partitioner needs little memory.",
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+    return stream(graph, num_parts, start)
+
+
+def _send_parts(graph: Graph, num_parts: int, sender: Connection) -> None:
+    with suppress(MemoryError):  # the parent notices that nothing was sent
+        sender.send_bytes(_part_graph(graph, num_parts).tobytes())
+
+
+def _part_graph(graph: Graph, num_parts: int) -> PartIndex:
     import pymetis
     from scipy.sparse import csr_array
 
@@ -57,4 +92,4 @@ def metis(graph: Graph, num_parts: int) -> PartIndex:
         recursive=False,
         options=pymetis.Options(seed=0),
     )
-    return stream(graph, num_parts, np.asarray(found.vertex_part).astype(np.uint8))
+    return np.asarray(found.vertex_part).astype(np.uint8)

@@ -20,9 +20,8 @@ import numpy as np
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioning.kernels import (
     Flags,
-    Float64Array,
     PartIndex,
-    measure_loads,
+    count_loads,
     place_nodes,
 )
 
@@ -49,17 +48,6 @@ def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> Part
     return part_of
 
 
-def loads_of(graph: Graph, num_parts: int, part_of: PartIndex) -> Float64Array:
-    """Nodes, in-edges and training nodes of each part, in units of an equal share.
-
-    Returns:
-        float64 `[3, num_parts]`; 0 where the graph has none.
-    """
-    loads = np.empty((3, num_parts))
-    measure_loads(graph.indptr, train_flags(graph), part_of, loads)
-    return loads * _units(graph, num_parts)[:, None]
-
-
 def train_flags(graph: Graph) -> Flags:
     """Whether each node is a training node: bool `[num_nodes]`."""
     flags = np.zeros(graph.num_nodes, np.bool_)
@@ -72,33 +60,25 @@ class _Passes:
 
     def __init__(self, graph: Graph, part_of: PartIndex, num_parts: int) -> None:
         self._arrays = graph.indptr, graph.indices, train_flags(graph)
-        self._part_of = part_of
-        self._units = _units(graph, num_parts)
-        self._limits = _limits(graph, num_parts)
+        self._part_of, self._num_parts = part_of, num_parts
+        most = np.array([1, np.diff(graph.indptr).max(), 1])  # of one node, which must fit in
+        totals = np.array([graph.num_nodes, graph.num_edges, len(graph.split("train"))])
+        shares = totals / num_parts
+        self._limits = np.maximum(most, np.maximum(np.ceil(shares), SLACK * shares)).astype(
+            np.int64
+        )
+        self._units = np.divide(1.0, shares, out=np.zeros(3), where=totals > 0)
         self._cost = max(graph.num_edges, 1) / 2 / num_parts
-        self._loads = loads_of(graph, num_parts, part_of)
 
     def run(self, factor: float, *, is_first: bool) -> None:
         """Place each node once."""
-        if is_first:
-            self._loads[:] = 0.0
+        loads = np.zeros((3, self._num_parts), np.int64)
+        if not is_first:
+            indptr, _, is_train = self._arrays
+            count_loads(indptr, is_train, self._part_of, loads)
         # The derivative of load^1.5 is 1.5·√load.
-        scale = self._units, self._limits, np.full(3, 1.5 * self._cost * factor)
+        scale = self._units, 1.5 * self._cost * factor
         num_nodes = len(self._part_of)
         for first in range(0, num_nodes, _NODES_AT_ONCE):
             nodes = first, min(first + _NODES_AT_ONCE, num_nodes)
-            place_nodes(self._arrays, nodes, self._part_of, self._loads, scale, is_first)
-
-
-def _units(graph: Graph, num_parts: int) -> Float64Array:
-    """What a node, an in-edge and a training node are of an equal share; 0 where there is none."""
-    totals = graph.num_nodes, graph.num_edges, len(graph.split("train"))
-    return np.array([num_parts / total if total else 0.0 for total in totals])
-
-
-def _limits(graph: Graph, num_parts: int) -> Float64Array:
-    """The largest load of a part: at least a node with the most in-edges must fit in."""
-    units = _units(graph, num_parts)
-    shares = np.ceil([graph.num_nodes / num_parts, 0, len(graph.split("train")) / num_parts])
-    shares[1] = np.diff(graph.indptr).max()
-    return np.maximum(SLACK, shares * units)
+            place_nodes(self._arrays, nodes, self._part_of, loads, self._limits, scale, is_first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -18,7 +20,7 @@ from gnntrain.data.partitioning.kernels import PartIndex
 from gnntrain.data.parts import Parts
 from gnntrain.data.parts_meta import METHODS, Method
 from gnntrain.data.store import StoredGraph
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 from tests.data.oracles import small_graph
 from tests.data.partitioning.oracles import assert_same_graph, stored
 from tests.disks import full_disk
@@ -100,6 +102,19 @@ def test_metis_of_a_graph_that_is_too_large(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     with pytest.raises(UserError, match="memory"):
         partition(store, 3, tmp_path / "parts", "metis")
+
+
+def be_killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_metis_that_is_killed(
+    tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metis, "_send_parts", be_killed)
+    with pytest.raises(RunError, match="exit code -9"):
+        partition(store, 3, tmp_path / "parts", "metis")
+    assert not (tmp_path / "parts").exists()
 
 
 _UNDER_A_LIMIT = """

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain.distributed import rendezvous as module
+from gnntrain.distributed.launchers import Launched
+from gnntrain.distributed.rendezvous import Place, Rendezvous
+from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
+from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
+
+
+class Group:
+    """Processes that have met, each a thread here."""
+
+    def __init__(self, local_ranks: Sequence[int | None]) -> None:
+        self._server: Any = serve_store(4 * len(local_ranks), 30)
+        address = StoreAddress(LOOPBACK, self._server.port, "test")
+        started = Launched("test", 0, len(local_ranks), None, LOOPBACK, self._server.port)
+        self.members = [
+            Rendezvous(replace(started, process=i, local_rank=local), address, f"10.0.0.{i}")
+            for i, local in enumerate(local_ranks)
+        ]
+
+    def do(self, call: Callable[[Rendezvous], Any]) -> list[Any]:
+        """What `call` returns, or raises, in each process."""
+
+        def result(member: Rendezvous) -> Any:
+            try:
+                return call(member)
+            except (GnntrainError, KeyboardInterrupt) as error:
+                return error
+
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            return list(pool.map(result, self.members))
+
+    def close(self) -> None:
+        for member in self.members:
+            member.control.close()
+
+
+@pytest.fixture
+def group() -> Iterator[Callable[[Sequence[int | None]], Group]]:
+    made: list[Group] = []
+
+    def make(local_ranks: Sequence[int | None]) -> Group:
+        made.append(Group(local_ranks))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+Make = Callable[[Sequence[int | None]], Group]
+
+
+def test_all_hear_what_each_tells(group: Make) -> None:
+    met = group([0, 1, 0])
+    met.do(lambda one: one.join(None))
+    assert met.do(lambda one: one.gather("squares", one.launched.process**2)) == [[0, 1, 4]] * 3
+    assert met.do(lambda one: one.share("word", f"of {one.launched.process}")) == ["of 0"] * 3
+
+
+@pytest.mark.parametrize(
+    ("local_ranks", "machines"),
+    [
+        ([0, 1, 2], (0, 0, 0)),
+        ([0, 1, 0, 1, 2], (0, 0, 1, 1, 1)),
+        ([None, None, None], (0, 1, 2)),
+    ],
+)
+def test_a_machine_begins_with_its_local_rank_0(
+    group: Make, local_ranks: Sequence[int | None], machines: tuple[int, ...]
+) -> None:
+    met = group(local_ranks)
+    met.do(lambda one: one.join(None))
+    assert {one.machines for one in met.members} == {machines}
+    firsts = [one.is_machine_main for one in met.members]
+    assert firsts == [i == machines.index(m) for i, m in enumerate(machines)]
+    assert len(met.members[0].hosts) == machines[-1] + 1
+
+
+def test_other_command_lines_end_all_processes(group: Make) -> None:
+    met = group([0, 0])
+
+    def join(one: Rendezvous) -> None:
+        try:
+            one.join([f"trainer.epochs={1 + one.launched.process}"])
+            one.hear("config")
+        except Exception as error:
+            module._end_others(one, error)
+            raise
+
+    first, second = met.do(join)
+    assert isinstance(first, UserError)
+    assert "trainer.epochs=2" in first.message
+    assert isinstance(second, UserError)
+    assert getattr(second, "is_told", False)
+
+
+def test_the_failure_of_another_process_is_raised(group: Make) -> None:
+    met = group([0, 0])
+
+    def work(one: Rendezvous) -> None:
+        if not one.is_main:
+            module._end_others(one, UserError("no raw files here"))
+        one.hear("never told")
+
+    for error in met.do(work):
+        assert isinstance(error, UserError)
+        assert error.message == "no raw files here"
+
+
+def test_a_stop_request_to_one_process_interrupts_all(group: Make) -> None:
+    met = group([0, 0])
+
+    def work(one: Rendezvous) -> None:
+        if not one.is_main:
+            module._end_others(one, Interrupted(15))
+        one.hear("never told")
+
+    for error in met.do(work):
+        assert isinstance(error, Interrupted)
+        assert error.number == 15
+
+
+def test_processes_that_do_not_come_are_counted(
+    group: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_JOIN_SECONDS", 0.3)
+    met = group([0, 0, 0])
+    with pytest.raises(RunError, match=r"1, 2\."):
+        met.members[0].join(None)
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        ([[0, 1, 2, 3], [0, 1, 2, 3]], 2),  # both may use all
+        ([[0, 1, 2, 3], [4, 5]], 4),  # a batch system gave each its own
+        ([[0], [0], [0]], 1),
+    ],
+)
+def test_ranks_of_a_machine_share_its_cores(
+    group: Make, monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], expected: int
+) -> None:
+    met = group(range(len(cores)))
+    first = met.members[0]
+    first.places = [Place("n1", "", i, own, "", None) for i, own in enumerate(cores)]
+    monkeypatch.setattr(module, "_cores", lambda: cores[0])
+    assert first.cores == expected
+
+
+LISTEN = """
+import json, sys
+from pathlib import Path
+from gnntrain.config import Config
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.rendezvous import meeting
+
+def note(context, directory):
+    import psutil
+    context.barrier()
+    connections = psutil.Process().net_connections("inet")
+    found = [c.laddr.ip for c in connections if c.status == "LISTEN"]
+    Path(directory, f"{context.rank}.json").write_text(json.dumps(found))
+    context.barrier()
+
+with meeting() as met:
+    launch(note, sys.argv[1], LaunchPlan.of(Config(), met), rendezvous=met)
+"""
+
+
+def free_port() -> int:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) -> None:
+    common = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(free_port()),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LISTEN, str(tmp_path)],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert all(found), "gloo's own sockets are seen"
+    assert len(found[0]) > len(found[1]), "rank 0 serves the stores"
+    assert {ip for ips in found for ip in ips} == {LOOPBACK}
+
+
+def test_a_process_that_no_launcher_has_started_meets_nobody() -> None:
+    with module.meeting() as met:
+        assert met is None

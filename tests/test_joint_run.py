@@ -1,0 +1,275 @@
+"""Runs of several processes that a launcher has started, here on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain import worker
+from gnntrain.app import compose_config
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.job import Job
+from gnntrain.run import train
+
+TINY = [
+    *("dataset.num_nodes=600", "trainer.epochs=2", "model.hidden_channels=16"),
+    *("trainer.batch_size=64", "trainer.gpus=0", "model.dropout=0.3"),
+]
+SECONDS = 200
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def one_machine_each(process: int) -> dict[str, str]:
+    """One process a machine, as in Kubernetes."""
+    return {"RANK": str(process)}
+
+
+def one_rank_each(process: int) -> dict[str, str]:
+    """Two ranks of one machine."""
+    return {"RANK": str(process), "LOCAL_RANK": str(process)}
+
+
+def start(
+    process: int,
+    arguments: Sequence[str],
+    folder: Path,
+    port: int,
+    variables: Callable[[int], Mapping[str, str]] = one_rank_each,
+    cwd: Path | None = None,
+) -> subprocess.Popen[str]:
+    """One of two processes; each has a store of its own."""
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    own = folder / f"cache{process}"
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=os.environ | env | variables(process) | {"XDG_CACHE_HOME": str(own)},
+        cwd=cwd or folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_two(
+    folder: Path,
+    *arguments: str,
+    variables: Callable[[int], Mapping[str, str]] = one_rank_each,
+    cwds: Sequence[Path | None] = (None, None),
+) -> list[tuple[int, str, str]]:
+    """Exit code, standard output and error of the command in two processes."""
+    port = free_port()
+    command = ["-m", "gnntrain", *arguments]
+    processes = [start(i, command, folder, port, variables, cwd) for i, cwd in enumerate(cwds)]
+    printed = [process.communicate(timeout=SECONDS) for process in processes]
+    return [(p.returncode, *texts) for p, texts in zip(processes, printed, strict=True)]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """What a run has computed, without times."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if "/" in k} for line in lines]
+
+
+def summary(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> Path:
+    ranks = f"distributed.num_processes={num_processes}"
+    place = f"run.dir={folder / name}"
+    train(compose_config([*TINY, *arguments, ranks, place]).config)
+    return folder / name
+
+
+def test_torchrun_trains_as_ranks_of_our_own_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
+    done = subprocess.run(
+        [*command, "gnntrain", *TINY, "run.dir=theirs"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    theirs = tmp_path / "theirs"
+    ours = train_here(tmp_path, "ours", num_processes=2)
+    assert metrics(theirs) == metrics(ours)
+    assert summary(theirs)["world_size"] == 2
+    assert sorted(path.name for path in (theirs / "logs").iterdir()) == ["rank_0.log", "rank_1.log"]
+    assert done.stdout.count("completed after 2 of 2 epochs") == 1
+
+
+def test_a_mistake_is_told_once_and_all_end_with_2(tmp_path: Path) -> None:
+    told, silent = run_two(tmp_path, *TINY, "trainer.epochs=none", "run.dir=run")
+    assert (told[0], silent[0]) == (2, 2)
+    assert "trainer.epochs=none" in told[2]
+    assert silent[1:] == ("", "")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["evaluate", "latest"], ["-m", "trainer.epochs=1,2"]])
+def test_what_one_process_does_is_refused(tmp_path: Path, command: list[str]) -> None:
+    told, silent = run_two(tmp_path, *command)
+    assert (told[0], silent[0]) == (2, 2)
+    assert "needs one process" in told[2]
+    assert silent[1:] == ("", "")
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache0", "cache1"}
+
+
+@pytest.mark.slow
+def test_one_process_a_machine_starts_the_ranks_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ranks = "distributed.num_processes=2"
+    for code, _, errors in run_two(
+        tmp_path, *TINY, ranks, "run.dir=theirs", variables=one_machine_each
+    ):
+        assert code == 0, errors
+    theirs = tmp_path / "theirs"
+    assert summary(theirs)["world_size"] == 4
+    assert metrics(theirs) == metrics(train_here(tmp_path, "ours", num_processes=4))
+    assert len(list((theirs / "logs").iterdir())) == 4
+    # Each machine has built its own store.
+    assert len(list(tmp_path.glob("cache*/gnntrain/stores/*/meta.json"))) == 2
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for code, _, errors in run_two(tmp_path, *TINY, "run.dir=theirs", variables=one_machine_each):
+        assert code == 0, errors
+    for code, _, errors in run_two(
+        tmp_path, "resume", "theirs", "trainer.epochs=4", variables=one_machine_each
+    ):
+        assert code == 0, errors
+    ours = train_here(tmp_path, "ours", "trainer.epochs=4", num_processes=2)
+    assert metrics(tmp_path / "theirs") == metrics(ours)
+
+
+@pytest.mark.slow
+def test_another_graph_on_another_machine_is_refused(tmp_path: Path) -> None:
+    cwds = [tmp_path / "first", tmp_path / "second"]
+    for number, cwd in enumerate(cwds):
+        cwd.mkdir()
+        lines = [f"{i},{(i + 1 + number) % 60}" for i in range(60)]
+        (cwd / "edges.csv").write_text("source,target\n" + "\n".join(lines) + "\n")
+        rows = [f"{i},{i % 7},{i % 3},{i % 2}" for i in range(60)]
+        (cwd / "nodes.csv").write_text("id,a,b,label\n" + "\n".join(rows) + "\n")
+    keys = ["dataset=files", "dataset.edges=edges.csv", "dataset.features=nodes.csv"]
+    told, silent = run_two(tmp_path, *keys, "run.dir=run", "trainer.gpus=0", cwds=cwds,
+                           variables=one_machine_each)  # fmt: skip
+    assert (told[0], silent[0]) == (2, 2), told[2]
+    assert "another graph" in told[2]
+    assert silent[1:] == ("", "")
+    assert not (cwds[0] / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_all_after_the_same_step(tmp_path: Path) -> None:
+    port = free_port()
+    command = ["-m", "gnntrain", *TINY, "trainer.epochs=100000", "run.dir=run"]
+    processes = [start(i, command, tmp_path, port) for i in range(2)]
+    wait_for(tmp_path / "run" / "checkpoints" / "last.pt")
+    processes[1].send_signal(signal.SIGTERM)
+    errors = [process.communicate(timeout=SECONDS)[1] for process in processes]
+    assert [process.returncode for process in processes] == [143, 143], errors
+    assert summary(tmp_path / "run")["status"] == "interrupted"
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+SCRIPT = """
+import json, sys
+import numpy as np
+from gnntrain.config import from_dict
+from gnntrain.run import train
+
+rng = np.random.default_rng(0)
+data = {
+    "x": rng.normal(size=(60, 4)).astype("float32"),
+    "y": rng.integers(0, 2, 60),
+    "edge_index": rng.integers(0, 60, (2, 200)),
+}
+config = from_dict({"dataset": {"name": "files"}, "trainer": {"epochs": 1, "gpus": 0}})
+if __name__ == "__main__":
+    both = [train(config, data=data), train(config, data=data)]
+    print(json.dumps([[one["run"], one["world_size"]] for one in both]))
+"""
+
+
+@pytest.mark.slow
+def test_every_process_of_a_users_program_gets_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SCRIPT)
+    port = free_port()
+    processes = [start(i, ["program.py"], tmp_path, port) for i in range(2)]
+    printed = [process.communicate(timeout=SECONDS) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in printed)
+    assert first == second
+    assert [size for _, size in first] == [2, 2]
+    assert first[0][0] != first[1][0]
+
+
+def train_without_files(context: DistributedContext, job: Job) -> None:
+    """As a rank of a machine that has none of rank 0's files."""
+
+    def missing(*_: object) -> None:
+        raise FileNotFoundError
+
+    if not context.is_main:
+        worker.load_checkpoint = worker.take_weights = missing  # type: ignore[assignment]
+    worker.train_rank(context, job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["checkpoint", "init_from"])
+def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
+    first = train_here(tmp_path, "first", num_processes=2)
+    begun = compose_config([*TINY, f"run.dir={tmp_path / 'second'}"]).config
+    store = Path(json.loads((first / "store.json").read_text())["path"])
+    config, checkpoint = begun, first / "checkpoints" / "last.pt"
+    if key == "checkpoint":
+        config = begun.model_copy(
+            update={"trainer": begun.trainer.model_copy(update={"epochs": 4})}
+        )
+        expected = train_here(tmp_path, "whole", "trainer.epochs=4", num_processes=2)
+    else:
+        source = {"init_from": str(first)}
+        config = begun.model_copy(update={"trainer": begun.trainer.model_copy(update=source)})
+        expected = train_here(tmp_path, "whole", f"trainer.init_from={first}", num_processes=2)
+    run = tmp_path / "second"
+    for folder in ("logs", "checkpoints"):
+        (run / folder).mkdir(parents=True)
+    resumed = checkpoint if key == "checkpoint" else None
+    job = Job(config, store, "opened", 0.0, run, time.time(), resumed)
+    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    launch(train_without_files, job, plan, run / "logs")
+    assert metrics(run) == metrics(expected)[-len(metrics(run)) :]
+    assert len(metrics(run)) == (4 if key == "checkpoint" else 2)
