@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from gnntrain.errors import RESTART_CODE
-from scripts.cluster.machines import Machines, Unavailable, outputs
+from scripts.cluster.machines import Machines, Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,11 @@ class Job:
         words = ["-m", "gnntrain", *_OPTIONS, *options]
         env = {"PYTHONPATH": str(_ROOT), "JOB_OF_TEST": str(folder), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, *torchrun, *meeting, *words]
-        self.agents = [machines.start(m, command, folder=folder, env=env) for m in range(2)]
+        self.logs = [folder / f"machine{m}.log" for m in range(2)]
+        self.agents = [
+            machines.start(m, command, folder=folder, env=env, log=log)
+            for m, log in enumerate(self.logs)
+        ]
 
     def ranks(self) -> dict[int, psutil.Process]:
         found: dict[int, psutil.Process] = {}
@@ -85,7 +89,10 @@ class Job:
 
     def printed(self, seconds: float) -> list[str]:
         """What each machine printed, after all have ended within so many seconds."""
-        return outputs(self.agents, seconds)
+        ends_by = time.monotonic() + seconds
+        for agent in self.agents:
+            agent.wait(max(0.0, ends_by - time.monotonic()))
+        return [log.read_text() for log in self.logs]
 
 
 def saved(folder: Path) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def test_both_sides_of_a_network_that_went_away_end_and_name_each_other(
 ) -> None:
     job = Job(machines, tmp_path / "job", "trainer.epochs=100000")
     job.wait_for(epochs=3)
-    machines.start(1, ["ip", "link", "set", "eth0", "down"]).communicate()
+    machines.start(1, ["ip", "link", "set", "eth0", "down"]).wait()
     began = time.monotonic()
     while job.ranks():
         assert time.monotonic() - began < _ALLOWED
