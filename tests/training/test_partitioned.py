@@ -198,11 +198,11 @@ class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def measure_rank(context: DistributedContext, folder: Path) -> None:
-    buffers._MAX_CHUNK_NUMBERS = partitioned._MAX_SLICE_NUMBERS = 1 << 11
-    layerwise_module._MAX_GATHERED_NUMBERS = 1 << 11
+    buffers._MAX_CHUNK_NUMBERS = partitioned._MAX_SLICE_NUMBERS = 1 << 13
+    layerwise_module._MAX_GATHERED_NUMBERS = 1 << 13
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
-        model = make_model(graph, VARIANTS[0])
+        model = make_model(graph, VARIANTS[0], num_layers=2)
         evaluator.evaluate(model)  # loads what it needs
         context.barrier()
         tracemalloc.start()
@@ -216,8 +216,8 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
 
 
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
-    num_nodes, num_machines = 40_000, 4
-    data = random_graph(num_nodes, 4 * num_nodes)
+    num_nodes, num_machines = 100_000, 4
+    data = random_graph(num_nodes, 2 * num_nodes)
     data.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
     store = stored(tmp_path / "store", data)
     part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
