@@ -6,7 +6,9 @@ compared; process 0 makes the run directory and tells the job. All of it is plai
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from gnntrain.config import Config, from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.rendezvous import Rendezvous
-from gnntrain.errors import UserError
+from gnntrain.errors import GnntrainError, UserError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
 from gnntrain.run_graph import OpenedParts, open_recorded_graph
@@ -86,7 +88,8 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     opened: OpenedStore | OpenedParts | None = None
     if rendezvous.is_machine_main:
         record = told["store"] and StoreRecord(**told["store"])
-        opened = open_recorded_graph(config, record, data=data)
+        with _naming(rendezvous):
+            opened = open_recorded_graph(config, record, data=data)
     stores = rendezvous.gather(_STORES, opened and _plain(opened))
     store = stores[rendezvous.machines.index(rendezvous.machine)]
     job = rendezvous.hear(_JOB)
@@ -108,6 +111,16 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     )
     summary: dict[str, Any] = rendezvous.hear(_SUMMARY)
     return summary
+
+
+@contextlib.contextmanager
+def _naming(rendezvous: Rendezvous) -> Iterator[None]:
+    """Name this machine in an error, which process 0 tells."""
+    try:
+        yield
+    except GnntrainError as error:
+        error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
+        raise
 
 
 def _plain(opened: OpenedStore | OpenedParts) -> dict[str, Any]:

@@ -169,24 +169,6 @@ def test_a_run_goes_on_in_several_processes(
 
 
 @pytest.mark.slow
-def test_another_graph_on_another_machine_is_refused(tmp_path: Path) -> None:
-    cwds = [tmp_path / "first", tmp_path / "second"]
-    for number, cwd in enumerate(cwds):
-        cwd.mkdir()
-        lines = [f"{i},{(i + 1 + number) % 60}" for i in range(60)]
-        (cwd / "edges.csv").write_text("source,target\n" + "\n".join(lines) + "\n")
-        rows = [f"{i},{i % 7},{i % 3},{i % 2}" for i in range(60)]
-        (cwd / "nodes.csv").write_text("id,a,b,label\n" + "\n".join(rows) + "\n")
-    keys = ["dataset=files", "dataset.edges=edges.csv", "dataset.features=nodes.csv"]
-    told, silent = run_two(tmp_path, *keys, "run.dir=run", "trainer.gpus=0", cwds=cwds,
-                           variables=one_machine_each)  # fmt: skip
-    assert (told[0], silent[0]) == (2, 2), told[2]
-    assert "another graph" in told[2]
-    assert silent[1:] == ("", "")
-    assert not (cwds[0] / "run").exists()
-
-
-@pytest.mark.slow
 def test_a_signal_to_one_process_ends_all_after_the_same_step(tmp_path: Path) -> None:
     port = free_port()
     command = ["-m", "gnntrain", *TINY, "trainer.epochs=100000", "run.dir=run"]
@@ -206,18 +188,18 @@ def wait_for(path: Path) -> None:
 
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import numpy as np
-from gnntrain.config import from_dict
+from gnntrain.config import Config, TrainerConfig
 from gnntrain.run import train
 
-rng = np.random.default_rng(0)
+rng = np.random.default_rng(int(os.environ["RANK"]) * len(sys.argv[1:]))
 data = {
     "x": rng.normal(size=(60, 4)).astype("float32"),
     "y": rng.integers(0, 2, 60),
     "edge_index": rng.integers(0, 60, (2, 200)),
 }
-config = from_dict({"dataset": {"name": "files"}, "trainer": {"epochs": 1, "gpus": 0}})
+config = Config(trainer=TrainerConfig(epochs=1, gpus=0))
 if __name__ == "__main__":
     both = [train(config, data=data), train(config, data=data)]
     print(json.dumps([[one["run"], one["world_size"]] for one in both]))
@@ -237,6 +219,16 @@ def test_every_process_of_a_users_program_gets_the_summary(tmp_path: Path) -> No
     assert first[0][0] != first[1][0]
 
 
+@pytest.mark.slow
+def test_another_graph_on_another_machine_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SCRIPT)
+    port, command = free_port(), ["program.py", "other"]
+    processes = [start(i, command, tmp_path, port, one_machine_each) for i in range(2)]
+    printed = [process.communicate(timeout=SECONDS) for process in processes]
+    assert all("UserError: The data set" in errors for _, errors in printed), printed
+    assert not (tmp_path / "runs").exists()
+
+
 def train_without_files(context: DistributedContext, job: Job) -> None:
     """As a rank of a machine that has none of rank 0's files."""
 
@@ -244,7 +236,8 @@ def train_without_files(context: DistributedContext, job: Job) -> None:
         raise FileNotFoundError
 
     if not context.is_main:
-        worker.load_checkpoint = worker.take_weights = missing  # type: ignore[assignment]
+        for name in ("load_checkpoint", "take_weights"):
+            setattr(worker, name, missing)
     worker.train_rank(context, job)
 
 

@@ -172,7 +172,7 @@ class DistributedConfig(Section):
     graph: Literal["replicated", "sharded", "partitioned"] = "replicated"
     """Over several machines: the whole graph on each (replicated), edges on each and feature rows
     in parts (sharded), or both in parts (partitioned)."""
-    parts: Text | None = None
+    parts: PathText | None = None
     """partitioned: the folder that `gnntrain partition` has written."""
     servers: ZeroOrMore = 0
     """Ranks that only hold the graph, draw and gather, for the others that train; they are the last

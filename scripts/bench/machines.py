@@ -145,6 +145,7 @@ def command(options: argparse.Namespace, contestant: Contestant, steps: int) -> 
         f"trainer.batch_size={options.batch_size}",
         f"trainer.max_steps={steps}",
         "trainer.epochs=1",
+        "features.presample_epochs=1",
         "trainer.gpus=0",
         "distributed.threads=1",
         "evaluation=sampled",
@@ -194,7 +195,9 @@ def measure_round(
             shorter = train(contestant, command(options, contestant, _WARM_UP))
             _count_bytes(measured, run, shorter, options.steps * contestant.trainers)
     except Failed as error:
-        measured.absent = str(error).strip().splitlines()[-1]
+        lines = str(error).splitlines()
+        told = [line for line in lines if line.startswith("gnntrain: ")]
+        measured.absent = (told or lines)[0]
         console.print(str(error), markup=False, highlight=False)
         return
     ends = run["ends"]
@@ -335,7 +338,7 @@ def _cells(
     result: Measured, one: Measured, gradients: float, arithmetic: Arithmetic
 ) -> Iterator[str]:
     if result.absent:
-        yield f"absent: {result.absent}"
+        yield "absent"
         return
     step = Spread.of(result.seconds)
     ratios = [a / b for a, b in zip(result.seconds, one.seconds, strict=True)]
@@ -391,6 +394,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             arithmetic = Arithmetic(options, graph, folder)
             results = sit(options, num_machines, folder, progress)
             console.print(table(results, arithmetic))
+            for result in (result for result in results if result.absent):
+                console.print(f"{result.contestant.name}: {result.absent}", markup=False)
             report[f"{num_machines} machines"] = [as_json(result, arithmetic) for result in results]
             if options.json is not None:
                 options.json.write_text(json.dumps(report, indent=2) + "\n")

@@ -115,7 +115,7 @@ def slurm(trial: Trial) -> str:
     env = start_slurm(trial.machines, _NUM_MACHINES, trial.folder / "slurm")
     variables = {**trial.variables(0), **env}
     run_script(trial.machines, block("slurm"), trial.folder, variables, _SECONDS)
-    return "runs/1"
+    return "runs/slurm"
 
 
 def kubernetes(trial: Trial) -> str:
