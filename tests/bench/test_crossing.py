@@ -6,10 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from scripts.bench.crossing import Batches, Traffic, cached_nodes, traffic
 from tests.graphs import random_graph, stored
+
+Flags = npt.NDArray[np.bool_]
 
 WORLD_SIZE = 3
 STEPS = range(1, 4)
@@ -21,12 +24,13 @@ def batches(tmp_path: Path) -> Batches:
 
 
 @pytest.fixture
-def is_remote(batches: Batches) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.random.default_rng(0).integers(0, WORLD_SIZE, batches.graph.num_nodes) != 1
+def is_remote(batches: Batches) -> Flags:
+    owner = np.random.default_rng(0).integers(0, WORLD_SIZE, batches.graph.num_nodes)
+    return np.not_equal(owner, 1)
 
 
 def test_the_cache_has_the_remote_nodes_that_most_batches_of_the_epoch_read(
-    batches: Batches, is_remote: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    batches: Batches, is_remote: Flags
 ) -> None:
     ranks = [0, 2]
     reads = Counter(
@@ -48,7 +52,7 @@ def test_the_cache_has_the_remote_nodes_that_most_batches_of_the_epoch_read(
 @pytest.mark.parametrize("edges_are_local", [False, True])
 def test_traffic_is_what_the_other_machines_nodes_need(
     batches: Batches,
-    is_remote: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    is_remote: Flags,
     edges_are_local: bool,
 ) -> None:
     is_cached = cached_nodes(batches, [1], is_remote, 20)
