@@ -18,23 +18,30 @@ from gnntrain import __version__, lazy_imports
 from gnntrain.commands import COMMANDS, Arguments, command_help, general_help, say
 from gnntrain.commands.base import refuse_several
 from gnntrain.commands.parsing import check_positionals, parse, refuse_training_flags
+from gnntrain.distributed.launchers import launched
+from gnntrain.distributed.requeue import requeue, requeues_itself
 from gnntrain.distributed.signals import install_handlers
-from gnntrain.errors import GnntrainError, UserError, signal_of
+from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost, UserError, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 
-_ENDED = {signal.SIGTERM: "terminated (SIGTERM)", signal.SIGHUP: "the terminal was closed (SIGHUP)"}
+_ENDED = {
+    signal.SIGTERM: "terminated (SIGTERM)",
+    signal.SIGHUP: "the terminal was closed (SIGHUP)",
+    signal.SIGUSR2: "ended to be requeued",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: done. 2: the user's mistake. 1: something failed at run time. 128 + the signal's number:
-    interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP).
+    interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP, 140 by SIGUSR2). 138: a launcher has
+    started several processes, and a rank, its machine or the network has gone: worth a restart.
     """
     _accept_any_locale()
     lazy_imports.install()
     try:
-        with install_handlers():
+        with install_handlers(_requeue, _tell_forced_end):
             return _main(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt as error:
         number = signal_of(error)
@@ -114,7 +121,7 @@ def _show_config(arguments: Arguments) -> int:
 def _fail(error: Exception) -> int:
     """Tell a failure on stderr and return its exit code."""
     debug = os.environ.get("GNNTRAIN_DEBUG") == "1"
-    exit_code = error.exit_code if isinstance(error, GnntrainError) else 1
+    exit_code = _exit_code(error)
     if getattr(error, "is_told", False):
         return exit_code
     _complain(sentence(error))
@@ -122,15 +129,32 @@ def _fail(error: Exception) -> int:
         _complain(error.hint, prefix="")
     if debug:
         traceback.print_exception(error)
-    elif exit_code == 1:
+    elif exit_code != UserError.exit_code:
         kept = keep_traceback(error, getattr(error, "run_dir", None))
         if kept is not None:
             _complain(f"Traceback: in {kept}.", prefix="")
         elif not isinstance(error, GnntrainError):
             _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.", prefix="")
-    if exit_code == 1:
+    if exit_code != UserError.exit_code:
         _tell_way_on(error)
     return exit_code
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, RankLost) and launched() is not None:
+        return RESTART_CODE
+    return error.exit_code if isinstance(error, GnntrainError) else 1
+
+
+def _tell_forced_end(error: BaseException) -> None:
+    if isinstance(error, Exception):
+        _fail(error)
+
+
+def _requeue() -> None:
+    if requeues_itself():
+        started = launched()
+        requeue(is_main=started is None or started.is_main)
 
 
 def _tell_way_on(error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 # Kubernetes starts a container again whose exit code is 128 or more. This one (128 + SIGUSR1) is
 # what Kubeflow's operators have for "failed, and worth another try" by the program's own judgement.
@@ -42,7 +43,16 @@ class RankLost(RunError):
     """A rank, its machine or the network to it has gone: a restart goes on from the checkpoint.
 
     Under a launcher the exit code is `RESTART_CODE`.
+
+    Args:
+        message: As of `GnntrainError`.
+        hint: As of `GnntrainError`.
+        ranks: The ranks that are lost, where they are known.
     """
+
+    def __init__(self, message: str, hint: str | None = None, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message, hint)
+        self.ranks = tuple(ranks)
 
 
 class Diverged(RunError):

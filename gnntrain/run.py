@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,14 +33,15 @@ from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.rendezvous import Rendezvous, meeting
 from gnntrain.distributed.signals import on_forced_exit
-from gnntrain.errors import Diverged, Interrupted, RunError, UserError
+from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
 from gnntrain.joint_run import compare_stores, follow, pass_on, pass_on_summary, plan_together
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import RunPlace
+from gnntrain.reporting.run_lookup import RUNS, RunPlace, wanted_run
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
+from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
 from gnntrain.run_store import object_dataset, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
@@ -101,6 +102,12 @@ def _begin(
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
     started = time.time()
+    jobs = job_names(None if rendezvous is None else rendezvous.job_name())
+    begun = begun_run(overrides, _named(config, place), jobs, is_launched=rendezvous is not None)
+    if begun is not None:
+        _log.warning("This job was started again, and goes on with %s.", begun.shown)
+        if begun.has_checkpoint:
+            return _go_on(begun.path, None, (), listener, rendezvous)
     if data is not None:
         # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
@@ -119,8 +126,9 @@ def _begin(
 
         config = resolved_source(config, opened.store)
     compare_stores(opened, rendezvous)
-    run = _create(config, overrides, place)
+    run = begun or _create(config, overrides, place, jobs)
     run.write_store_record(record_of(opened.store))
+    run.forget_summary()
     job = _job(config, run, opened, started, listener)
     return _train(run, job, opened.store, plan, rendezvous)
 
@@ -195,8 +203,18 @@ def _go_on(
     return _train(run, job, opened.store, plan, rendezvous)
 
 
+def _named(config: Config, place: RunPlace | None) -> Path | None:
+    """The run directory that the command names; None: its name is made up."""
+    if place is None:
+        return wanted_run(config.run.dir, config.run.name, RUNS)
+    return None if place.is_made_up else place.path
+
+
 def _create(
-    config: Config, overrides: Sequence[str], place: RunPlace | None = None
+    config: Config,
+    overrides: Sequence[str],
+    place: RunPlace | None = None,
+    jobs: Mapping[str, str] | None = None,
 ) -> RunDirectory:
     return RunDirectory.create(
         directory=config.run.dir,
@@ -206,6 +224,7 @@ def _create(
         overrides=overrides,
         seed=config.trainer.seed,
         place=place,
+        jobs=jobs,
     )
 
 
@@ -237,7 +256,7 @@ def _train(
         restore_terminal()  # a killed rank could not
         _close(run, job, graph, plan.num_trainers, error)
 
-    with run.held(), on_forced_exit(lambda number: close(Interrupted(number))):
+    with run.held(), on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
             pass_on(job, rendezvous)

@@ -39,11 +39,12 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
 from gnntrain.run_graph import rank_graph
 from gnntrain.startup import resume_collection
+from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
-from gnntrain.training.serving import ServedEvaluator, serve_evaluations
+from gnntrain.training.serving import ServedEvaluator, ServerTimes, serve_evaluations
 from gnntrain.training.trainer import Trainer
 
 _log = logging.getLogger("gnntrain")
@@ -76,8 +77,10 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
         loaders = build_loaders(config, task, model, graph, context, exchange)
         evaluator: Evaluator
+        callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
             evaluator = stack.enter_context(ServedEvaluator(exchange, context))
+            callbacks = [ServerTimes(exchange)]
         else:
             evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
         trainer = Trainer(
@@ -88,6 +91,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             config=config.trainer,
             context=context,
             listeners=listeners,
+            callbacks=callbacks,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
             identity={"config": plain, "initial_weights": _plain(initial)},

@@ -101,6 +101,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
     monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
+    monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")

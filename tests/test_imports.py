@@ -39,7 +39,7 @@ FLOORS = [
     ["tasks"],
     ["training"],
     ["reporting"],
-    ["build", "job", "run_store"],
+    ["build", "job", "run_store", "restarts"],
     ["run_graph"],
     ["init_from"],
     ["worker", "failures", "inference", "joint_run"],

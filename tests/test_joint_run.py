@@ -236,7 +236,8 @@ def train_without_files(context: DistributedContext, job: Job) -> None:
         raise FileNotFoundError
 
     if not context.is_main:
-        worker.load_checkpoint = worker.take_weights = missing  # type: ignore[assignment]
+        for name in ("load_checkpoint", "take_weights"):
+            setattr(worker, name, missing)
     worker.train_rank(context, job)
 
 

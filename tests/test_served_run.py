@@ -100,6 +100,9 @@ def test_trainers_and_servers_may_be_on_several_machines(
     on_machines(monkeypatch, 0, 1, 1, 2)
     keys = ["distributed.servers=2", "distributed.graph=sharded", "evaluation.ranks=0"]
     assert_equal(trained(tmp_path / "served", 4, *keys), alone)
+    for line in (tmp_path / "served" / "metrics.jsonl").read_text().splitlines():
+        times = json.loads(line)["time"]
+        assert min(times[f"background/server_{name}"] for name in ("draw", "rows")) > 0
 
 
 @pytest.mark.parametrize("keys", [[], ["evaluation=sampled"]], ids=str)

@@ -106,6 +106,8 @@ def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float |
     from gnntrain.run import train
 
     summary = train(config, overrides, place=place)
+    if place.is_made_up:  # a job that was started again goes on where its run lies
+        _remove_unused(place.path)
     if summary["status"] == "interrupted":
         raise Interrupted()
     if summary["status"] == "failed":

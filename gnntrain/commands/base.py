@@ -133,6 +133,8 @@ def in_meeting(lead: Callable[[], int]) -> int:
     """Train; of several processes that a launcher has started the first leads, others follow."""
     if launched() is None:
         return lead()
+    # torch would warn, on every rank, of each address that has no name. It reads this when loaded.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from gnntrain.distributed.rendezvous import meeting
 
     with meeting(sys.argv[1:]) as rendezvous:

@@ -11,6 +11,9 @@ from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gnntrain.config import DatasetConfig
     from gnntrain.data.parts import Parts
     from gnntrain.data.parts_meta import Method, PartitionMeta
     from gnntrain.data.store import StoredGraph
@@ -23,20 +26,25 @@ def _partition(arguments: Arguments) -> int:
 
     config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
     method = _method(arguments.options)
-    from gnntrain.data.partitioning.build import partition, refuse_mistakes
     from gnntrain.reporting.tables import print_sections
+
+    print_sections(_sections(config.dataset, num_parts, out, method))
+    return 0
+
+
+def _sections(
+    dataset: DatasetConfig, num_parts: int, out: Path, method: Method
+) -> Iterator[Section]:
+    """Cut the graph; what is to be said of it comes as soon as it is known."""
+    from gnntrain.data.partitioning.build import partition, refuse_mistakes
     from gnntrain.run_store import prepare_store
 
-    def sections() -> Iterator[Section]:
-        began = time.perf_counter()
-        store = prepare_store(config.dataset).store
-        refuse_mistakes(store, num_parts, out, method)
-        yield _graph(store, num_parts, method)
-        parts = partition(store, num_parts, out, method)
-        yield from _result(parts, time.perf_counter() - began)
-
-    print_sections(sections())
-    return 0
+    began = time.perf_counter()
+    store = prepare_store(dataset).store
+    refuse_mistakes(store, num_parts, out, method)
+    yield _graph(store, num_parts, method)
+    parts = partition(store, num_parts, out, method)
+    yield from _result(parts, time.perf_counter() - began)
 
 
 def _needed(options: dict[str, str], name: str) -> str:

@@ -29,12 +29,13 @@ class BoundedStore:
         timeout: Seconds that a call may take.
 
     Attributes:
+        timeout: As given; may be changed.
         is_silent: Whether a call took too long. All later calls raise at once.
     """
 
     def __init__(self, store: Store, timeout: float) -> None:
         self._store = store
-        self._timeout = timeout
+        self.timeout = timeout
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self.is_silent = False
         threading.Thread(target=self._make_calls, name="gnntrain-store", daemon=True).start()
@@ -66,9 +67,9 @@ class BoundedStore:
                 return future.result(_TICK_SECONDS)
             except TimeoutError:
                 waited += _TICK_SECONDS
-                if waited >= self._timeout:
+                if waited >= self.timeout:
                     self.is_silent = True
-        raise StoreTimeout(f"The store has not answered for {self._timeout:g} s.")
+        raise StoreTimeout(f"The store has not answered for {self.timeout:g} s.")
 
     def _make_calls(self) -> None:
         while True:

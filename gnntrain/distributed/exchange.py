@@ -97,6 +97,7 @@ class Exchange:
         self._open: set[Connection] = set()
         self._threads: list[threading.Thread] = []
         self._bytes: dict[str, tuple[int, int]] = {}
+        self._seconds: dict[str, float] = {}
         self._listener: Listener | None = None
 
     def listen(self, host: str) -> tuple[str, int]:
@@ -208,9 +209,13 @@ class Exchange:
                 raise RunError(f"'{name}' is not served.")
             service = self._services[name]
             service.num_running += 1
+        begin = time.perf_counter()
         try:
             return service.answer(arguments)
         finally:
+            with self._lock:
+                seconds = self._seconds.get(name, 0.0) + time.perf_counter() - begin
+                self._seconds[name] = seconds
             with self._changed:
                 service.num_running -= 1
                 self._changed.notify_all()
@@ -366,6 +371,12 @@ class Exchange:
         """Bytes sent and received by name since the last call, as caller and as owner."""
         with self._lock:
             taken, self._bytes = self._bytes, {}
+        return taken
+
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds in answers by name since the last call, summed over threads."""
+        with self._lock:
+            taken, self._seconds = self._seconds, {}
         return taken
 
 

@@ -23,7 +23,7 @@ from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.rendezvous import Rendezvous
-from gnntrain.distributed.roll_call import Roster
+from gnntrain.distributed.roll_call import RollCall, Roster
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
@@ -35,7 +35,7 @@ from gnntrain.distributed.tcp_store import (
     serve_store,
 )
 from gnntrain.distributed.watch import watching
-from gnntrain.errors import Interrupted, UserError, signal_of
+from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
 from gnntrain.startup import resume_collection
 
 _log = logging.getLogger("gnntrain")
@@ -90,6 +90,7 @@ class LaunchPlan:
             _check_servers(keys.servers, num_ranks, use_gpus)
             threads = keys.threads or max(1, available_cores() // num_ranks)
             return cls(num_ranks, use_gpus, threads, keys.timeout, servers=keys.servers)
+        rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
         use_gpus = rendezvous.share("use_gpus", use_gpus)
         if launched.local_rank is not None:
@@ -273,8 +274,9 @@ def _run_rank(
     """The main function of a rank that is a process of its own."""
     store = address.connect(_CONNECT_SECONDS)
     control = RunControl(BoundedStore(store, plan.timeout) if hosts else store, rank)
-    roster = Roster(plan.machines, hosts) if hosts else None
-    with watching(control, plan.timeout, roster):
+    roster = Roster(plan.machines, hosts)
+    roll_call = RollCall(control, roster, plan.timeout) if hosts else None
+    with watching(control, plan.timeout, roll_call):
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
@@ -299,22 +301,20 @@ def _run_started(
     """Be the rank as which a launcher has started this process."""
     control = rendezvous.control
     control.rank = rank
-    roster = Roster(plan.machines, rendezvous.hosts)
     try:
-        with (
-            watching(control, plan.timeout, roster),
-            forward_to(control),
-            control.reporting_failure(),
-        ):
+        with forward_to(control), control.reporting_failure():
             device = _device(plan, rendezvous.launched.local_rank or 0)
             context = DistributedContext(
                 rank, plan.world_size, device, control, plan.machines, rendezvous.host
             )
             _run_among_others(worker, payload, plan, context, rendezvous.address)
     except BaseException as error:
-        if control.stop_requested:
+        cause = control.cause_of(error)
+        if control.stop_requested and not isinstance(cause, RankLost):
             raise Interrupted(control.stop_requested) from error
-        raise control.cause_of(error) from error
+        if cause is error:
+            raise
+        raise cause from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -363,9 +363,10 @@ def _join(
     )
     if context.num_machines == 1:
         return None
+    limit = timedelta(seconds=plan.timeout)  # torch's default is half an hour
     # Every rank takes part in making the group of every machine.
     groups: list[dist.ProcessGroup] = [
-        dist.new_group(list(context.ranks_of(m))) for m in range(context.num_machines)
+        dist.new_group(list(context.ranks_of(m)), limit) for m in range(context.num_machines)
     ]
     return groups[context.machine]
 

@@ -6,10 +6,12 @@ import contextlib
 import ipaddress
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import socket
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,19 +23,32 @@ import torch.distributed as dist
 from gnntrain import __version__
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.launchers import Launched, launched
+from gnntrain.distributed.roll_call import RollCall, Roster
 from gnntrain.distributed.run_control import RunControl
+from gnntrain.distributed.signals import prepare_forced_exit
 from gnntrain.distributed.tcp_store import (
     StoreAddress,
     addresses_of,
     own_address,
     serve_store,
 )
-from gnntrain.errors import Interrupted, RunError, UserError, signal_of
+from gnntrain.distributed.torchrun import record_for_torchrun
+from gnntrain.distributed.watch import watching
+from gnntrain.errors import (
+    GnntrainError,
+    Interrupted,
+    RankLost,
+    RunError,
+    UserError,
+    signal_of,
+)
 
 # A pod or a task may begin minutes after another one.
 _JOIN_SECONDS = 600.0
-_LEAVE_SECONDS = 5.0
-_ANSWER_SECONDS = 30.0
+# A process that gives no sign of life for so long is lost; from the configuration on, it is
+# distributed.timeout.
+_START_SECONDS = 60.0
+_LEAVE_SECONDS = 8.0
 _CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
 _ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): only the way there is asked for
@@ -80,9 +95,12 @@ class Rendezvous:
         self.address = address
         self.host = host
         is_rank = launched.local_rank is not None
-        store = BoundedStore(address.connect(_CONNECT_SECONDS), _ANSWER_SECONDS)
-        self.control = RunControl(store, launched.process if is_rank else None)
-        self._store = address.connect(_CONNECT_SECONDS)
+        store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
+        rank = launched.process if is_rank else None
+        self.control = RunControl(store, rank, launched.process)
+        self._store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
+        self._bounded = [store, self._store]
+        self._roll_call: RollCall | None = None
         self.places: list[Place] = []
 
     @property
@@ -129,6 +147,38 @@ class Rendezvous:
         self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
         if self.is_main:
             _check_places(self.places)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Notice here which other rank fails, or gives no sign of life any more."""
+        of_machines = self.launched.local_rank is None
+        roster = Roster(self.machines, self.hosts, of_machines)
+        number = self.launched.process
+        self._roll_call = RollCall(self.control, roster, _START_SECONDS, number)
+        with (
+            watching(self.control, math.inf, self._roll_call, self._end_by_force),
+            self.control.reporting_failure(),
+        ):
+            yield
+
+    def wait_at_most(self, timeout: float) -> None:
+        """Set how long the others may give no sign of life."""
+        for store in self._bounded:
+            store.timeout = timeout
+        if self._roll_call is not None:
+            self._roll_call.timeout = timeout
+
+    def mark_told(self, error: BaseException) -> None:
+        """Mark an error that another process tells the user: process 0 tells those of all."""
+        is_alone = isinstance(error, RankLost) and 0 in error.ranks and self.is_machine_main
+        if not (self.is_main or is_alone):
+            error.is_told = True  # type: ignore[attr-defined]
+
+    def _end_by_force(self, failure: GnntrainError | None) -> None:
+        if failure is not None:
+            self.mark_told(failure)
+            record_for_torchrun(failure)
+            prepare_forced_exit(failure)
 
     def tell(self, key: str, value: Any) -> None:
         """Give plain data to all processes that `hear` the key."""
@@ -205,18 +255,35 @@ class Rendezvous:
         try:
             yield
         except dist.DistError as error:
-            raise RunError(
+            raise RankLost(
                 f"Process 0, which leads the run, can no longer be reached at {self.address.host} "
                 f"port {self.address.port}.",
                 "Look at its output for the cause.",
+                ranks=[0],
             ) from error
+
+    def job_name(self) -> str | None:
+        """A name for what torchrun has started, which it keeps when it starts the ranks again.
+
+        Process 0 calls this. None: torchrun serves no store that would outlive them.
+        """
+        if not self.launched.has_store:
+            return None
+        with self._reached():
+            store = StoreAddress(self.address.host, self.address.port).connect(_CONNECT_SECONDS)
+            name: bytes = store.compare_set("gnntrain/job", "", uuid.uuid4().hex)
+        return name.decode()
 
     def leave(self) -> None:
         """Let go of the store. Process 0, which may serve it, waits for the others to do so."""
         with contextlib.suppress(dist.DistError):
+            if self.control.lost_store is not None:
+                raise self.control.lost_store
             number = self._store.add("left", 1)
+            failure = self.control.first_failure()
+            lost = failure.ranks if isinstance(failure, RankLost) else ()
             deadline = time.monotonic() + _LEAVE_SECONDS
-            while self.is_main and number < self.launched.num_processes:
+            while self.is_main and number < self.launched.num_processes - len(lost):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_LOOK_SECONDS)
@@ -281,10 +348,15 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     _meeting = rendezvous = _open(found)
     try:
         rendezvous.join(command)
-        yield rendezvous
+        with rendezvous.watched():
+            yield rendezvous
     except BaseException as error:
-        _end_others(rendezvous, error)
-        raise
+        cause = rendezvous.control.cause_of(error)
+        _end_others(rendezvous, cause)
+        if cause is error:
+            raise
+        cause.run_dir = getattr(error, "run_dir", None)  # type: ignore[attr-defined]
+        raise cause from error
     finally:
         _meeting = None
         rendezvous.leave()
@@ -295,13 +367,12 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
     control = rendezvous.control
     if isinstance(error, Exception):
         control.report_failure(error)
+        record_for_torchrun(error)
     elif isinstance(error, KeyboardInterrupt):
         control.request_stop(signal_of(error))
     control.abandon()
     control.sync()
-    is_known = control.stop_requested or control.first_failure() is not None
-    if not rendezvous.is_main and is_known:
-        error.is_told = True  # type: ignore[attr-defined]
+    rendezvous.mark_told(error)
 
 
 def _open(found: Launched) -> Rendezvous:

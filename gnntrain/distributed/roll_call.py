@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from gnntrain.distributed.run_control import (
     SYNC_SECONDS,
+    Member,
     Phase,
     Progress,
     RunControl,
     StoreTimeout,
     is_timeout,
+    process_name,
 )
 from gnntrain.errors import GnntrainError, RankLost
 
@@ -42,16 +44,24 @@ class Roster:
     Attributes:
         machines: The number of each rank's machine, ascending from 0.
         hosts: Name and address of each machine, as in "gnn2, 10.77.0.2".
+        of_machines: Whether its members are not ranks, but the one process that a launcher has
+            started on each machine.
     """
 
     machines: tuple[int, ...]
     hosts: tuple[str, ...]
+    of_machines: bool = False
 
-    def named(self, ranks: Sequence[int]) -> str:
-        """The ranks with their machines: "rank 3 on machine 1 (gnn2, 10.77.0.2)"."""
-        groups = itertools.groupby(sorted(ranks), key=lambda rank: self.machines[rank])
+    def member(self, number: int) -> Member:
+        """The name by which `RunControl` knows a member."""
+        return process_name(number) if self.of_machines else number
+
+    def named(self, numbers: Sequence[int]) -> str:
+        """The members with their machines: "rank 3 on machine 1 (gnn2, 10.77.0.2)"."""
+        groups = itertools.groupby(sorted(numbers), key=lambda number: self.machines[number])
         return " and ".join(
-            f"{_listed(list(group))} on machine {machine} ({self.hosts[machine]})"
+            ("" if self.of_machines else f"{_listed(list(group))} on ")
+            + f"machine {machine} ({self.hosts[machine]})"
             for machine, group in groups
         )
 
@@ -65,21 +75,28 @@ class RollCall:
         control: Of this rank.
         roster: The machines of the run.
         timeout: Seconds after which a silent rank is lost.
+        number: Of this rank, or this machine, in the roster.
+
+    Attributes:
+        timeout: As given; may be changed.
     """
 
-    def __init__(self, control: RunControl, roster: Roster, timeout: float) -> None:
+    def __init__(
+        self, control: RunControl, roster: Roster, timeout: float, number: int | None = None
+    ) -> None:
         self._control = control
         self._roster = roster
-        self._timeout = timeout
-        self._watches_all = control.rank == 0
+        self.timeout = timeout
+        self._number = control.rank if number is None else number
+        self._watches_all = self._number == 0
         self._beats = [-1] * len(roster.machines)
         self._silence = [0.0] * len(roster.machines)
 
     def look(self) -> None:
         """Read the beats; called every `LOOK_SECONDS`."""
         for rank in range(len(self._beats) if self._watches_all else 1):
-            beat = self._control.beat(rank)
-            is_same = beat == self._beats[rank] and rank != self._control.rank
+            beat = self._control.beat(self._roster.member(rank))
+            is_same = beat == self._beats[rank] and rank != self._number
             # Time counts in looks: a process that was itself stopped accuses nobody.
             self._silence[rank] = is_same * (self._silence[rank] + LOOK_SECONDS)
             self._beats[rank] = beat
@@ -91,7 +108,7 @@ class RollCall:
         """
         if self._control.lost_store is not None:
             return self._without_store()
-        silent = self._silent(self._timeout)
+        silent = self._silent(self.timeout)
         return self._unanswered(silent) if silent else None
 
     def cause(self, error: BaseException) -> GnntrainError | None:
@@ -103,8 +120,9 @@ class RollCall:
         Returns:
             What another rank has reported; or the ranks that are silent; None: all live.
         """
-        is_lost_connection = self._control.is_waiting or isinstance(error, RankLost)
-        if isinstance(error, KeyboardInterrupt) or not is_lost_connection:
+        if self._control.lost_store is not None:
+            return self._without_store()
+        if not self._may_be_anothers(error):
             return self._control.first_failure()
         self._watches_all = True
         deadline = time.monotonic() + OBSERVE_SECONDS
@@ -118,14 +136,25 @@ class RollCall:
             return self._unanswered(silent) if is_timeout(error) else self._ended(silent)
         return self._hanging() if is_timeout(error) else None
 
+    def _may_be_anothers(self, error: BaseException) -> bool:
+        control = self._control
+        if isinstance(error, KeyboardInterrupt):
+            # torchrun ends the ranks beside one that was killed: they ask the whole run to end.
+            has_begun = control.is_supervising or not control.is_starting
+            return control.is_stopped_elsewhere and not has_begun
+        return control.failed_waiting or isinstance(error, RankLost)
+
     def _silent(self, seconds: float) -> list[int]:
         silent = [rank for rank, silence in enumerate(self._silence) if silence >= seconds]
-        return [r for r in silent if self._control.progress(r).phase != Phase.ENDED]
+        return [rank for rank in silent if self._progress(rank).phase != Phase.ENDED]
+
+    def _progress(self, number: int) -> Progress:
+        return self._control.progress(self._roster.member(number))
 
     def _hanging(self) -> RankLost | None:
         """The ranks for which others wait though they give signs of life."""
         ranks = range(len(self._beats))
-        computing = [r for r in ranks if not self._control.progress(r).is_waiting]
+        computing = [rank for rank in ranks if not self._progress(rank).is_waiting]
         return self._unanswered(computing) if 0 < len(computing) < len(ranks) else None
 
     def _without_store(self) -> RankLost:
@@ -137,8 +166,9 @@ class RollCall:
         have = "has" if len(ranks) == 1 else "have"
         return RankLost(
             f"{_capitalized(self._roster.named(ranks))} {have} not answered for "
-            f"{self._timeout:g} s{self._where('since', ranks)}.",
+            f"{self.timeout:g} s{self._where('since', ranks)}.",
             _HINT,
+            ranks,
         )
 
     def _ended(self, ranks: Sequence[int]) -> RankLost:
@@ -146,14 +176,15 @@ class RollCall:
         return RankLost(
             f"{_capitalized(self._roster.named(ranks))} {have} ended without a word"
             f"{self._where('after', ranks)}.",
-            _ENDED_HINT.format(rank=ranks[0]),
+            None if self._roster.of_machines else _ENDED_HINT.format(rank=ranks[0]),
+            ranks,
         )
 
     def _where(self, word: str, ranks: Sequence[int]) -> str:
         """Where the first of them was; nothing if the store has gone."""
-        if self._control.lost_store is not None:
+        if self._roster.of_machines or self._control.lost_store is not None:
             return ""
-        return f", {word} {where(self._control.progress(ranks[0]))}"
+        return f", {word} {where(self._progress(ranks[0]))}"
 
 
 def where(place: Progress) -> str:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from gnntrain.errors import Diverged, GnntrainError, RankLost, RunError, UserError
 
 E = TypeVar("E", bound=BaseException)
+Member = int | str  # the number of a rank, or the name of a process
 
 # Seconds between two calls of `RunControl.sync`. A shorter time would only cost: a stop request
 # waits for the end of a step anyway.
@@ -100,19 +101,28 @@ class RunControl:
     Args:
         store: Reached by all processes of the run.
         rank: This process's rank; None: it supervises the ranks.
+        process: The number of this process among those that a launcher has started, if it has.
 
     Attributes:
         decisions: The store of `commit` and `agreed`, reached by all ranks; `store` by default.
             Ranks agree also after the supervising process has gone if rank 0 serves this one.
         find_cause: Finds the failure of another rank behind an exception of this one, or None.
             It may take some seconds.
+        is_stopped_elsewhere: Whether another process was the first to ask the run to end.
+        is_supervising: Whether this process has started ranks, which it ends if one fails.
+        failed_waiting: Whether this rank has failed while it waited for others.
         lost_store: Why the store no longer answers; None: it does.
     """
 
-    def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
+    def __init__(
+        self, store: Store | None = None, rank: int | None = 0, process: int | None = None
+    ) -> None:
         self._store: Store = _own_store() if store is None else store
         self.decisions = self._store
         self.rank = rank
+        self.process = process
+        self.is_supervising = False
+        self.is_stopped_elsewhere = False
         self._stop = 0
         self._is_abandoned = False
         self._must_save = False  # rank 0 has to commit this, others to hand it to the store
@@ -120,6 +130,7 @@ class RunControl:
         self._progress = self._published = Progress()
         self._asked_at: float | None = None
         self.find_cause: Callable[[BaseException], GnntrainError | None] = self._reported_cause
+        self.failed_waiting = False
         self.lost_store: dist.DistError | None = None
 
     @property
@@ -152,9 +163,10 @@ class RunControl:
             self.lost_store = error
 
     def _sync(self) -> None:
-        if self.rank is not None:
-            self._store.add(_beat_key(self.rank), 1)
+        for name in self._names():
+            self._store.add(_beat_key(name), 1)
         if stop := self._first(_STOP, str(self._stop or "")):
+            self.is_stopped_elsewhere |= not self._stop
             self._stop = int(stop)
         if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
             self._is_abandoned = True
@@ -162,19 +174,25 @@ class RunControl:
         if self._progress != self._published:
             self._publish()
 
-    def beat(self, rank: int) -> int:
-        """How often a rank has called `sync`: it lives while this grows. 0 without a store."""
+    def _names(self) -> list[Member]:
+        """The names under which this process gives signs of life."""
+        process = () if self.process is None else (process_name(self.process),)
+        return [*process] if self.rank is None else [self.rank, *process]
+
+    def beat(self, member: Member) -> int:
+        """How often a rank or process has called `sync`: it lives while this grows. 0 without a
+        store."""
         try:
-            return self._store.add(_beat_key(rank), 0)
+            return self._store.add(_beat_key(member), 0)
         except dist.DistError as error:
             self.lost_store = error
             return 0
 
     def _publish(self) -> None:
-        if self.rank is not None:
-            progress = self._progress
-            self._store.set(_progress_key(self.rank), _encoded(progress))
-            self._published = progress
+        progress = self._progress
+        for name in self._names():
+            self._store.set(_progress_key(name), _encoded(progress))
+        self._published = progress
 
     def _sync_saves(self) -> None:
         if self.rank == 0:
@@ -225,11 +243,6 @@ class RunControl:
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether this rank is in a collective, or has failed in one."""
-        return self._progress.is_waiting
-
-    @property
     def is_starting(self) -> bool:
         """Whether this rank has not begun to train: a stop request would not be answered yet."""
         return self._progress.phase == Phase.STARTING
@@ -262,13 +275,17 @@ class RunControl:
     def waiting(self) -> Iterator[None]:
         """Marks this rank as waiting for others; after an exception the mark stays."""
         self._progress = replace(self._progress, is_waiting=True)
-        yield
+        try:
+            yield
+        except Exception:
+            self.failed_waiting = True
+            raise
         self._progress = replace(self._progress, is_waiting=False)
 
-    def progress(self, rank: int) -> Progress:
-        """Where a rank was at its last `sync`."""
+    def progress(self, member: Member) -> Progress:
+        """Where a rank or process was at its last `sync`."""
         with suppress(dist.DistError):
-            if text := self._first(_progress_key(rank)):
+            if text := self._first(_progress_key(member)):
                 phase, step, is_waiting = map(int, text.split())
                 return Progress(Phase(phase), step, bool(is_waiting))
         return Progress()
@@ -304,6 +321,8 @@ class RunControl:
         failure = json.loads(text)
         kind = CollectiveTimeout if failure["timed_out"] else _KINDS.get(failure["kind"], RunError)
         cause = kind(failure["message"], failure["hint"])
+        if isinstance(cause, RankLost):
+            cause.ranks = tuple(failure["ranks"])
         cause.add_note(failure["traceback"])
         return cause
 
@@ -327,12 +346,17 @@ def _own_store() -> Store:
     return store
 
 
-def _progress_key(rank: int) -> str:
-    return f"progress/{rank}"
+def process_name(number: int) -> str:
+    """The name of a launcher's process among the members of a run."""
+    return f"process {number}"
 
 
-def _beat_key(rank: int) -> str:
-    return f"beat/{rank}"
+def _progress_key(member: Member) -> str:
+    return f"progress/{member}"
+
+
+def _beat_key(member: Member) -> str:
+    return f"beat/{member}"
 
 
 def _encoded(progress: Progress) -> str:
@@ -347,6 +371,7 @@ def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
         "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
         "message": message[:_MAX_CHARACTERS],
         "hint": hint and hint[:_MAX_CHARACTERS],
+        "ranks": error.ranks if isinstance(error, RankLost) else (),
         "timed_out": not ours and is_timeout(error),
         # Its end tells most.
         "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],

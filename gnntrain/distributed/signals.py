@@ -8,14 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from gnntrain.distributed.requeue import by_submitit, requeues_itself
 from gnntrain.errors import GnntrainError, Interrupted
 
 if TYPE_CHECKING:
     from gnntrain.distributed.run_control import RunControl
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGUSR2 also has the batch job requeued.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 HANDLED = (*ENDING, signal.SIGUSR1)
 
 # Seconds from the first signal until a run must have finished its step, ...
@@ -29,7 +32,10 @@ _ONE_SIGNAL_SECONDS = 0.2
 
 
 @contextmanager
-def install_handlers() -> Iterator[None]:
+def install_handlers(
+    requeue: Callable[[], None] = lambda: None,
+    tell: Callable[[BaseException], None] = lambda _: None,
+) -> Iterator[None]:
     """Handle signals inside this context. Nested, or in another thread, it does nothing.
 
     The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
@@ -38,15 +44,30 @@ def install_handlers() -> Iterator[None]:
     after a second SIGINT. Signals that were ignored before (as under nohup) stay ignored.
     Some libraries swallow an exception that is raised while they are imported: the error that
     follows is raised as the `Interrupted` that caused it.
+
+    SIGUSR2 ends the run as SIGTERM does, and then has the batch job requeued: by a handler that was
+    installed before, as submitit's, or by `requeue`. In a SLURM job SIGUSR1 does the same.
+    submitit's handler of SIGTERM, which SLURM sends beside SIGUSR2, stays.
+
+    Args:
+        requeue: Has the job of this process requeued, if it is one.
+        tell: Tells the user why the process is ended by force.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
     _active = _Handler()
-    previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _is_ignored(n)}
+    previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _stays(n)}
+    _active.tell = tell
+    submitits = previous.get(signal.SIGUSR2)
+    _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
     try:
         yield
+    except Interrupted as error:
+        if error.number == signal.SIGUSR2:
+            _active.requeue()
+        raise
     except Exception as error:
         if _active.raised is None or isinstance(error, GnntrainError):
             raise
@@ -67,6 +88,8 @@ def forward_to(control: RunControl) -> Iterator[None]:
             return
         if _active.raised is not None:
             raise Interrupted(_active.raised)  # a library has swallowed the exception
+        if _active.must_requeue:
+            raise Interrupted(signal.SIGUSR2)
         _active.control = control
         try:
             yield
@@ -74,9 +97,19 @@ def forward_to(control: RunControl) -> Iterator[None]:
             _active.control = None
 
 
+def prepare_forced_exit(error: BaseException) -> None:
+    """Call what was given to `on_forced_exit`, and tell the user of `error`."""
+    if _active is None:
+        return
+    if _active.on_forced_exit is not None:
+        with suppress(Exception):  # no other process needs an error of this one
+            _active.on_forced_exit(error)
+    _active.tell(error)
+
+
 @contextmanager
-def on_forced_exit(call: Callable[[int], None]) -> Iterator[None]:
-    """Have `call(signal number)` called before this process is ended by force."""
+def on_forced_exit(call: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have `call(error)` called before this process is ended by force, with what ends it."""
     with install_handlers():
         if _active is None:
             yield
@@ -94,8 +127,11 @@ class _Handler:
     def __init__(self) -> None:
         self.over = threading.Event()
         self.control: RunControl | None = None
-        self.on_forced_exit: Callable[[int], None] | None = None
+        self.on_forced_exit: Callable[[BaseException], None] | None = None
         self.raised: int | None = None
+        self.must_requeue = False
+        self.requeue: Callable[[], None] = lambda: None
+        self.tell: Callable[[BaseException], None] = lambda _: None
         self._first = 0
         self._first_at = self._ends_by = 0.0
         self._raises_next = False
@@ -103,6 +139,11 @@ class _Handler:
         self._has_ended_rank = False
 
     def handle(self, number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1 and requeues_itself():
+            self.must_requeue = True
+            if self.control is None:  # a run that is to begin ends then; a sweep goes on
+                return
+            number = signal.SIGUSR2
         if number == signal.SIGUSR1:
             if self.control is not None:
                 self.control.request_save()
@@ -166,9 +207,10 @@ class _Handler:
 
         for rank in multiprocessing.active_children():
             rank.kill()
-        if self.on_forced_exit is not None:
-            with suppress(Exception):  # no other process needs a message
-                self.on_forced_exit(self._first)
+        prepare_forced_exit(Interrupted(self._first))
+        if self._first == signal.SIGUSR2:
+            with suppress(Exception):
+                self.requeue()
         os._exit(128 + self._first)
 
 
@@ -177,6 +219,12 @@ _active: _Handler | None = None
 
 def _is_ignored(number: int) -> bool:
     return signal.getsignal(number) == signal.SIG_IGN
+
+
+def _stays(number: int) -> bool:
+    """Whether the handler there stays: SIG_IGN, and submitit's that ignores SIGTERM."""
+    is_submitits = by_submitit() and callable(signal.getsignal(number)) and number == signal.SIGTERM
+    return is_submitits or _is_ignored(number)
 
 
 @contextmanager
@@ -200,6 +248,8 @@ def install_rank_handlers(control: RunControl) -> None:
     """
 
     def handle(number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1 and requeues_itself():
+            number = signal.SIGUSR2
         if number == signal.SIGUSR1:
             control.request_save()
         elif not control.is_abandoned or control.is_closing:

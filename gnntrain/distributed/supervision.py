@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from gnntrain.distributed.roll_call import where
 from gnntrain.distributed.run_control import (
     CollectiveTimeout,
     Phase,
@@ -19,7 +20,7 @@ from gnntrain.distributed.run_control import (
     RunControl,
 )
 from gnntrain.distributed.signals import STEP_SECONDS
-from gnntrain.errors import GnntrainError, Interrupted, RunError
+from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError
 
 _log = logging.getLogger("gnntrain")
 
@@ -57,6 +58,7 @@ class Supervisor:
     ) -> None:
         self._processes = dict(enumerate(processes, first))
         self._control = control
+        control.is_supervising = True
         self._log_dir = log_dir
         self._timeout = timeout
 
@@ -99,26 +101,27 @@ class Supervisor:
         places = self._progress()
         is_stopped = {rank for rank in self._alive() if self._is_stopped(rank)}
         computing = {rank for rank in self._alive() if not places[rank].is_waiting}
-        cause = _own_end(failed) or self._control.first_failure()
+        cause = _own_end(failed) or self._control.find_cause(RuntimeError())
         self._wait(_NOTICE_SECONDS)
         silent = is_stopped | computing or set(self._alive())
         self._end_where_they_are()
         if _is_timeout(cause, failed) and silent:
             raise self._unanswered(sorted(silent), places, is_stopped)
-        raise cause or self._control.first_failure() or _unexplained(failed)
+        raise cause or self._control.find_cause(RuntimeError()) or _unexplained(failed)
 
     def _unanswered(
         self, silent: Sequence[int], places: Mapping[int, Progress], is_stopped: set[int]
-    ) -> RunError:
+    ) -> RankLost:
         told = [
-            f"Rank {rank} has not answered since {_where(places[rank])}"
+            f"Rank {rank} has not answered since {where(places[rank])}"
             + (" (the process is stopped)" if rank in is_stopped else "")
             for rank in silent
         ]
-        return RunError(
+        return RankLost(
             f"{'; '.join(told)}: the others waited {self._timeout:g} s for it.",
             "It is stopped, in an endless loop, or slow; raise distributed.timeout if it may take "
             f"longer. Its log is {self._log_dir / f'rank_{silent[0]}.log'}.",
+            silent,
         )
 
     def _end_where_they_are(self) -> None:
@@ -155,21 +158,13 @@ class Supervisor:
             return False
 
 
-def _where(place: Progress) -> str:
-    if place.phase == Phase.STARTING:
-        return "its start"
-    evaluation = "the evaluation after " if place.phase == Phase.EVALUATING else ""
-    return f"{evaluation}step {place.step}"
-
-
 def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
     """The error of a rank that was killed or crashed, which caused all other errors."""
     for rank, code in failed.items():
         if -code in _OWN_ENDS:
             name = signal.Signals(-code).name
-            return RunError(
-                f"Rank {rank} was ended by {name}.", _MEMORY_HINT if name == "SIGKILL" else None
-            )
+            hint = _MEMORY_HINT if name == "SIGKILL" else None
+            return RankLost(f"Rank {rank} was ended by {name}.", hint, [rank])
     return None
 
 

@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall, Roster
-from gnntrain.distributed.run_control import SYNC_SECONDS, Phase, RunControl
+from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall
+from gnntrain.distributed.run_control import SYNC_SECONDS, RunControl
 from gnntrain.distributed.signals import LAST_SECONDS, STEP_SECONDS
 from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost
 
 # Seconds in which a rank may notice by itself that another one has failed.
 NOTICE_SECONDS = 8.0
-# Seconds that rank 0 goes on to serve the store after a failure, so that others read it.
-_SERVE_SECONDS = 8.0
 
 OnForcedEnd = Callable[[GnntrainError | None], None]
 
@@ -28,7 +26,7 @@ OnForcedEnd = Callable[[GnntrainError | None], None]
 def watching(
     control: RunControl,
     timeout: float,
-    roster: Roster | None = None,
+    roll_call: RollCall | None = None,
     on_forced_end: OnForcedEnd = lambda _: None,
 ) -> Iterator[None]:
     """Run the thread of a rank that is a process of its own.
@@ -43,10 +41,10 @@ def watching(
     Args:
         control: Of this rank.
         timeout: Seconds that a rank waits for the others.
-        roster: The machines of the run; None: a supervisor watches all ranks.
+        roll_call: Of this rank; None: a supervisor watches all ranks.
         on_forced_end: Called before the process is ended by force, with the failure that ends it.
     """
-    watch = _Watch(control, timeout, roster, on_forced_end)
+    watch = _Watch(control, timeout, roll_call, on_forced_end)
     threading.Thread(target=watch.run, name="gnntrain-watch", daemon=True).start()
     try:
         yield
@@ -59,25 +57,23 @@ class _Watch:
         self,
         control: RunControl,
         timeout: float,
-        roster: Roster | None,
+        roll_call: RollCall | None,
         on_forced_end: OnForcedEnd,
     ) -> None:
         self._control = control
         self._timeout = timeout
-        self._roster = roster
+        self._roll_call = roll_call
         self._on_forced_end = on_forced_end
         self._is_over, self._syncing = threading.Event(), threading.Lock()
         self._looks_at = 0.0
         self._abandons_at = math.inf
         self._failure: GnntrainError | None = None
-        self._roll_call: RollCall | None = None
-        if roster is not None:
-            self._roll_call = RollCall(control, roster, timeout)
+        if roll_call is not None:
             control.find_cause = self._cause
 
     def run(self) -> None:
         control, parent = self._control, _Parent()
-        while not control.is_abandoned:
+        while not control.is_abandoned or control.is_supervising:
             parent.wait(SYNC_SECONDS)
             if not parent.is_alive():
                 control.request_stop(signal.SIGTERM)
@@ -92,7 +88,8 @@ class _Watch:
                     if not self._is_over.is_set():
                         control.sync()
                         self._look()
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._is_over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_SECONDS - STEP_SECONDS)
         self._on_forced_end(self._failure)
         os._exit(RESTART_CODE if isinstance(self._failure, RankLost) else 1)
@@ -104,8 +101,6 @@ class _Watch:
         shuts down while a thread returns from C++ code.
         """
         self._control.end()
-        if self._roster is not None and self._control.rank == 0:
-            self._await_others(len(self._roster.machines))
         self._is_over.set()
         with self._syncing:
             pass
@@ -129,24 +124,22 @@ class _Watch:
 
     def _cause(self, error: BaseException) -> GnntrainError | None:
         assert self._roll_call is not None
-        return self._failure or self._roll_call.cause(error)
-
-    def _await_others(self, num_ranks: int) -> None:
-        """Serve the store until the other ranks have ended, or have had time to read it."""
-        ends_by = time.monotonic() + _SERVE_SECONDS
-        while time.monotonic() < ends_by and self._control.lost_store is None:
-            phases = [self._control.progress(rank).phase for rank in range(num_ranks)]
-            if all(phase == Phase.ENDED for phase in phases):
-                return
-            time.sleep(SYNC_SECONDS)
+        if self._failure is None:
+            self._failure = self._roll_call.cause(error)
+            if self._failure is not None:
+                self._control.report_failure(self._failure)
+        return self._failure
 
 
 class _Parent:
-    """The process that started this one: `multiprocessing`'s parent, or a launcher."""
+    """The process that started this one: `multiprocessing`'s parent, or torchrun.
+
+    Other launchers may start a process and leave it alone.
+    """
 
     def __init__(self) -> None:
         self._process = multiprocessing.parent_process()
-        self._pid = os.getppid()
+        self._pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until it ends where that can be noticed."""
@@ -156,4 +149,6 @@ class _Parent:
             self._process.join(seconds)
 
     def is_alive(self) -> bool:
-        return os.getppid() == self._pid if self._process is None else self._process.is_alive()
+        if self._process is None:
+            return self._pid in (None, os.getppid())
+        return self._process.is_alive()

@@ -105,7 +105,7 @@ def _latest(root: Path) -> Path:
     link = root / LATEST
     if link.is_dir():
         return link
-    runs = _newest_first(root)
+    runs = newest_runs(root)
     if not runs:
         raise UserError(
             f"there is no run under {root.absolute()} yet",
@@ -148,14 +148,15 @@ def _by_number(path: Path) -> tuple[float, str]:
     return (int(path.name) if path.name.isdecimal() else math.inf, path.name)
 
 
-def _newest_first(root: Path) -> list[Path]:
+def newest_runs(root: Path) -> list[Path]:
+    """The run directories directly under ``root``, the newest first."""
     configs = (path for path in root.glob("*/config.yaml") if path.parent.name != LATEST)
     return [path.parent for path in sorted(configs, key=lambda p: p.stat().st_mtime, reverse=True)]
 
 
 def known_runs(run: str | Path, root: Path) -> str:
     """A hint at the runs there are, the nearest names first."""
-    names = [path.name for path in _newest_first(root)]
+    names = [path.name for path in newest_runs(root)]
     if not names:
         return f"There are no runs under {root.absolute()}; give the path of a run directory."
     near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.7)

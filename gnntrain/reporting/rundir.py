@@ -77,6 +77,7 @@ class RunDirectory:
         command: Sequence[str] | None = None,
         root: Path = RUNS,
         place: RunPlace | None = None,
+        jobs: Mapping[str, str] | None = None,
     ) -> RunDirectory:
         """Make the directory of a new run and write its configuration and environment.
 
@@ -96,6 +97,7 @@ class RunDirectory:
             command: The command line, for ``env.json``; this process's own where ``None``.
             root: Folder of named runs.
             place: The directory as Hydra made it, instead of ``directory`` and ``name``.
+            jobs: Names of the job, by launcher, for ``env.json``.
 
         Raises:
             UserError: the directory is not empty, cannot be written, or is misnamed.
@@ -117,6 +119,8 @@ class RunDirectory:
             run.logs.mkdir()
             (run.path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
             environment = describe_environment(seed=seed, command=command)
+            if jobs:
+                environment["jobs"] = dict(jobs)
             (run.path / "env.json").write_text(_to_json(environment), encoding="utf-8")
         run._become_latest(root)
         return run
@@ -154,6 +158,11 @@ class RunDirectory:
     def logs(self) -> Path:
         """Directory of ``rank_N.log``."""
         return self.path / "logs"
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to go on from, or one was written and is damaged."""
+        return any((self.checkpoints / f"last{kind}.pt").is_file() for kind in ("", ".prev"))
 
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch.
@@ -237,6 +246,14 @@ class RunDirectory:
     def forget_summary(self) -> None:
         """Remove ``summary.json`` of a run that is resumed."""
         (self.path / "summary.json").unlink(missing_ok=True)
+
+    def jobs(self) -> dict[str, str]:
+        """The names of the job that began the run, by launcher; none where it was no job."""
+        try:
+            found = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
+            return {str(launcher): str(job) for launcher, job in found.get("jobs", {}).items()}
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ from gnntrain.training.layerwise import (
     LayerwiseInference,
     Rows,
     RowSource,
+    View,
     balanced_range,
     chunks,
     most_gathered,
@@ -144,9 +145,7 @@ class LayerwiseEvaluator(LayerwiseInference):
             max_edges = min(max_edges, most_gathered(widest))
         return chunks(self._store.indptr, *self._rows, max_rows, max_edges)
 
-    def _view(
-        self, model: GNN, i: int, given: Rows, a: int, b: int
-    ) -> tuple[Block, Tensor | LazyFeatures]:
+    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> View:
         # Rows that the device can read are not gathered: the block numbers all nodes.
         if isinstance(given, LazyFeatures) and not model.needs.rows:
             return super()._view(model, i, given, a, b)

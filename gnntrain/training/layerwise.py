@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import takewhile
 from typing import Protocol
@@ -39,14 +41,17 @@ class RowSource(Protocol):
 Rows = Tensor | LazyFeatures | RowSource
 """The rows of all nodes, wherever they lie."""
 
+View = tuple[Block, Tensor | LazyFeatures]
+"""The in-edges of some nodes, and the rows that their sources number."""
+
 
 class LayerwiseInference(ABC):
     """Computes every layer for all nodes, over all in-neighbours, before the next.
 
     A rank computes its destination nodes, chunk by chunk, into one matrix of a layer's activations
     for all ranks of its machine. Memory of a machine: two such matrices (three if a model
-    transforms rows before it aggregates) and a chunk for each rank. A chunk's in-neighbours are
-    gathered, each once, and renumbered.
+    transforms rows before it aggregates), and for each rank a chunk or two. A chunk's in-neighbours
+    are gathered, each once, and renumbered.
 
     Args:
         context: This rank.
@@ -86,17 +91,17 @@ class LayerwiseInference(ABC):
         """The messages of the nodes `a … b − 1` in layer `i`, whose input is `source`."""
         return model.conv(i).transform(self._input(model, i, source, a, b))
 
-    def layer(self, model: GNN, i: int, source: Rows, given: Rows, a: int, b: int) -> Tensor:
+    def layer(self, model: GNN, i: int, source: Rows, view: View, a: int, b: int) -> Tensor:
         """Layer `i`'s output for the nodes `a … b − 1`.
 
         Args:
             model: In evaluation mode.
             i: The layer.
             source: Its input, for all nodes.
-            given: The rows to aggregate, for all nodes: `transform`'s, or `source`.
+            view: The nodes' in-edges, and the rows to aggregate: `transform`'s, or of `source`.
             a, b: See above.
         """
-        block, rows = self._view(model, i, given, a, b)
+        block, rows = view
         if not model.conv(i).has_transform:
             return model.layer(i, rows, block)
         assert isinstance(rows, Tensor)
@@ -173,8 +178,8 @@ class LayerwiseInference(ABC):
             name = "logits" if is_last else f"h{i % 2}"
             target = self._matrix(name, model.out_channels if is_last else model.hidden_channels)
             done = 0
-            for a, b in self.chunks(model):
-                h = self.layer(model, i, source, given, a, b)
+            for a, b, view in self._views(model, i, given):
+                h = self.layer(model, i, source, view, a, b)
                 before = states[done : done + b - a]
                 done += b - a
                 state = model.jk_update(i, before if i > 0 else None, h)
@@ -215,9 +220,23 @@ class LayerwiseInference(ABC):
             rows = source.select(torch.arange(a, b)).whole()
         return rows.to(self._context.device)
 
-    def _view(
-        self, model: GNN, i: int, given: Rows, a: int, b: int
-    ) -> tuple[Block, Tensor | LazyFeatures]:
+    def _views(self, model: GNN, i: int, given: Rows) -> Iterator[tuple[int, int, View]]:
+        """Each chunk with its `View`; where other machines are asked for rows, one chunk ahead."""
+        if isinstance(given, Tensor | LazyFeatures):
+            for a, b in self.chunks(model):
+                yield a, b, self._view(model, i, given, a, b)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            waiting: deque[tuple[int, int, Future[View]]] = deque()
+            for a, b in self.chunks(model):
+                waiting.append((a, b, thread.submit(self._view, model, i, given, a, b)))
+                if len(waiting) > 1:
+                    a, b, view = waiting.popleft()
+                    yield a, b, view.result()
+            for a, b, view in waiting:
+                yield a, b, view.result()
+
+    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> View:
         """The in-edges of the nodes `a … b − 1`, and the rows that their sources number."""
         nodes, block = renumbered(self._in_edges(model, a, b))
         norm = self._norm_of(nodes) if model.needs.norm else None

@@ -10,7 +10,8 @@ import torch
 from gnntrain.config import TrainerConfig
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import FullGraphLoader, Loader
-from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator
+from gnntrain.training.evaluation import Evaluator
+from gnntrain.training.layerwise import LayerwiseInference
 
 # Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
 _CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
@@ -55,7 +56,7 @@ def training_hint(loader: Loader, config: TrainerConfig) -> str:
 
 def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
     """The keys to lower if evaluation runs out of memory."""
-    if not isinstance(evaluator, LayerwiseEvaluator):
+    if not isinstance(evaluator, LayerwiseInference):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
     if device.type == "cuda":
         return "Set evaluation=sampled: layer by layer, a layer of all nodes must fit on the GPU."

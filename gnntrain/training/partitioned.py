@@ -40,7 +40,13 @@ _NORM = "evaluation/gcn_norm"
 
 
 class Server(Caller, Protocol):
-    """Asks and answers; an `Exchange` is one."""
+    """Asks and answers; an `Exchange` is one.
+
+    Attributes:
+        owner: Which owner this machine is; None: it holds nothing.
+    """
+
+    owner: int | None
 
     def serve(self, name: str, answer: Callable[[list[AnyArray]], list[AnyArray]]) -> None:
         """Answer calls of `name` from now on. Calls that came before have waited."""
@@ -56,21 +62,30 @@ class OwnedRows:
     """A layer's rows: this machine's in a matrix, those of other nodes with their owners.
 
     Attributes:
-        own: The rows of the machine's nodes.
+        own: The rows of the machine's nodes, float32.
         name: Of the call that asks for rows.
         owners: Who holds which nodes.
-        caller: Asks them.
+        exchange: Asks them.
     """
 
     own: Tensor
     name: str
     owners: NodeOwners
-    caller: Caller
+    exchange: Server
 
     def select(self, nodes: Tensor) -> LazyFeatures:
         """See `RowSource.select`."""
-        rows = ask_rows(self.caller, self.owners, self.name, nodes.cpu().numpy())
-        return LazyFeatures(as_tensor(rows))
+        grouped = self.owners.group(nodes.cpu().numpy())
+        others = {o: [rows] for o, rows in grouped.rows.items() if o != self.exchange.owner}
+        answers = self.exchange.call(self.name, others)
+        out, done = torch.empty(len(nodes), self.own.shape[1]), 0
+        for owner, rows in grouped.rows.items():
+            is_own = owner == self.exchange.owner
+            found = self.own[as_tensor(rows)] if is_own else as_tensor(answers[owner][0])
+            places = slice(done, done + len(rows))
+            out[places if grouped.order is None else as_tensor(grouped.order[places])] = found
+            done += len(rows)
+        return LazyFeatures(out)
 
 
 @dataclass(frozen=True, slots=True)

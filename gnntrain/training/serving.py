@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -21,10 +21,21 @@ from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.messages import Array
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted, signal_of
+from gnntrain.loading.sharded import ROWS
 from gnntrain.models import GNN, PlainModel
+from gnntrain.phases import BACKGROUND
+from gnntrain.sampling.partitioned import DRAW
+from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
+from gnntrain.training.snapshot import EpochTotals
 
-_EVALUATE, _OUTCOME, _LEAVE = "evaluate", "outcome", "leave"
+if TYPE_CHECKING:
+    from gnntrain.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    pass
+
+_EVALUATE, _OUTCOME, _SECONDS, _LEAVE = "evaluate", "outcome", "seconds", "leave"
 _POLL_SECONDS = 2.0
 
 
@@ -60,7 +71,7 @@ class ServedEvaluator:
             answers = self._ask(_OUTCOME)
         if not all(answers.values()):
             return None
-        found: dict[str, Any] = json.loads(answers[0][0].tobytes())
+        found: dict[str, Any] = _unpacked(answers[0][0])
         return found
 
     def __enter__(self) -> Self:
@@ -78,8 +89,33 @@ class ServedEvaluator:
             self._ask(_LEAVE, np.array(signal_of(error)))
 
     def _ask(self, name: str, *arguments: Array) -> dict[int, list[Array]]:
-        servers = range(self._exchange.num_owners)
-        return self._exchange.call(name, dict.fromkeys(servers, arguments))
+        return _ask_all(self._exchange, name, *arguments)
+
+
+class ServerTimes(Callback):
+    """Adds to an epoch's phases the seconds of its busiest server in draws and in rows.
+
+    The servers fall behind if these are about as long as the epoch times the server's cores.
+
+    Args:
+        exchange: Its owners are the servers.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:
+        """Ask the servers, on rank 0."""
+        if trainer.context.is_main:
+            answers = _ask_all(self._exchange, _SECONDS).values()
+            servers: list[dict[str, float]] = [_unpacked(seconds) for [seconds] in answers]
+            for name in (DRAW, ROWS):
+                longest = max(seconds.get(name, 0.0) for seconds in servers)
+                totals.add_times({f"{BACKGROUND}server_{name}": longest})
+
+
+def _ask_all(exchange: Exchange, name: str, *arguments: Array) -> dict[int, list[Array]]:
+    return exchange.call(name, dict.fromkeys(range(exchange.num_owners), arguments))
 
 
 def serve_evaluations(
@@ -124,7 +160,12 @@ class _Serving:
 
     def run(self, num_trainers: int) -> None:
         """Do in this thread, which may use collectives, what calls ask for."""
-        answers = {_EVALUATE: self._on_evaluate, _OUTCOME: self._on_outcome, _LEAVE: self._on_leave}
+        answers = {
+            _EVALUATE: self._on_evaluate,
+            _OUTCOME: self._on_outcome,
+            _SECONDS: lambda _: [_packed(self._exchange.take_seconds())],
+            _LEAVE: self._on_leave,
+        }
         for name, answer in answers.items():
             self._exchange.serve(name, answer)
         self._context.control.enter(Phase.TRAINING, 0)
@@ -169,9 +210,19 @@ class _Serving:
                 raise
             outcome["stop"] = error.number  # the trainers save, then leave
         control.enter(Phase.TRAINING, 0)
+        self._exchange.take_seconds()  # servers ask each other for rows, too
         with self._is_known:
-            self._outcome = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
+            self._outcome = _packed(outcome)
             self._is_known.notify_all()
+
+
+def _packed(value: Any) -> Array:
+    """Plain data as bytes: uint8 `[n]`."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def _unpacked(packed: Array) -> Any:
+    return json.loads(packed.tobytes())
 
 
 def packed_weights(model: torch.nn.Module) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.distributed import roll_call
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall, Roster
 from gnntrain.distributed.run_control import Phase, RunControl
-from gnntrain.errors import RankLost, UserError
+from gnntrain.errors import Interrupted, RankLost, UserError
 from tests.distributed.stores import FrozenStore, GoneStore, LateStore
 from tests.examples import examples
 
@@ -57,8 +57,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
         now += seconds
         made.pass_time()
 
-    monkeypatch.setattr(roll_call.time, "sleep", sleep)
-    monkeypatch.setattr(roll_call.time, "monotonic", lambda: now)
+    monkeypatch.setattr("gnntrain.distributed.roll_call.time.sleep", sleep)
+    monkeypatch.setattr("gnntrain.distributed.roll_call.time.monotonic", lambda: now)
     return made
 
 
@@ -160,6 +160,23 @@ def test_ranks_that_have_ended_by_themselves_are_not_lost(group: Group) -> None:
     group.stopped = {1, 2, 3}
     group.pass_time(2 * LOOKS)
     assert group.roll_calls[0].lost() is None
+
+
+def test_a_run_that_is_ended_beside_a_rank_that_was_killed_at_the_start_names_that_rank(
+    group: Group,
+) -> None:
+    for control in group.controls:
+        control.enter(Phase.STARTING, 0)
+    group.pass_time(3)
+    group.stopped = {3}
+    group.controls[2].request_stop(signal.SIGTERM)  # by torchrun
+    group.pass_time(2)
+    interrupted = Interrupted(signal.SIGTERM)
+    assert group.roll_calls[2].cause(interrupted) is None
+    assert message(group.roll_calls[0].cause(interrupted)).startswith("Rank 3 on machine 1")
+    for control in group.controls:
+        control.enter(Phase.TRAINING, 1)
+    assert group.roll_calls[0].cause(interrupted) is None
 
 
 def test_an_error_outside_of_collectives_is_the_rank_s_own(group: Group) -> None:

@@ -1,0 +1,63 @@
+"""Requeueing the SLURM job that this process is part of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+
+from gnntrain.errors import RunError
+
+_INTERACTIVE = ("bash", "interactive")
+_SCONTROL_SECONDS = 60
+# SLURM ends the processes of a job that is requeued. Until then those that do not ask for it wait:
+# where one task ends with an error, SLURM may end them all.
+_WAIT_SECONDS = 60.0
+
+
+def slurm_job(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The number of the SLURM job, of a job array with its task's; None: there is none."""
+    if array := environ.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}"
+    return environ.get("SLURM_JOB_ID") or None
+
+
+def requeues_itself(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a SLURM batch job that gnntrain requeues: submitit does so for its own."""
+    is_interactive = environ.get("SLURM_JOB_NAME") in _INTERACTIVE
+    return slurm_job(environ) is not None and not is_interactive and not by_submitit(environ)
+
+
+def by_submitit(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether submitit has started this process, or one that has started it."""
+    return bool(environ.get("SUBMITIT_EXECUTOR"))
+
+
+def requeue(*, is_main: bool) -> None:
+    """Have SLURM end this job and start it again.
+
+    Args:
+        is_main: Whether this process asks for it; the others wait for their end.
+
+    Raises:
+        RunError: SLURM refuses.
+    """
+    if not is_main:
+        time.sleep(_WAIT_SECONDS)
+        return
+    job = slurm_job() or ""
+    try:
+        subprocess.run(
+            ["scontrol", "requeue", job],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_SCONTROL_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()
+        raise RunError(
+            f"SLURM does not requeue the job {job}: {said}",
+            "Submit it with --requeue; the same command goes on from its last checkpoint.",
+        ) from error

@@ -1,0 +1,82 @@
+"""What a job that was started again goes on with: SLURM's, torchrun's, Kubernetes', SkyPilot's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gnntrain.distributed.requeue import slurm_job
+from gnntrain.reporting.run_lookup import RUNS, is_run, newest_runs
+from gnntrain.reporting.rundir import RunDirectory
+
+
+def job_names(
+    torchrun_job: str | None = None, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The names that launchers give this job, which it keeps when it is started again.
+
+    Args:
+        torchrun_job: A name that the ranks of a torchrun keep in its store.
+        environ: The environment variables.
+    """
+    names = {
+        "slurm": slurm_job(environ),
+        "skypilot": environ.get("SKYPILOT_TASK_ID"),
+        "torchrun": torchrun_job,
+    }
+    return {launcher: name for launcher, name in names.items() if name}
+
+
+def begun_run(
+    overrides: Sequence[str],
+    named: Path | None,
+    jobs: Mapping[str, str],
+    *,
+    is_launched: bool,
+    environ: Mapping[str, str] = os.environ,
+) -> RunDirectory | None:
+    """The run that the same command has begun in the same job, before it was started again.
+
+    It is the one in the directory that the command names; else the newest under `runs` whose
+    `env.json` has one of the job's names.
+
+    Args:
+        overrides: Of the command line.
+        named: The directory that the command names, if any.
+        jobs: As `job_names` gives them.
+        is_launched: Whether a launcher has started several processes: Kubernetes starts the same
+            command again and does not say so.
+        environ: The environment variables.
+
+    Returns:
+        The run; None: this command begins one.
+    """
+    again = _started_again(jobs, environ)
+    if named is not None:
+        places = [named] if is_launched or again else []
+    else:
+        places = newest_runs(RUNS) if again else []
+    for path in places:
+        if is_run(path) and _typed(path) == list(overrides):
+            run = RunDirectory(path.absolute())
+            if named is not None or again.items() & run.jobs().items():
+                return run
+    return None
+
+
+def _started_again(jobs: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Of the job's names those of launchers that have started it before, or may have."""
+    counts = {"slurm": "SLURM_RESTART_COUNT", "torchrun": "TORCHELASTIC_RESTART_COUNT"}
+    return {
+        launcher: name
+        for launcher, name in jobs.items()
+        if launcher not in counts or environ.get(counts[launcher], "0") not in ("", "0")
+    }
+
+
+def _typed(path: Path) -> list[str]:
+    try:
+        return (path / "overrides.txt").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
