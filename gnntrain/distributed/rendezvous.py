@@ -385,7 +385,13 @@ def _open(found: Launched) -> Rendezvous:
     else:
         host = _reachable(found)
     address = StoreAddress(host, found.port, prefix)
-    return Rendezvous(found, address, _on_the_way(found, own_address(host)))
+    try:
+        return Rendezvous(found, address, _on_the_way(found, own_address(host)))
+    except dist.DistError as error:
+        raise RunError(
+            f"What answers at {host} port {found.port} is not process 0 of this run.",
+            "Set MASTER_PORT to a free port, the same for all processes.",
+        ) from error
 
 
 def _own_meeting_address(found: Launched) -> str:
