@@ -205,6 +205,11 @@ def make_plan(config: Config, opened: OpenedStore) -> Plan:
             f"A run with distributed.servers={asked.servers} cannot be planned.",
             "Plan it without servers: its batches and steps are those of the ranks that train.",
         )
+    if config.distributed.graph == "partitioned":
+        raise UserError(
+            "A run with distributed.graph=partitioned cannot be planned.",
+            "Plan it without: its batches are those of the whole graph.",
+        )
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, num_gpus, len(opened.store.split("train")))
     problems = machine_problems(here, num_gpus)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gnntrain.app import compose_config
 from gnntrain.config import Config
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
 from gnntrain.planning import plan
 from gnntrain.planning.dry_run import RankReport
 from gnntrain.planning.plan import Plan, make_plan
@@ -118,6 +119,16 @@ def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
     assert measured[0].trainer.gpus == 0
     assert measured[0].trainer.batch_size == 25
     assert checks_of(planned) == {"GPUs": "note"}
+
+
+def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
+    small: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "partition.json").touch()
+    keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
+    config = compose_config([*small, *keys], for_here=False).config
+    with pytest.raises(UserError, match="partitioned"):
+        make_plan(config, prepare_store(config.dataset))
 
 
 @pytest.mark.slow
