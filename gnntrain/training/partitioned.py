@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.parts import Part, Parts
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
 from gnntrain.loading.features import as_tensor
+from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import in_edges
 from gnntrain.loading.sharded import answers_of
 from gnntrain.models import GNN, PlainModel
@@ -36,17 +38,14 @@ from gnntrain.training.split_metrics import Piece, split_metrics
 # Bounds the outputs of a slice of a split: 16 MiB of float32.
 _MAX_SLICE_NUMBERS = 1 << 22
 
+# Nodes, and edges, that are counted at once.
+_COUNTED_AT_ONCE = 1 << 22
+
 _NORM = "evaluation/gcn_norm"
 
 
 class Server(Caller, Protocol):
-    """Asks and answers; an `Exchange` is one.
-
-    Attributes:
-        owner: Which owner this machine is; None: it holds nothing.
-    """
-
-    owner: int | None
+    """Asks and answers; an `Exchange` is one."""
 
     def serve(self, name: str, answer: Callable[[list[AnyArray]], list[AnyArray]]) -> None:
         """Answer calls of `name` from now on. Calls that came before have waited."""
@@ -58,34 +57,65 @@ class Server(Caller, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HotRows:
+    """Rows of other machines' nodes, one copy a machine.
+
+    Attributes:
+        nodes: int64 `[n]`, ascending.
+        rows: `[n, width]`, theirs.
+    """
+
+    nodes: Int64Array
+    rows: Tensor
+
+    def find(self, nodes: Int64Array) -> Int64Array:
+        """The place of each node, −1 where it is not among them; int64 `[n]`."""
+        if len(self.nodes) == 0:
+            return np.full(len(nodes), -1)
+        places = np.searchsorted(self.nodes, nodes).clip(max=len(self.nodes) - 1)
+        return np.where(self.nodes[places] == nodes, places, -1)
+
+
+@dataclass(frozen=True, slots=True)
 class OwnedRows:
     """A layer's rows: this machine's in a matrix, those of other nodes with their owners.
 
     Attributes:
         own: The rows of the machine's nodes, float32.
+        nodes: These nodes.
         name: Of the call that asks for rows.
         owners: Who holds which nodes.
         exchange: Asks them.
+        hot: Rows that need not be asked for; None: there are none.
     """
 
     own: Tensor
+    nodes: range
     name: str
     owners: NodeOwners
-    exchange: Server
+    exchange: Caller
+    hot: HotRows | None = None
 
     def select(self, nodes: Tensor) -> LazyFeatures:
         """See `RowSource.select`."""
-        grouped = self.owners.group(nodes.cpu().numpy())
-        others = {o: [rows] for o, rows in grouped.rows.items() if o != self.exchange.owner}
-        answers = self.exchange.call(self.name, others)
-        out, done = torch.empty(len(nodes), self.own.shape[1]), 0
-        for owner, rows in grouped.rows.items():
-            is_own = owner == self.exchange.owner
-            found = self.own[as_tensor(rows)] if is_own else as_tensor(answers[owner][0])
-            places = slice(done, done + len(rows))
-            out[places if grouped.order is None else as_tensor(grouped.order[places])] = found
-            done += len(rows)
+        wanted = nodes.cpu().numpy()
+        out = torch.empty(len(wanted), self.own.shape[1])
+        is_far = (wanted < self.nodes.start) | (wanted >= self.nodes.stop)
+        own = np.flatnonzero(~is_far)
+        out[own] = self.own[wanted[own] - self.nodes.start]
+        if self.hot is not None:
+            places = self.hot.find(wanted)
+            hits = np.flatnonzero(places >= 0)
+            out[hits] = self.hot.rows[places[hits]]
+            is_far[hits] = False
+        far = np.flatnonzero(is_far)
+        if len(far):
+            out[far] = as_tensor(self.asked(wanted[far]))
         return LazyFeatures(out)
+
+    def asked(self, nodes: Int64Array) -> AnyArray:
+        """The rows of `nodes` as their owners answer."""
+        return ask_rows(self.exchange, self.owners, self.name, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +136,9 @@ class Share:
 class PartitionedEvaluator(LayerwiseInference):
     """Exact evaluation of a graph in parts.
 
-    Of each layer a machine holds the rows of its own nodes. It asks other machines for rows of
-    theirs, chunk by chunk. Nothing is as long as the graph, but for metrics without a `Tally` the
-    outputs of a split on rank 0.
+    Of each layer a machine holds the rows of its own nodes, and of as many nodes of other machines:
+    those that most of its in-edges come from. It asks for the rest chunk by chunk. Nothing is as
+    long as the graph, but for metrics without a `Tally` the outputs of a split on rank 0.
 
     Args:
         parts: The graph; the machine's parts are open.
@@ -118,6 +148,9 @@ class PartitionedEvaluator(LayerwiseInference):
         buffers: Allocates the matrices, for the machine's nodes.
         task: Seeds and metrics. Targets are the parts' labels.
         features: The rows of all nodes.
+
+    Attributes:
+        owners: See above.
     """
 
     def __init__(
@@ -132,12 +165,13 @@ class PartitionedEvaluator(LayerwiseInference):
         features: RowSource,
     ) -> None:
         self._parts = parts
-        self._owners = owners
+        self.owners = owners
         self._exchange = exchange
         self._task = task
         self._served: set[str] = set()
-        place, count = context.rank - context.machine_ranks[0], len(context.machine_ranks)
-        self._shares = [Share.of(part, place, count) for part in parts.opened]
+        ranks = context.machine_ranks
+        self._place, self._count = context.rank - ranks[0], len(ranks)
+        self._shares = [Share.of(part, self._place, self._count) for part in parts.opened]
         num_own = sum(len(share.nodes) for share in self._shares)
         width = parts.meta.num_features
         super().__init__(context, buffers, features, width, parts.nodes, num_own)
@@ -189,11 +223,56 @@ class PartitionedEvaluator(LayerwiseInference):
         return block.to(self._context.device)
 
     def _norm_of(self, nodes: Tensor) -> Tensor:
-        norm = ask_rows(self._exchange, self._owners, _NORM, nodes.cpu().numpy())
+        norm = ask_rows(self._exchange, self.owners, _NORM, nodes.cpu().numpy())
         return as_tensor(norm).to(self._context.device)
 
     def _read(self, source: Rows, a: int, b: int) -> Tensor:
         return super()._read(source.own if isinstance(source, OwnedRows) else source, a, b)
+
+    def _given(self, model: GNN, i: int, source: Rows) -> Rows:
+        given = super()._given(model, i, source)
+        return replace(given, hot=self._hot_rows(given)) if isinstance(given, OwnedRows) else given
+
+    def _hot_rows(self, given: OwnedRows) -> HotRows:
+        """Ask for the rows of the hot nodes; each of the machine's ranks does so for a part."""
+        nodes, width = self.hot_nodes, given.own.shape[1]
+        self.buffers.release("hot")
+        rows = self.buffers.matrix("hot", len(nodes), width)
+        own, step = rank_range(len(nodes), self._place, self._count), most_gathered(width)
+        for start in range(own.start, own.stop, step):
+            part = slice(start, min(start + step, own.stop))
+            rows[part] = as_tensor(given.asked(nodes[part]))
+        self._context.machine_barrier()
+        return HotRows(nodes, rows)
+
+    @cached_property
+    def hot_nodes(self) -> Int64Array:
+        """The nodes of other machines that most in-edges of this machine's nodes come from, as many
+        as it has itself; int64, ascending. Collective among its ranks."""
+        own, num_nodes = self._nodes, self._parts.num_nodes
+        hot, num_edges = np.empty((2, 0), np.int64)
+        for start in range(0, num_nodes, _COUNTED_AT_ONCE):
+            stop = min(start + _COUNTED_AT_ONCE, num_nodes)
+            counts = self._out_edges(start, stop)
+            counts[max(0, own.start - start) : max(0, own.stop - start)] = 0
+            read = np.flatnonzero(counts)
+            hot, num_edges = np.append(hot, read + start), np.append(num_edges, counts[read])
+            kept = most_read(num_edges, len(own))
+            hot, num_edges = hot[kept], num_edges[kept]
+        return hot
+
+    def _out_edges(self, start: int, stop: int) -> Int64Array:
+        """The edges from each of the nodes `start … stop − 1` to this machine's nodes."""
+        counts = np.zeros(stop - start, np.int64)
+        for share in self._shares:
+            part, ends = share.part, (share.nodes.start, share.nodes.stop)
+            first, last = (int(part.indptr[node - part.nodes.start]) for node in ends)
+            for edge in range(first, last, _COUNTED_AT_ONCE):
+                sources = part.indices[edge : min(edge + _COUNTED_AT_ONCE, last)]
+                found = sources[(sources >= start) & (sources < stop)] - start
+                counts += np.bincount(found, minlength=len(counts))
+        summed = self._context.machine_sum(as_tensor(counts).to(self._context.device))
+        return summed.cpu().numpy()
 
     def _finished(self, name: str, matrix: Tensor) -> OwnedRows:
         self._context.meet()
@@ -201,7 +280,7 @@ class PartitionedEvaluator(LayerwiseInference):
         self._withdraw(*self._served - {_NORM})
         called = f"evaluation/{name}"
         self._serve(called, [matrix.numpy()])
-        return OwnedRows(matrix, called, self._owners, self._exchange)
+        return OwnedRows(matrix, self._nodes, called, self.owners, self._exchange)
 
     def _serve(self, name: str, rows: Sequence[AnyArray]) -> None:
         """Answer other machines that ask for rows of this one's nodes, given one array a part, or

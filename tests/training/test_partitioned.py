@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import tracemalloc
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.owners import NodeOwners
+from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
@@ -182,6 +183,49 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
     plan = LaunchPlan(3, False, 1, 60, (0, 0, 1))
     launch(stop_rank, tmp_path / "parts", plan, tmp_path)
     assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
+
+
+def ask_rank(context: DistributedContext, folder: Path) -> None:
+    """Note the rows that an evaluation asks for, and those that it asks for once."""
+    partitioned._COUNTED_AT_ONCE = 7
+    layerwise_module._MAX_GATHERED_NUMBERS = 40
+    asked: dict[str, list[int]] = {}
+    with exchange_of(context) as exchange:
+        graph, evaluator = evaluator_of(folder, exchange, context)
+        call = exchange.call
+
+        def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
+            for owner, (rows,) in arguments.items():
+                first = int(evaluator.owners.starts[owner])
+                asked.setdefault(name, []).extend((rows + first).tolist())
+            return call(name, arguments)
+
+        setattr(exchange, "call", noted)  # noqa: B010  # its signature is `call`'s
+        evaluator.evaluate(make_model(graph, VARIANTS[2]))
+        hot = evaluator.hot_nodes.tolist()
+    (folder / f"{context.rank}.json").write_text(json.dumps([asked, hot]))
+
+
+@pytest.mark.parametrize("shares", [[1, 1], [3, 1]], ids=str)
+def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(
+    tmp_path: Path, shares: list[int]
+) -> None:
+    store = stored(tmp_path / "store")
+    part_of = np.repeat(np.arange(2, dtype=np.uint8), [15 * s * 4 // sum(shares) for s in shares])
+    write_parts(tmp_path / "parts", store, part_of, 2, "random")
+    machines = (0, 0, 1)
+    launch(ask_rank, tmp_path / "parts", LaunchPlan(3, False, 1, 60, machines), tmp_path)
+    parts = Parts.open(tmp_path / "parts")
+    for machine, part in enumerate(parts.opened):
+        ranks = [rank for rank in range(3) if machines[rank] == machine]
+        read = [json.loads((tmp_path / "parts" / f"{rank}.json").read_text()) for rank in ranks]
+        num_edges = Counter(n for n in part.indices.tolist() if n not in part.nodes)
+        expected = sorted(num_edges, key=lambda node: (-num_edges[node], node))[: len(part.nodes)]
+        assert all(hot == sorted(expected) for _, hot in read)
+        for name in ("evaluation/h0", "evaluation/z"):
+            times = Counter(node for asked, _ in read for node in asked[name])
+            assert all(times[node] == 1 for node in expected)
+            assert set(times) == set(num_edges)
 
 
 class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
