@@ -16,8 +16,8 @@ from gnntrain.errors import UserError
 _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
 _INTERACTIVE = ("bash", "interactive")
-_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")  # 2(x3),1: three times 2, then 1
-_HOSTS = re.compile(r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)")  # n[1-4,7]: the first is n1
+_REPEATED = r"(\d+)(?:\(x(\d+)\))?"  # 2(x3),1: three times 2, then 1
+_HOSTS = r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)"  # n[1-4,7]: the first is n1
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +300,13 @@ def _submitit_local(variables: _Variables) -> Launched | None:
 
 
 def _repeated(counts: str) -> Iterator[int]:
-    for count, times in _REPEATED.findall(counts):
+    for count, times in re.findall(_REPEATED, counts):
         yield from [int(count)] * int(times or 1)
 
 
 def first_host(nodes: str) -> str:
     """The first host of SLURM's list: `n1` of `n[1-4,7],m1`."""
-    match = _HOSTS.match(nodes)
+    match = re.match(_HOSTS, nodes)
     if match is None or not match[0]:
         raise UserError(
             f"SLURM_JOB_NODELIST={nodes} names no host.", "Set MASTER_ADDR to that of task 0."
