@@ -33,7 +33,6 @@ class Launched:
         address: Where all processes meet: an address of process 0's machine, or its host name.
         port: The port at that address.
         has_store: Whether the launcher serves a `TCPStore` there; otherwise process 0 does.
-        attempt: Differs where the launcher has started the same processes again.
         num_ranks: Ranks a machine, where the launcher says so to one process a machine.
         is_on_one_machine: Whether that is certain of all processes.
     """
@@ -45,7 +44,6 @@ class Launched:
     address: str
     port: int
     has_store: bool = False
-    attempt: str = ""
     num_ranks: int | None = None
     is_on_one_machine: bool = False
 
@@ -144,7 +142,6 @@ def _torchrun(variables: _Variables) -> Launched:
         address,
         variables.port(_PORT),
         variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        variables.text("TORCHELASTIC_RESTART_COUNT"),
         is_on_one_machine=local_world_size == world_size or _is_loopback(address),
     )
 
