@@ -46,7 +46,7 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
     """Wait until every machine has opened the store of the run.
 
     Raises:
-        UserError: That of a machine is another graph.
+        UserError: That of a machine is another graph, or is in other parts.
     """
     if rendezvous is None:
         return
@@ -57,6 +57,12 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
                 f"The data set is another graph on the machine {place.host} ({store['path']}) than "
                 f"on that of rank 0 ({stores[0]['path']}).",
                 "Copy the same raw files to all machines, or put them on a shared file system.",
+            )
+        if store is not None and store["partition"] != stores[0]["partition"]:
+            raise UserError(
+                f"{store['path']} is another partition on the machine {place.host} than on that of "
+                "rank 0.",
+                "Copy the parts of one partition to all machines.",
             )
 
 
@@ -128,6 +134,7 @@ def _plain(opened: OpenedStore | OpenedParts) -> dict[str, Any]:
     return {
         "path": record.path,
         "digest": record.digest,
+        "partition": opened.store.meta.digest if isinstance(opened, OpenedParts) else None,
         "reason": opened.reason,
         "seconds": opened.seconds,
     }

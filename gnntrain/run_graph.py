@@ -71,9 +71,11 @@ def _open_parts(config: Config) -> OpenedParts:
     assert folder is not None, "refused with the configuration"
     parts = Parts.open(Path(folder), range(0))
     wanted = prepare_options(dataset)
-    differing = [key for key, value in asdict(wanted).items() if parts.meta.options[key] != value]
+    differing = [
+        key for key, value in asdict(wanted).items() if parts.meta.options.get(key) != value
+    ]
     if differing:
-        told = ", ".join(f"dataset.{key}={shown(parts.meta.options[key])}" for key in differing)
+        told = ", ".join(f"dataset.{key}={shown(parts.meta.options.get(key))}" for key in differing)
         raise UserError(
             f"distributed.parts={folder} was prepared with {told}; this run is not.",
             "Write the same keys, or make other parts with gnntrain partition.",

@@ -250,7 +250,7 @@ def _info(
         num_classes=graph.num_classes,
         num_parameters=trainer.num_parameters,
         world_size=trainer.context.world_size,
-        device=_devices_in_words(trainer.context),
+        device=_devices_in_words(trainer.context, config.distributed.servers),
         metric=graph.metric,
         store_path=str(job.store),
         store_reason=job.store_reason,
@@ -271,10 +271,11 @@ def _info(
     )
 
 
-def _devices_in_words(context: DistributedContext) -> str:
+def _devices_in_words(context: DistributedContext, servers: int) -> str:
     kind = "GPU" if context.device.type == "cuda" else "CPU"
     ranks = counted(context.world_size, f"{kind} rank")
     if context.num_machines > 1:
         ranks += f" on {context.num_machines} machines"
     each = " each" if context.world_size > 1 else ""
-    return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}"
+    served = f"; {counted(servers, 'server')}" if servers else ""
+    return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}{served}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
+from gnntrain.joint_run import compare_stores
 from gnntrain.run import evaluate, prepare_store, resume, train
+from gnntrain.run_graph import prepare_graph
 from gnntrain.run_store import ModelSignature, record_of
 from gnntrain.tasks import NodeClassification, NodeRegression
 from gnntrain.training.checkpoint import load_checkpoint
@@ -179,6 +182,38 @@ def test_parts_are_shared_out_evenly_or_refused(
     config = config_of(folder, "uneven", distributed=in_parts(parts, 3))
     with pytest.raises(UserError, match=r"4 parts .* 3 machines"):
         train(config)
+
+
+def test_a_part_that_is_not_on_its_machine_is_named(
+    folder: Path, parts: Path, on_machines: Any
+) -> None:
+    shutil.copytree(parts, folder / "incomplete")
+    shutil.rmtree(folder / "incomplete" / "part3")
+    on_machines(0, 1)
+    config = config_of(folder, "lacking", distributed=in_parts(folder / "incomplete", 2))
+    with pytest.raises(UserError, match="part3"):
+        train(config)
+
+
+class Rendezvous:
+    """Of two machines, of which another one has told what it has opened."""
+
+    places = (SimpleNamespace(host="here"), SimpleNamespace(host="there"))
+
+    def __init__(self, other: dict[str, Any]) -> None:
+        self._other = other
+
+    def gather(self, _: str, own: dict[str, Any]) -> list[dict[str, Any]]:
+        return [own, own | self._other]
+
+
+def test_machines_with_other_parts_of_the_same_graph_are_refused(folder: Path, parts: Path) -> None:
+    opened = prepare_graph(config_of(folder, "none", distributed=in_parts(parts)))
+    same: Any = Rendezvous({})
+    compare_stores(opened, same)
+    other: Any = Rendezvous({"partition": "another digest"})
+    with pytest.raises(UserError, match="there"):
+        compare_stores(opened, other)
 
 
 def test_an_object_and_parts_are_two_graphs(parts: Path) -> None:

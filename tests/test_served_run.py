@@ -14,11 +14,15 @@ import pytest
 import torch
 
 from gnntrain.app import compose_config
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.run import prepare_store, train
+from gnntrain.run_graph import rank_graph
 from gnntrain.training.checkpoint import load_checkpoint
 from scripts.soak.faults import rank_processes
+from tests.distributed.exchanges import exchanges
 from tests.test_resume import (
     assert_same_run,
     begin,
@@ -116,6 +120,21 @@ def test_servers_may_hold_the_parts_of_a_graph(tmp_path: Path, keys: list[str]) 
     for epoch, wanted in zip(found[0], alone[0], strict=True):
         assert epoch == pytest.approx(wanted, rel=1e-5)
     assert all(torch.equal(found[1][name], weight) for name, weight in alone[1].items())
+
+
+def test_ranks_that_train_open_no_part(tmp_path: Path) -> None:
+    store = prepare_store(compose_config(KEYS).config.dataset).store
+    part_of = (np.arange(store.num_nodes) % 4).astype(np.uint8)
+    folder = write_parts(tmp_path / "parts", store, part_of, 4, "random").path
+    keys = ["distributed.graph=partitioned", f"distributed.parts={folder}"]
+    config = compose_config([*KEYS, *keys]).config
+    held = []
+    with exchanges([0, 1, 2], [[1], [2]]) as ranks:
+        for exchange in ranks:
+            graph = rank_graph(config, folder, DistributedContext(), exchange)
+            assert isinstance(graph, PartitionedGraph)
+            held.append([part.number for part in graph.parts.opened])
+    assert held == [[], [0, 1], [2, 3]]
 
 
 def test_a_run_that_began_without_servers_goes_on_with_them(tmp_path: Path) -> None:

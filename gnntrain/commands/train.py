@@ -21,10 +21,14 @@ def _train(arguments: Arguments) -> int:
     if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
-        import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
+        return in_meeting(lambda: _lead(arguments))
 
-        load_torch_library()
-        return in_meeting(lambda: _run(arguments))
+
+def _lead(arguments: Arguments) -> int:
+    import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
+
+    load_torch_library()
+    return _run(arguments)
 
 
 def _run(arguments: Arguments) -> int:

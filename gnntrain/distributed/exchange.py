@@ -142,8 +142,14 @@ class Exchange:
         self._addresses = addresses
         for owner in range(self.num_owners):
             if owner != self.owner:
-                with self._naming(owner, "connect"):
+                try:
                     self._give_back(owner, self._take(owner))
+                except OSError as error:
+                    raise RunError(
+                        f"Rank {self._context.rank} cannot reach {self._words(owner, 'rank')}: "
+                        f"{error.strerror or error}.",
+                        "Let the machines of the run connect to each other, on any port.",
+                    ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -330,11 +336,11 @@ class Exchange:
             reason = error.strerror or str(error)
             raise RunError(f"{self._words(owner)} was lost during '{name}': {reason}.") from error
 
-    def _words(self, owner: int) -> str:
+    def _words(self, owner: int, begin: str = "Rank") -> str:
         rank = self._asked(self._context.rank, owner)
         machine = self._context.machines[rank] if self._context.machines else 0
         host, port = self._addresses[rank]
-        return f"Rank {rank} on machine {machine} ({host}, port {port})"
+        return f"{begin} {rank} on machine {machine} ({host}, port {port})"
 
     # -- connections
 

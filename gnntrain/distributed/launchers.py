@@ -16,8 +16,8 @@ from gnntrain.errors import UserError
 _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
 _INTERACTIVE = ("bash", "interactive")
-_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")  # 2(x3),1: three times 2, then 1
-_HOSTS = re.compile(r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)")  # n[1-4,7]: the first is n1
+_REPEATED = r"(\d+)(?:\(x(\d+)\))?"  # 2(x3),1: three times 2, then 1
+_HOSTS = r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)"  # n[1-4,7]: the first is n1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,6 @@ class Launched:
         address: Where all processes meet: an address of process 0's machine, or its host name.
         port: The port at that address.
         has_store: Whether the launcher serves a `TCPStore` there; otherwise process 0 does.
-        attempt: Differs where the launcher has started the same processes again.
         num_ranks: Ranks a machine, where the launcher says so to one process a machine.
         is_on_one_machine: Whether that is certain of all processes.
     """
@@ -45,7 +44,6 @@ class Launched:
     address: str
     port: int
     has_store: bool = False
-    attempt: str = ""
     num_ranks: int | None = None
     is_on_one_machine: bool = False
 
@@ -144,7 +142,6 @@ def _torchrun(variables: _Variables) -> Launched:
         address,
         variables.port(_PORT),
         variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        variables.text("TORCHELASTIC_RESTART_COUNT"),
         is_on_one_machine=local_world_size == world_size or _is_loopback(address),
     )
 
@@ -300,13 +297,13 @@ def _submitit_local(variables: _Variables) -> Launched | None:
 
 
 def _repeated(counts: str) -> Iterator[int]:
-    for count, times in _REPEATED.findall(counts):
+    for count, times in re.findall(_REPEATED, counts):
         yield from [int(count)] * int(times or 1)
 
 
 def first_host(nodes: str) -> str:
     """The first host of SLURM's list: `n1` of `n[1-4,7],m1`."""
-    match = _HOSTS.match(nodes)
+    match = re.match(_HOSTS, nodes)
     if match is None or not match[0]:
         raise UserError(
             f"SLURM_JOB_NODELIST={nodes} names no host.", "Set MASTER_ADDR to that of task 0."

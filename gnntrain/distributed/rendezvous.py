@@ -38,7 +38,6 @@ from gnntrain.errors import (
     GnntrainError,
     Interrupted,
     RankLost,
-    RunError,
     UserError,
     signal_of,
 )
@@ -95,13 +94,18 @@ class Rendezvous:
         self.address = address
         self.host = host
         is_rank = launched.local_rank is not None
-        store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
+        store = _bounded_store(address, _START_SECONDS)
         rank = launched.process if is_rank else None
         self.control = RunControl(store, rank, launched.process)
-        self._store = BoundedStore(address.connect(_CONNECT_SECONDS), _START_SECONDS)
+        self._store = _bounded_store(address, _START_SECONDS)
         self._bounded = [store, self._store]
         self._roll_call: RollCall | None = None
         self.places: list[Place] = []
+        # Where other processes ask process 0 for the name of this start, until all have come.
+        self._callers: BoundedStore | None = None
+        if self.is_main:
+            self._callers = _bounded_store(StoreAddress(address.host, address.port), _START_SECONDS)
+        self._answered: set[bytes] = set()
 
     @property
     def is_main(self) -> bool:
@@ -145,6 +149,7 @@ class Rendezvous:
         place = Place(name, self.host, local_rank, cores, __version__, command)
         deadline = time.monotonic() + _JOIN_SECONDS
         self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
+        self._callers = None
         if self.is_main:
             _check_places(self.places)
 
@@ -199,6 +204,7 @@ class Rendezvous:
             if text:
                 return json.loads(text)
             self._check_others()
+            self._answer_callers()
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(_LOOK_SECONDS)
@@ -235,13 +241,25 @@ class Rendezvous:
                 values[process] = self.hear(f"{key}/{process}", deadline)
         missing = [p for p in range(self.launched.num_processes) if p not in values]
         if missing:
-            raise RunError(
+            raise RankLost(
                 f"Of {self.launched.num_processes} processes that {self.launched.launcher} "
                 f"starts, {len(missing)} have not come to {self.address.host} port "
                 f"{self.address.port}: {', '.join(map(str, missing[:8]))}.",
                 "Look at their output, and whether a firewall is between the machines.",
+                missing,
             )
         return list(values.values())
+
+    def _answer_callers(self) -> None:
+        """See `_called`."""
+        if self._callers is None:
+            return
+        with self._reached():
+            for process in range(1, self.launched.num_processes):
+                word = self._callers.compare_set(_ask_key(process), "", "")
+                if word and word not in self._answered:
+                    self._callers.set(_answer_key(word.decode()), _start or "")
+                    self._answered.add(word)
 
     def _check_others(self) -> None:
         self.control.sync()
@@ -320,6 +338,7 @@ def _line(place: Place) -> str:
 
 _meeting: Rendezvous | None = None
 _num_meetings = 0
+_start: str | None = None
 _served: Any = None
 
 
@@ -376,16 +395,53 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
 
 
 def _open(found: Launched) -> Rendezvous:
-    global _num_meetings, _served
+    global _num_meetings, _served, _start
     _num_meetings += 1
-    prefix = f"gnntrain/{found.attempt}/{_num_meetings}"
     if found.is_main and not found.has_store:
         host = _own_meeting_address(found)
         _served = _served or _serve(found, host)
     else:
-        host = _reachable(found)
-    address = StoreAddress(host, found.port, prefix)
+        host = _reachable(found, time.monotonic() + _JOIN_SECONDS)
+    if _start is None:
+        host, _start = (host, uuid.uuid4().hex) if found.is_main else _called(found)
+    address = StoreAddress(host, found.port, f"gnntrain/{_start}/{_num_meetings}")
     return Rendezvous(found, address, _on_the_way(found, own_address(host)))
+
+
+def _called(found: Launched) -> tuple[str, str]:
+    """Where process 0 is, and the name that it gives to this start of all processes.
+
+    A launcher may start them again while a store of before is there: torchrun's outlives them, and
+    process 0 may end later than others. So each asks with a word of its own, which only the process
+    0 that still waits for it answers. (torchrun's count of restarts differs between machines.)
+    """
+    deadline, word = time.monotonic() + _JOIN_SECONDS, uuid.uuid4().hex
+    while True:
+        host = _reachable(found, deadline)
+        with contextlib.suppress(dist.DistError):
+            store = _bounded_store(StoreAddress(host, found.port), _START_SECONDS)
+            store.set(_ask_key(found.process), word)
+            while time.monotonic() < deadline:
+                if answer := store.compare_set(_answer_key(word), "", ""):
+                    return host, answer.decode()
+                time.sleep(_LOOK_SECONDS)
+            raise RankLost(
+                f"Process 0 has not come to {host} port {found.port}.",
+                "Look at its output.",
+                ranks=[0],
+            )
+
+
+def _bounded_store(address: StoreAddress, timeout: float) -> BoundedStore:
+    return BoundedStore(address.connect(_CONNECT_SECONDS), timeout)
+
+
+def _ask_key(process: int) -> str:
+    return f"gnntrain/ask/{process}"
+
+
+def _answer_key(word: str) -> str:
+    return f"gnntrain/answer/{word}"
 
 
 def _own_meeting_address(found: Launched) -> str:
@@ -408,9 +464,8 @@ def _serve(found: Launched, host: str) -> Any:
         ) from error
 
 
-def _reachable(found: Launched) -> str:
+def _reachable(found: Launched, deadline: float) -> str:
     """The address of process 0, once it answers."""
-    deadline = time.monotonic() + _JOIN_SECONDS
     while True:
         try:
             host = _resolved(found)
@@ -418,7 +473,7 @@ def _reachable(found: Launched) -> str:
             return host
         except OSError as error:
             if time.monotonic() > deadline:
-                raise RunError(
+                raise RankLost(
                     f"Process {found.process} cannot reach process 0 at {found.address} port "
                     f"{found.port}: {error.strerror or error}.",
                     "Look whether it was started, and whether a firewall is between the machines.",

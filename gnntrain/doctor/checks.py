@@ -32,6 +32,7 @@ _OPTIONAL = {
     "wandb": "logger=wandb",
     "mlflow": "logger=mlflow",
     "optuna": "sweeps that search",
+    "pymetis": "gnntrain partition --method metis",
 }
 _LITTLE_MEMORY = 2 * 2**30
 _LITTLE_DISK = 5 * 2**30

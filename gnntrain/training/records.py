@@ -144,8 +144,8 @@ class EpochRecord:
         time: Seconds of rank 0 by phase: ``sample``, ``gather`` (making the batch), ``wait`` (for
             the next batch), ``transfer`` (to the device), ``forward``, ``backward``, ``all_reduce``
             (the time that backward waits for other ranks), ``optimizer``, ``evaluation``; of a
-            phase ``background/…`` runs beside the others. On a GPU its own time, but for what the
-            host computes.
+            phase ``background/…`` runs beside the others, ``background/server_…`` on the busiest
+            server. On a GPU its own time, but for what the host computes.
     """
 
     epoch: int

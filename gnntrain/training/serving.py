@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +20,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.messages import Array
 from gnntrain.distributed.run_control import Phase
-from gnntrain.errors import Interrupted, signal_of
+from gnntrain.errors import Interrupted, RunError, signal_of
 from gnntrain.loading.sharded import ROWS
 from gnntrain.models import GNN, PlainModel
 from gnntrain.phases import BACKGROUND
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _EVALUATE, _OUTCOME, _SECONDS, _LEAVE = "evaluate", "outcome", "seconds", "leave"
 _POLL_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 
 
 class ServedEvaluator:
@@ -136,6 +137,7 @@ def serve_evaluations(
 
     Raises:
         Interrupted: A signal ended training.
+        RunError: Another rank failed.
     """
     _Serving(model, evaluator, exchange, context).run(num_trainers)
 
@@ -171,11 +173,19 @@ class _Serving:
         self._context.control.enter(Phase.TRAINING, 0)
         while self._num_left < num_trainers:
             with self._context.control.waiting():
-                task = self._tasks.get()
+                task = self._next_task()
             task()
         self._context.control.enter(Phase.CLOSING, 0)
         if self._stop:
             raise Interrupted(self._stop)
+
+    def _next_task(self) -> Callable[[], None]:
+        while True:
+            try:
+                return self._tasks.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                if self._context.control.first_failure() is not None:
+                    raise RunError("Another rank failed.") from None
 
     def _on_evaluate(self, arguments: list[Array]) -> list[Array]:
         [weights] = arguments

@@ -8,7 +8,8 @@ an id and gets a feature row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -46,23 +47,11 @@ class Traffic:
     nodes: float = 0
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.ids + other.ids,
-            self.edges + other.edges,
-            self.rows + other.rows,
-            self.remote + other.remote,
-            self.nodes + other.nodes,
-        )
+        return Traffic(*map(add, astuple(self), astuple(other)))
 
     def over(self, count: int) -> Traffic:
         """An equal part of it."""
-        return Traffic(
-            self.ids / count,
-            self.edges / count,
-            self.rows / count,
-            self.remote / count,
-            self.nodes / count,
-        )
+        return Traffic(*(value / count for value in astuple(self)))
 
     def id_bytes(self) -> float:
         """Bytes of node ids, for draws and for rows."""

@@ -25,11 +25,12 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from scripts.cluster.machines import Failed, Machines, Unavailable
 from scripts.cluster.pages import block, commands
-from scripts.cluster.slurm import run_script, start_slurm
+from scripts.cluster.slurm import Job, start_slurm
 
 _NUM_MACHINES = 2
 _SECONDS = 120.0
 _TOLERANCE = 1e-4
+_REQUEUE_SECONDS = 180.0  # until Slurm starts a requeued job
 _PORT = "29500"
 
 _ROOT = Path(__file__).parents[2]
@@ -112,10 +113,31 @@ def servers(trial: Trial) -> str:
 
 
 def slurm(trial: Trial) -> str:
+    _job(trial).wait(_SECONDS)
+    return "runs/slurm"
+
+
+def requeue(trial: Trial) -> str:
+    """Slurm's signal before the time limit comes in the middle of the run."""
+    job = _job(trial)
+    table = trial.folder / "runs" / "slurm" / "metrics.jsonl"
+    ends_by = time.monotonic() + _SECONDS
+    while not (table.exists() and table.read_text().count("\n") > 2):
+        if time.monotonic() > ends_by:
+            raise Failed(f"three epochs take more than {_SECONDS:g} s")
+        time.sleep(0.1)
+    job.command("scancel", "--signal=USR1", str(job.number))
+    job.wait(_SECONDS + _REQUEUE_SECONDS)
+    shown = job.command("scontrol", "show", "job", str(job.number))
+    if "Restarts=1" not in shown:
+        raise Failed(f"the job was not requeued:\n{shown}")
+    return "runs/slurm"
+
+
+def _job(trial: Trial) -> Job:
     env = start_slurm(trial.machines, _NUM_MACHINES, trial.folder / "slurm")
     variables = {**trial.variables(0), **env}
-    run_script(trial.machines, block("slurm"), trial.folder, variables, _SECONDS)
-    return "runs/slurm"
+    return Job(trial.machines, block("slurm"), trial.folder, variables)
 
 
 def kubernetes(trial: Trial) -> str:
@@ -200,6 +222,7 @@ TRIALS: Mapping[str, Callable[[Trial], str]] = {
         torchrun,
         rendezvous,
         slurm,
+        requeue,
         kubernetes,
         pytorchjob,
         trainjob,

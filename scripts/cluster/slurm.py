@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,20 +87,43 @@ def _wait_until_idle(machines: Machines, count: int, env: Mapping[str, str]) -> 
     raise Unavailable(f"Slurm's nodes are not idle after {_START_SECONDS} s but {states}")
 
 
-def run_script(
-    machines: Machines, script: str, folder: Path, env: Mapping[str, str], seconds: float
-) -> str:
-    """Submit a batch script, wait for its end and return what it printed.
+class Job:
+    """A batch job, as its user sees it.
 
-    Raises:
-        Failed: It could not be submitted, or failed.
+    Args:
+        machines: Where Slurm runs.
+        script: The text of the batch script.
+        folder: Its current directory.
+        env: As `start_slurm` returns them, and variables of the job's own.
     """
-    path, output = folder / "train.sbatch", folder / "slurm.out"
-    path.write_text(script)
-    command = ["sbatch", "--wait", f"--output={output}", str(path)]
-    process = machines.start(0, command, folder=folder, env=env)
-    said, _ = process.communicate(timeout=seconds)
-    printed = output.read_text() if output.exists() else said
-    if process.returncode:
-        raise Failed(f"exit code {process.returncode}\n{printed}")
-    return printed
+
+    number = 1  # of the first job
+
+    def __init__(
+        self, machines: Machines, script: str, folder: Path, env: Mapping[str, str]
+    ) -> None:
+        self._machines, self._env = machines, env
+        self._output = folder / "slurm.out"
+        (folder / "train.sbatch").write_text(script)
+        command = ["sbatch", "--wait", f"--output={self._output}", str(folder / "train.sbatch")]
+        self._process = machines.start(0, command, folder=folder, env=env)
+
+    def command(self, *words: str) -> str:
+        """What one of Slurm's commands prints."""
+        return self._machines.start(0, words, env=self._env).communicate()[0]
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the job's end.
+
+        Raises:
+            Failed: It could not be submitted, has failed, or goes on.
+        """
+        try:
+            said, _ = self._process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"no end after {seconds:g} s\n{self._printed()}") from None
+        if self._process.returncode:
+            raise Failed(f"exit code {self._process.returncode}\n{said}{self._printed()}")
+
+    def _printed(self) -> str:
+        return self._output.read_text() if self._output.exists() else ""

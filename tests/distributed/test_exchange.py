@@ -335,6 +335,15 @@ def test_a_host_that_is_not_of_this_machine_is_told() -> None:
     exchange.close()
 
 
+def test_an_owner_out_of_reach_is_told_at_the_start() -> None:
+    with socket.create_server((HOST, 0)) as closed:
+        port = closed.getsockname()[1]
+    with contextlib.closing(Exchange(DistributedContext(0, 2), [[1]], TOKEN, 5.0)) as exchange:
+        words = rf"Rank 0 cannot reach rank 1 on machine 0 \({HOST}, port {port}\)"
+        with pytest.raises(RunError, match=words):
+            exchange.meet([(HOST, 0), (HOST, port)])
+
+
 # The end
 
 

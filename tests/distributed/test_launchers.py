@@ -22,7 +22,7 @@ TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT": "0",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
-TORCHRUNS = Launched("torchrun", 3, 4, 1, "10.0.0.1", 29501, has_store=True, attempt="0")
+TORCHRUNS = Launched("torchrun", 3, 4, 1, "10.0.0.1", 29501, has_store=True)
 # As Slurm 22.05 sets them.
 SRUN = {
     "SLURM_JOB_ID": "1234567",
@@ -90,10 +90,10 @@ SUBMITIT_LOCAL = {
         ({"MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}, None),
         (TORCHRUN, TORCHRUNS),
         (TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
-         Launched("torchrun", 0, 1, 0, "10.0.0.1", 29501, has_store=True, attempt="0",
+         Launched("torchrun", 0, 1, 0, "10.0.0.1", 29501, has_store=True,
                   is_on_one_machine=True)),
         (TORCHRUN | {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
-         Launched("torchrun", 3, 4, 3, "10.0.0.1", 29501, has_store=True, attempt="0",
+         Launched("torchrun", 3, 4, 3, "10.0.0.1", 29501, has_store=True,
                   is_on_one_machine=True)),
         # torchrun is what srun, a pod or SkyPilot has started.
         (TORCHRUN | SRUN | TRAINJOB | SKYPILOT, TORCHRUNS),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import Interrupted
+from gnntrain.errors import Interrupted, RunError
 from gnntrain.models import GNN, SAGE, PlainModel
 from gnntrain.training import serving
 from gnntrain.training.evaluation import SplitMetrics
@@ -128,3 +128,12 @@ def test_servers_end_by_the_signal_that_ended_training() -> None:
         with pytest.raises(Interrupted) as caught:
             serving.result(20)
     assert caught.value.number == signal.SIGHUP
+
+
+def test_servers_end_when_another_rank_has_failed() -> None:
+    context = DistributedContext()
+    with exchanges([0, 1], [[1]]) as [_, server], ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(serve_evaluations, model(0.0), Evaluating(), server, context, 1)
+        context.control.report_failure(ValueError("it broke"))
+        with pytest.raises(RunError):
+            serving.result(20)

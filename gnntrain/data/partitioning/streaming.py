@@ -1,4 +1,4 @@
-"""Fennel: parts by streaming over the nodes, in memory of two bytes a node beside the mapped graph.
+"""Fennel: parts by streaming over the nodes, in some bytes of memory a node.
 
 The nodes are read one after the other, each with its in-neighbours. As in Fennel (Tsourakakis,
 Gkantsidis, Radunovic & Vojnovic, WSDM 2014), a node goes to the part with the highest score among
@@ -64,9 +64,8 @@ class _Passes:
         most = np.array([1, np.diff(graph.indptr).max(), 1])  # of one node, which must fit in
         totals = np.array([graph.num_nodes, graph.num_edges, len(graph.split("train"))])
         shares = totals / num_parts
-        self._limits = np.maximum(most, np.maximum(np.ceil(shares), SLACK * shares)).astype(
-            np.int64
-        )
+        limits = np.maximum(most, np.maximum(np.ceil(shares), SLACK * shares))
+        self._limits = limits.astype(np.int64)
         self._units = np.divide(1.0, shares, out=np.zeros(3), where=totals > 0)
         self._cost = max(graph.num_edges, 1) / 2 / num_parts
 

@@ -5,7 +5,7 @@ Memory: a number or two a node, and a chunk. No array of all edges, or of all fe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,35 @@ def _write(
     arrays = {"indptr": _write_indptr(folders, store, part_of)}
     edges, cut_edges = _write_edges(folders, store, part_of, new)
     arrays |= edges | _write_node_arrays(folders, store, part_of)
+    shared = with_checksums(folder, _write_shared(folder, store, new))
+    num_train = np.bincount(part_of[store.split("train")], minlength=num_parts)
     parts = [
-        with_checksums(part, {name: metas[number] for name, metas in arrays.items()})
+        _part_meta(part, {name: metas[number] for name, metas in arrays.items()}, num_train[number])
         for number, part in enumerate(folders)
     ]
-    num_train = np.bincount(part_of[store.split("train")], minlength=num_parts)
+    meta = _partition_meta(store, method, shared, parts, cut_edges)
+    write_description(folder / PARTITION_FILE, meta)
+    _seal(folder, read_partition(folder))
+
+
+def _part_meta(folder: Path, arrays: Mapping[str, ArrayMeta], num_train: int) -> PartMeta:
+    return PartMeta(
+        num_nodes=arrays["original"].shape[0],
+        num_edges=arrays["indices"].shape[0],
+        num_train=int(num_train),
+        arrays=with_checksums(folder, arrays),
+    )
+
+
+def _partition_meta(
+    store: StoredGraph,
+    method: Method,
+    shared: dict[str, ArrayMeta],
+    parts: Sequence[PartMeta],
+    cut_edges: int,
+) -> PartitionMeta:
     is_regression = store.task == "continuous"
-    meta = PartitionMeta(
+    return PartitionMeta(
         format=PARTITION_FORMAT,
         version=PARTITION_VERSION,
         made_by=f"gnntrain {__version__}",
@@ -86,7 +108,7 @@ def _write(
         ogb_name=store.ogb_name,
         num_classes=store.num_classes,
         options=store.meta.options,
-        arrays=with_checksums(folder, _write_shared(folder, store, new)),
+        arrays=shared,
         feature_names=store.meta.feature_names,
         summary=store.summary,
         preprocessing=store.meta.preprocessing,
@@ -98,19 +120,9 @@ def _write(
         class_counts=None if is_regression else {n: store.class_counts(n).tolist() for n in SPLITS},
         target_scale=TargetScale.of(store) if is_regression else None,
         target_ranges={n: store.target_ranges(n) for n in SPLITS} if is_regression else None,
-        parts=tuple(
-            PartMeta(
-                num_nodes=part["original"].shape[0],
-                num_edges=part["indices"].shape[0],
-                num_train=int(num_train[number]),
-                arrays=part,
-            )
-            for number, part in enumerate(parts)
-        ),
+        parts=tuple(parts),
         digest="",
     )
-    write_description(folder / PARTITION_FILE, meta)
-    _seal(folder, read_partition(folder))
 
 
 def _seal(folder: Path, meta: PartitionMeta) -> None:
