@@ -23,6 +23,8 @@ from gnntrain.reporting.rundir import StoreRecord
 from gnntrain.run_graph import OpenedParts, open_recorded_graph
 from gnntrain.run_store import record_of
 
+_log = logging.getLogger("gnntrain")
+
 _CONFIG, _STORES, _JOB, _SUMMARY = "config", "stores", "job", "summary"
 
 
@@ -37,9 +39,22 @@ def plan_together(
         record: The graph that the run was trained on before.
     """
     if rendezvous is not None:
+        _warn_of_unused(config, rendezvous)
         known = None if record is None else asdict(record)
         rendezvous.tell(_CONFIG, {"config": config.to_dict(), "store": known})
     return LaunchPlan.of(config, rendezvous)
+
+
+def _warn_of_unused(config: Config, rendezvous: Rendezvous) -> None:
+    """Name the keys with which a run would start its ranks itself."""
+    launched, keys = rendezvous.launched, []
+    starts_ranks = launched.local_rank is not None or launched.num_ranks is not None
+    if starts_ranks and config.distributed.num_processes > 1:
+        keys.append(f"distributed.num_processes={config.distributed.num_processes}")
+    if config.trainer.max_restarts:
+        keys.append(f"trainer.max_restarts={config.trainer.max_restarts}")
+    for key in keys:
+        _log.warning("%s is not used: %s starts the ranks", key, launched.launcher)
 
 
 def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | None) -> None:

@@ -75,7 +75,7 @@ def _open_parts(config: Config) -> OpenedParts:
         key for key, value in asdict(wanted).items() if parts.meta.options.get(key) != value
     ]
     if differing:
-        told = ", ".join(f"dataset.{key}={shown(options.get(key))}" for key in differing)
+        told = ", ".join(f"dataset.{key}={shown(parts.meta.options.get(key))}" for key in differing)
         raise UserError(
             f"distributed.parts={folder} was prepared with {told}; this run is not.",
             "Write the same keys, or make other parts with gnntrain partition.",

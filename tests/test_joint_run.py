@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def start(
     arguments: Sequence[str],
     folder: Path,
     port: int,
-    variables: Callable[[int], Mapping[str, str]] = one_rank_each,
+    variables: Callable[[int], dict[str, str]] = one_rank_each,
     cwd: Path | None = None,
 ) -> subprocess.Popen[str]:
     """One of two processes; each has a store of its own."""
@@ -68,7 +68,7 @@ def start(
 def run_two(
     folder: Path,
     *arguments: str,
-    variables: Callable[[int], Mapping[str, str]] = one_rank_each,
+    variables: Callable[[int], dict[str, str]] = one_rank_each,
     cwds: Sequence[Path | None] = (None, None),
 ) -> list[tuple[int, str, str]]:
     """Exit code, standard output and error of the command in two processes."""

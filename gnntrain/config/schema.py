@@ -148,7 +148,8 @@ class TrainerConfig(Section):
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """If loss or gradient are not finite: stop the run, or skip the step."""
     max_restarts: ZeroOrMore = 0
-    """How often a run that fails starts again from its last checkpoint."""
+    """How often a run that fails starts again from its last checkpoint; not used where a launcher
+    starts the ranks: torchrun has --max-restarts."""
 
 
 class CheckpointConfig(Section):
@@ -164,7 +165,8 @@ class DistributedConfig(Section):
     """How the ranks run together."""
 
     num_processes: OneOrMore = 1
-    """Number of ranks on the CPU. On GPUs there is one rank a GPU: see trainer.gpus."""
+    """Number of ranks on the CPU, on each machine; not used where a launcher starts the ranks. On
+    GPUs there is one rank a GPU: see trainer.gpus."""
     threads: OneOrMore | None = None
     """CPU threads of each rank; null: an equal share of the cores."""
     timeout: Positive = 600.0

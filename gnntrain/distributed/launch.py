@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -99,6 +99,8 @@ class LaunchPlan:
             num_ranks = launched.num_ranks
         if use_gpus:
             _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
+            gpus = rendezvous.gather("gpu", _gpu_name(launched.local_rank or 0))
+            _check_own_gpus(gpus, rendezvous.machines)
         counts = rendezvous.gather("num_ranks", num_ranks)
         machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
         _check_servers(keys.servers, len(machines), use_gpus)
@@ -150,9 +152,32 @@ def _check_gpus(local_rank: int, num_ranks: int, launcher: str) -> None:
 
 
 def _gpu_of(local_rank: int) -> int:
+    """The number of a rank's GPU among those that torch sees."""
     # submitit shows each rank its own GPU alone.
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return 0 if shown and "," not in shown else local_rank
+
+
+def _gpu_name(local_rank: int) -> str:
+    """What CUDA calls a rank's GPU: its number or its UUID."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return shown.split(",")[_gpu_of(local_rank)].strip() if shown else str(local_rank)
+
+
+def _check_own_gpus(gpus: Sequence[str], machines: Sequence[int]) -> None:
+    """Refuse two ranks on one GPU, with which NCCL does not work.
+
+    Args:
+        gpus: Of the ranks, or of each machine's first.
+        machines: On which they are.
+    """
+    of_ranks = list(zip(machines, gpus, strict=True))
+    for rank, gpu in enumerate(of_ranks):
+        if (first := of_ranks.index(gpu)) != rank:
+            raise UserError(
+                f"Ranks {first} and {rank} have the same GPU, CUDA_VISIBLE_DEVICES={gpu[1]}.",
+                "Show each rank all GPUs of its machine, or one of its own.",
+            )
 
 
 def launch(

@@ -226,7 +226,8 @@ class LayerwiseInference(ABC):
             for a, b in self.chunks(model):
                 yield a, b, self._view(model, i, given, a, b)
             return
-        with ThreadPoolExecutor(1) as thread:
+        device = self._context.device
+        with ThreadPoolExecutor(1, initializer=_use, initargs=(device,)) as thread:
             waiting: deque[tuple[int, int, Future[View]]] = deque()
             for a, b in self.chunks(model):
                 waiting.append((a, b, thread.submit(self._view, model, i, given, a, b)))
@@ -255,6 +256,12 @@ class LayerwiseInference(ABC):
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self.buffers.matrix(name, len(self._nodes), num_columns)
+
+
+def _use(device: torch.device) -> None:
+    """In a new thread the first GPU would be current."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def most_gathered(widest: int) -> int:

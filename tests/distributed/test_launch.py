@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from gnntrain.config import from_dict
+from gnntrain.distributed import launch as launching
 from gnntrain.distributed import watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -205,3 +206,37 @@ def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"trainer\.gpus=0"):
         LaunchPlan.of(from_dict({"distributed": {"servers": 1}}))
+
+
+@pytest.mark.parametrize(
+    ("shown", "local_rank", "number", "name"),
+    [
+        (None, 2, 2, "2"),
+        ("4,5,6,7", 2, 2, "6"),
+        ("3", 2, 0, "3"),  # submitit: each rank sees its own GPU alone
+        ("GPU-8a1b", 1, 0, "GPU-8a1b"),
+    ],
+)
+def test_the_gpu_of_a_launched_rank(
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, local_rank: int, number: int, name: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert launching._gpu_of(local_rank) == number
+    assert launching._gpu_name(local_rank) == name
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    launching._check_gpus(1, 1, "torchrun")
+    launching._check_gpus(0, 2, "Kubernetes")
+    with pytest.raises(UserError, match="torchrun"):
+        launching._check_gpus(2, 1, "torchrun")
+
+
+def test_two_ranks_on_one_gpu_are_refused() -> None:
+    launching._check_own_gpus(["0", "1", "0", "1"], [0, 0, 1, 1])
+    with pytest.raises(UserError, match="1 and 2"):
+        launching._check_own_gpus(["0", "0", "0"], [0, 1, 1])
