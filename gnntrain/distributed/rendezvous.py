@@ -487,8 +487,10 @@ def _resolved(found: Launched) -> str:
 
 def _on_the_way(found: Launched, host: str) -> str:
     """The address, or where it is a loopback address that other machines cannot reach, another one
-    of this machine: some systems give their own name a loopback address."""
-    if found.is_on_one_machine or not ipaddress.ip_address(host).is_loopback:
+    of this machine: some systems give their own name a loopback address. One that the launcher gave
+    as a number is meant."""
+    is_meant = found.is_on_one_machine or host == found.address
+    if is_meant or not ipaddress.ip_address(host).is_loopback:
         return host
     try:
         return own_address(_ELSEWHERE)

@@ -207,6 +207,24 @@ def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) ->
     assert {ip for ips in found for ip in ips} == {LOOPBACK}
 
 
+@pytest.mark.parametrize(
+    ("address", "one_machine", "expected"),
+    [
+        ("127.0.0.1", False, "127.0.0.1"),
+        ("localhost", True, "127.0.0.1"),
+        ("localhost", False, "10.9.8.7"),  # as a machine may call itself
+        ("10.9.8.1", False, "10.9.8.1"),
+    ],
+)
+def test_other_machines_are_not_told_a_loopback_address(
+    monkeypatch: pytest.MonkeyPatch, address: str, one_machine: bool, expected: str
+) -> None:
+    monkeypatch.setattr(module, "own_address", lambda _: "10.9.8.7")
+    monkeypatch.setattr(module, "addresses_of", lambda a: [a.replace("localhost", "127.0.0.1")])
+    found = Launched("test", 1, 2, None, address, 29500, is_on_one_machine=one_machine)
+    assert module._resolved(found) == expected
+
+
 def test_a_process_that_no_launcher_has_started_meets_nobody() -> None:
     with module.meeting() as met:
         assert met is None
