@@ -123,7 +123,9 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
         yield None
         return
     owners = _owners(config, context)
-    timeout = config.distributed.timeout
+    # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
+    # the owner is named.
+    timeout = 0.9 * config.distributed.timeout
     with open_exchange(context, owners=owners, host=context.host, timeout=timeout) as exchange:
         yield exchange
 

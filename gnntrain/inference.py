@@ -66,6 +66,9 @@ class BestModel:
         self.epoch = epoch
         self.graph = graph
         self.signature = signature
+        if config.features.placement in ("sharded", "wholegraph"):  # training's several GPUs
+            features = config.features.model_copy(update={"placement": "auto"})
+            config = config.model_copy(update={"features": features})
         use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
         context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
         self._config, self._context, self._scratch_dir = config, context, scratch_dir

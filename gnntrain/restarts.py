@@ -12,12 +12,13 @@ from gnntrain.reporting.rundir import RunDirectory
 
 
 def job_names(
-    torchrun_job: str | None = None, environ: Mapping[str, str] = os.environ
+    torchrun_job: str | None = None, number: int = 1, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """The names that launchers give this job, which it keeps when it is started again.
 
     Args:
         torchrun_job: A name that the ranks of a torchrun keep in its store.
+        number: Of the run among those of this process, from 1.
         environ: The environment variables.
     """
     names = {
@@ -25,7 +26,8 @@ def job_names(
         "skypilot": environ.get("SKYPILOT_TASK_ID"),
         "torchrun": torchrun_job,
     }
-    return {launcher: name for launcher, name in names.items() if name}
+    suffix = "" if number == 1 else f"/{number}"
+    return {launcher: name + suffix for launcher, name in names.items() if name}
 
 
 def begun_run(
@@ -66,13 +68,10 @@ def begun_run(
 
 
 def _started_again(jobs: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Of the job's names those of launchers that have started it before, or may have."""
-    counts = {"slurm": "SLURM_RESTART_COUNT", "torchrun": "TORCHELASTIC_RESTART_COUNT"}
-    return {
-        launcher: name
-        for launcher, name in jobs.items()
-        if launcher not in counts or environ.get(counts[launcher], "0") not in ("", "0")
-    }
+    """Of the job's names those of launchers that have started it before, or may have: SLURM counts,
+    SkyPilot does not, and torchrun's count differs between machines."""
+    is_requeued = environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    return {name: job for name, job in jobs.items() if name != "slurm" or is_requeued}
 
 
 def _typed(path: Path) -> list[str]:

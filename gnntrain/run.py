@@ -6,6 +6,7 @@ configuration and builds its own loader, model and evaluator over the shared sto
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 import time
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("gnntrain")
+_numbers = itertools.count(1)  # of the runs that this process has begun
 
 
 def train(
@@ -102,7 +104,8 @@ def _begin(
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
     started = time.time()
-    jobs = job_names(None if rendezvous is None else rendezvous.job_name())
+    torchrun_job = None if rendezvous is None else rendezvous.job_name()
+    jobs = job_names(torchrun_job, next(_numbers))
     begun = begun_run(overrides, _named(config, place), jobs, is_launched=rendezvous is not None)
     if begun is not None:
         _log.warning("This job was started again, and goes on with %s.", begun.shown)

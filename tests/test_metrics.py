@@ -76,6 +76,14 @@ def test_the_registry_imports_neither_torch_nor_torchmetrics() -> None:
     assert printed.stdout.split() == ["True", "8", "False", "False"], printed.stderr
 
 
+@pytest.mark.parametrize("name", ["r2", "rmse", "mae"])
+def test_an_output_that_is_no_number_is_no_missing_target(name: str) -> None:
+    outputs = torch.tensor([[1.0], [torch.nan], [3.0]], dtype=torch.float64)
+    targets = torch.tensor([[1.0], [2.0], [torch.nan]], dtype=torch.float64)
+    assert np.isnan(get_metric(name).compute(outputs, targets))
+    assert np.isfinite(get_metric(name).compute(outputs[[0, 2, 0]], targets))
+
+
 def test_each_kind_of_labels_has_metrics_and_a_default_among_them() -> None:
     assert metrics_for("multiclass") == ("accuracy", "f1_micro", "f1_macro")
     assert metrics_for("continuous") == ("r2", "rmse", "mae")

@@ -31,7 +31,7 @@ def found(
     torchrun_job: str | None = None,
     is_launched: bool = False,
 ) -> Path | None:
-    jobs = job_names(torchrun_job, environ)
+    jobs = job_names(torchrun_job, environ=environ)
     run = begun_run(overrides, named, jobs, is_launched=is_launched, environ=environ)
     return None if run is None else run.path
 
@@ -61,13 +61,16 @@ def test_a_task_of_a_job_array_finds_its_own(runs: Path) -> None:
 
 def test_ranks_that_torchrun_starts_again_find_their_run(runs: Path) -> None:
     run = write_run(runs / "a", ["model=gcn"], {"torchrun": "abc", "slurm": "17"})
-    again = {"TORCHELASTIC_RESTART_COUNT": "1"}
-    assert found(again, torchrun_job="abc") == run
-    assert found(again, torchrun_job="def") is None
-    assert found({"TORCHELASTIC_RESTART_COUNT": "0"}, torchrun_job="abc") is None
-    # torchrun in a requeued job: its own store is new.
-    first_attempt = {"TORCHELASTIC_RESTART_COUNT": "0", **REQUEUED}
-    assert found(first_attempt, torchrun_job="ghi") == run
+    for count in ("0", "1"):  # one agent may count a restart, and another not
+        assert found({"TORCHELASTIC_RESTART_COUNT": count}, torchrun_job="abc") == run
+    assert found({"TORCHELASTIC_RESTART_COUNT": "1"}, torchrun_job="def") is None
+    assert found(REQUEUED, torchrun_job="ghi") == run  # torchrun's store is new
+
+
+def test_the_second_run_of_a_program_is_not_taken_for_its_first() -> None:
+    names = [job_names("abc", number, REQUEUED) for number in (1, 2)]
+    assert names[0] == {"slurm": "17", "torchrun": "abc"}
+    assert not names[0].items() & names[1].items()
 
 
 def test_skypilot_tells_no_count_but_a_name_that_lasts(runs: Path) -> None:

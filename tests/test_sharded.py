@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from gnntrain.app import compose_config
+from gnntrain.config import from_dict
 from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.inference import load_best
+from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import train
 
 KEYS = [
@@ -52,6 +55,19 @@ def test_machines_that_share_out_the_rows_give_the_numbers_of_one(
     fetched, rates = trained(tmp_path / "fetched", "features.cache_bytes=0", *keys)
     assert fetched == alone
     assert rates == [0.0] * 3
+
+
+@pytest.mark.parametrize("placement", ["sharded", "wholegraph"])
+def test_one_process_evaluates_what_several_gpus_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trained(tmp_path / "run", "distributed.num_processes=1", "evaluation=sampled")
+    keys = RunDirectory.open(tmp_path / "run").config()
+    keys["distributed"]["graph"] = "replicated"
+    keys["features"]["placement"], keys["sampler"]["backend"] = placement, "triton"
+    assert set(load_best(tmp_path / "run", from_dict(keys)).evaluate()) == {"train", "val", "test"}
 
 
 def test_sampled_evaluation_reads_rows_of_other_machines(

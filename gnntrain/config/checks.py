@@ -258,13 +258,10 @@ def _owners_draw(config: Config) -> Iterator[Contradiction]:
         ("sampler.backend", sampler.backend not in ("auto", "numba"), "auto"),
         ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
         ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+        ("sampler.name", sampler.name == "full", "neighbor"),
+        ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
+        ("features.hotness", features.hotness == "degree", "presample"),
     ]
-    if keys.servers:
-        clashes += [
-            ("sampler.name", sampler.name == "full", "neighbor"),
-            ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
-            ("features.hotness", features.hotness == "degree", "presample"),
-        ]
     for key, is_wrong, instead in clashes:
         if is_wrong:
             expects = f"{instead} with {other}={value}: the ranks that hold the graph draw"

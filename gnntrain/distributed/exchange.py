@@ -27,7 +27,7 @@ from typing import Self
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.listener import Listener
 from gnntrain.distributed.messages import Array, Connection, Kind, connect, encode
-from gnntrain.errors import RunError
+from gnntrain.errors import RankLost, RunError
 
 _log = logging.getLogger("gnntrain")
 
@@ -322,19 +322,23 @@ class Exchange:
 
     @contextmanager
     def _naming(self, owner: int, name: str) -> Iterator[None]:
-        """Raises RunError with the owner's rank, machine and address for its lost connection."""
+        """Raises RankLost with the owner's rank, machine and address for its lost connection."""
+        rank = self._asked(self._context.rank, owner)
         try:
             yield
         except TimeoutError as error:
-            raise RunError(
+            raise RankLost(
                 f"{self._words(owner)} has not answered '{name}' for {self._timeout:g} s.",
                 "If it only needs more time, raise distributed.timeout.",
+                ranks=[rank],
             ) from error
         except OSError as error:
             if self._is_closed:
                 raise RunError(f"'{name}' was called while the exchange was closed.") from error
             reason = error.strerror or str(error)
-            raise RunError(f"{self._words(owner)} was lost during '{name}': {reason}.") from error
+            raise RankLost(
+                f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=[rank]
+            ) from error
 
     def _words(self, owner: int, begin: str = "Rank") -> str:
         rank = self._asked(self._context.rank, owner)

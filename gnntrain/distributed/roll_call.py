@@ -132,8 +132,9 @@ class RollCall:
                 return failure
         if self._control.lost_store is not None:
             return self._without_store()
+        in_vain = is_timeout(error) or isinstance(error.__cause__, TimeoutError)
         if silent := self._silent(_SILENT_SECONDS):
-            return self._unanswered(silent) if is_timeout(error) else self._ended(silent)
+            return self._unanswered(silent) if in_vain else self._ended(silent)
         return self._hanging() if is_timeout(error) else None
 
     def _may_be_anothers(self, error: BaseException) -> bool:

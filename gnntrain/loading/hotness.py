@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -64,22 +65,50 @@ def dry_epochs(draw: Draw, plan: SeedPlan, num_epochs: int) -> Iterator[Tensor]:
             yield draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))
 
 
+class ReadCounts(Protocol):
+    """Counts how often the row of each node is read."""
+
+    def add(self, nodes: Int64Array) -> None:
+        """Count one read of each of `nodes`, which are distinct."""
+        ...
+
+    def between(self, start: int, stop: int) -> Int64Array:
+        """The reads of the nodes `start … stop − 1`, int64 `[stop − start]`."""
+        ...
+
+
+class NodeCounts:
+    """The reads of all nodes, in an array as long as the graph; see `ReadCounts`."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._counts = np.zeros(num_nodes, np.int32)
+
+    def add(self, nodes: Int64Array) -> None:
+        """See `ReadCounts.add`."""
+        self._counts[nodes] += 1
+
+    def between(self, start: int, stop: int) -> Int64Array:
+        """See `ReadCounts.between`."""
+        return self._counts[start:stop].astype(np.int64)
+
+
 class RowCounts:
-    """How often the row of each node was read, in a hash table.
+    """The reads of some nodes, in a hash table; see `ReadCounts`.
 
     Args:
         limit: The most nodes that are counted. When there are more, the half that was read least is
-            forgotten; a forgotten node is counted from 0 again. None: all are counted.
+            forgotten; a forgotten node is counted from 0 again.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._num_counted = 0
+        self._sorted: tuple[Int64Array, Int64Array] | None = None
         self._build(*np.empty((2, 0), np.int64))
 
     def add(self, nodes: Int64Array) -> None:
-        """Count one read of each of `nodes`."""
-        done = 0
+        """See `ReadCounts.add`."""
+        done, self._sorted = 0, None
         while True:
             table = self._table, self._shift
             done, self._num_counted = count_in_table(
@@ -89,7 +118,15 @@ class RowCounts:
                 return
             self._make_room()
 
-    def items(self) -> tuple[Int64Array, Int64Array]:
+    def between(self, start: int, stop: int) -> Int64Array:
+        """See `ReadCounts.between`."""
+        nodes, reads = self._sorted = self._sorted or self._items()
+        counts = np.zeros(stop - start, np.int64)
+        part = slice(*np.searchsorted(nodes, (start, stop)))
+        counts[nodes[part] - start] = reads[part]
+        return counts
+
+    def _items(self) -> tuple[Int64Array, Int64Array]:
         """The nodes that were read, ascending, and how often: int64 `[n]` each."""
         slots = self._table.reshape(-1, 2)
         nodes, counts = slots[slots[:, 1] > 0].T
@@ -97,8 +134,8 @@ class RowCounts:
         return nodes[order], counts[order]
 
     def _make_room(self) -> None:
-        nodes, counts = self.items()
-        if self._limit is not None and len(nodes) >= self._limit:
+        nodes, counts = self._items()
+        if len(nodes) >= self._limit:
             kept = most_read(counts, self._limit // 2)
             nodes, counts = nodes[kept], counts[kept]
         self._build(nodes, counts)
@@ -107,13 +144,13 @@ class RowCounts:
         self._num_counted = len(nodes)
         bits = max(_LEAST_COUNTED, 2 * len(nodes)).bit_length()
         # Half of the slots stay free; two numbers each.
-        self._room = min(1 << bits, self._limit or 1 << bits)
+        self._room = min(1 << bits, self._limit)
         self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
         put_counts(nodes, counts, self._table, self._shift)
 
 
 def hottest_on_machine(
-    counts: RowCounts, num_rows: int, num_nodes: int, context: DistributedContext
+    counts: ReadCounts, num_rows: int, num_nodes: int, context: DistributedContext
 ) -> Int64Array:
     """The `num_rows` nodes that the ranks of this machine read most, all together.
 
@@ -126,14 +163,11 @@ def hottest_on_machine(
         num_nodes: Of the graph.
         context: This rank.
     """
-    nodes, reads = counts.items()
     hot, hot_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
         stop = min(start + _NODES_AT_ONCE, num_nodes)
-        total = np.zeros(stop - start, np.int64)
-        part = slice(*np.searchsorted(nodes, (start, stop)))
-        total[nodes[part] - start] = reads[part]
-        summed = context.machine_sum(torch.from_numpy(total).to(context.device)).cpu().numpy()
+        own = torch.from_numpy(counts.between(start, stop)).to(context.device)
+        summed = context.machine_sum(own).cpu().numpy()
         read = np.flatnonzero(summed)
         hot, hot_reads = np.append(hot, read + start), np.append(hot_reads, summed[read])
         kept = most_read(hot_reads, num_rows)

@@ -257,8 +257,9 @@ class PartitionedEvaluator(LayerwiseInference):
             counts[max(0, own.start - start) : max(0, own.stop - start)] = 0
             read = np.flatnonzero(counts)
             hot, num_edges = np.append(hot, read + start), np.append(num_edges, counts[read])
-            kept = most_read(num_edges, len(own))
-            hot, num_edges = hot[kept], num_edges[kept]
+            if stop == num_nodes or len(hot) > 2 * len(own):
+                kept = most_read(num_edges, len(own))
+                hot, num_edges = hot[kept], num_edges[kept]
         return hot
 
     def _out_edges(self, start: int, stop: int) -> Int64Array:

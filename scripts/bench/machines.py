@@ -55,10 +55,10 @@ class Contestant:
     Attributes:
         name: For the table.
         machines: Number of machines.
-        ranks: Ranks a machine, servers included.
+        ranks: Ranks a machine.
         overrides: What the command line has beside what all have.
         method: How the graph was partitioned; empty: it is not.
-        servers: Ranks that only hold the graph.
+        servers: Machines that only hold the graph, with one rank each.
     """
 
     name: str
@@ -71,6 +71,11 @@ class Contestant:
     @property
     def trainers(self) -> int:
         return self.machines * self.ranks - self.servers
+
+    @property
+    def owners(self) -> int:
+        """Machines that hold the graph."""
+        return self.servers or self.machines
 
 
 @dataclass
@@ -113,7 +118,7 @@ def contestants(num_machines: int, cache_ratio: float, folder: Path) -> list[Con
         Contestant("replicated", num),
         Contestant("sharded", num, 1, ("distributed.graph=sharded", cache)),
         *(Contestant(f"partitioned, {m}", num, 1, in_parts(m), m) for m in METHODS),
-        Contestant("servers, metis", num, 2, servers, "metis", num),
+        Contestant("servers, metis", 2 * num, 1, servers, "metis", num),
     ]
 
 
@@ -263,8 +268,8 @@ class Arithmetic:
 
     def _owner(self, contestant: Contestant) -> np.ndarray[Any, np.dtype[np.int16]]:
         if not contestant.method:
-            return range_owners(self._graph.num_nodes, contestant.machines)
-        parts = Parts.open(parts_folder(self._folder, contestant.machines, contestant.method))
+            return range_owners(self._graph.num_nodes, contestant.owners)
+        parts = Parts.open(parts_folder(self._folder, contestant.owners, contestant.method))
         owner = np.empty(self._graph.num_nodes, np.int16)
         for part in parts.opened:
             owner[part.original] = part.number
@@ -312,11 +317,11 @@ def partition(options: argparse.Namespace, contestant: Contestant, folder: Path)
     """Cut the graph as the contestant wants it, unless that was done before."""
     if not contestant.method:
         return
-    out = parts_folder(folder, contestant.machines, contestant.method)
+    out = parts_folder(folder, contestant.owners, contestant.method)
     if not out.is_dir():
         words = [*graph_overrides(options.scale), "--method", contestant.method, "--out", str(out)]
         partitioning = [sys.executable, "-m", "gnntrain", "partition", *words]
-        subprocess.run([*partitioning, "--parts", str(contestant.machines)], check=True)
+        subprocess.run([*partitioning, "--parts", str(contestant.owners)], check=True)
 
 
 def table(results: Sequence[Measured], arithmetic: Arithmetic) -> Table:

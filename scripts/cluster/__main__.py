@@ -158,19 +158,20 @@ def kubernetes(trial: Trial) -> str:
 
 
 def pytorchjob(trial: Trial) -> str:
-    """As the training operator does."""
+    """As the training operator does: its own variables, and those that torchrun would read."""
     replicas = yaml.safe_load(block("pytorchjob"))["spec"]["pytorchReplicaSpecs"]
     assert sum(replica["replicas"] for replica in replicas.values()) == _NUM_MACHINES
     (container,) = replicas["Worker"]["template"]["spec"]["containers"]
-    return _pods(trial, container, lambda machine: _rendezvous(RANK=machine))
+    own = {"WORLD_SIZE": str(_NUM_MACHINES), "MASTER_ADDR": "machine0", "MASTER_PORT": _PORT}
+    return _pods(
+        trial, container, lambda machine: {**own, "RANK": str(machine), **_pet("auto", machine)}
+    )
 
 
 def trainjob(trial: Trial) -> str:
     """As Kubeflow's trainer does: torchrun reads the variables."""
     container = {"command": ["torchrun", "-m", *_command("pytorchjob")]}
-    pet = {"PET_NNODES": str(_NUM_MACHINES), "PET_NPROC_PER_NODE": "1"}
-    pet |= {"PET_MASTER_ADDR": "machine0", "PET_MASTER_PORT": _PORT}
-    return _pods(trial, container, lambda machine: pet | {"PET_NODE_RANK": str(machine)})
+    return _pods(trial, container, lambda machine: _pet("1", machine))
 
 
 def skypilot(trial: Trial) -> str:
@@ -196,9 +197,14 @@ def _command(name: str) -> list[str]:
     return command
 
 
-def _rendezvous(**own: int) -> dict[str, str]:
-    common = {"WORLD_SIZE": str(_NUM_MACHINES), "MASTER_ADDR": "machine0", "MASTER_PORT": _PORT}
-    return common | {name: str(value) for name, value in own.items()}
+def _pet(ranks: str, machine: int) -> dict[str, str]:
+    return {
+        "PET_NNODES": str(_NUM_MACHINES),
+        "PET_NPROC_PER_NODE": ranks,
+        "PET_NODE_RANK": str(machine),
+        "PET_MASTER_ADDR": "machine0",
+        "PET_MASTER_PORT": _PORT,
+    }
 
 
 def _pods(

@@ -264,6 +264,8 @@ def test_wholegraph_has_no_servers() -> None:
     [
         ({"sampler": {"backend": "triton"}}, "sampler.backend"),
         ({"sampler": {"topology": "resident"}}, "sampler.topology"),
+        ({"sampler": {"name": "full"}}, "sampler.name"),
+        ({"features": {"placement": "resident"}}, "features.placement"),
         ({"features": {"hotness": "degree"}}, "features.hotness"),
         ({"trainer": {"cuda_graph": True}}, "trainer.cuda_graph"),
         ({"evaluation": {"ranks": "0"}}, "evaluation.ranks"),

@@ -188,8 +188,9 @@ def _only_its_rows(path: Path, context: DistributedContext) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     graph = random_graph(edge_weight=weights)
     own = rank_range(graph.num_nodes, context.machine, context.num_machines)
-    rows = np.full_like(graph.features, 7777)
-    rows[own] = graph.features[own]
+    known = np.asarray(graph.features)
+    rows = np.full_like(known, 7777)
+    rows[own] = known[own]
     data = random_graph(edge_weight=weights, features=rows)
     return stored(path / f"of{context.rank}", data, feature_dtype="float16")
 

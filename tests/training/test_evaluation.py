@@ -27,7 +27,7 @@ from gnntrain.loading.sharded import ROWS, ShardedFeatures, answers_of, fetch_ca
 from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
-from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.layerwise import balanced_range, chunks
 from tests.disks import full_disk
@@ -171,16 +171,22 @@ def test_evaluation_leaves_the_model_in_the_mode_it_was(tmp_path: Path) -> None:
     assert model.training
 
 
+WAYS = ("all", "one", "on device", "on host")
+"""Who computes, and where all ranks keep the layers."""
+
+
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     store = StoredGraph.open(folder / "store")
     answers: dict[str, Any] = {}
-    for name, all_ranks in (("all", True), ("one", False)):
-        evaluator = LayerwiseEvaluator(
-            store,
-            context,
-            SharedBuffers(context, folder, 2**30),
-            all_ranks=all_ranks,
-        )
+    host = SharedBuffers(context, folder, 2**30)
+    places: dict[str, buffers.Buffers] = {
+        "all": host,
+        "one": host,
+        "on device": DeviceBuffers(context, host, room=2**40),
+        "on host": DeviceBuffers(context, host, room=0),
+    }
+    for name, scratch in places.items():
+        evaluator = LayerwiseEvaluator(store, context, scratch, all_ranks=name != "one")
         answers[name] = []
         for variant in VARIANTS:
             model = make_model(store, variant)
@@ -212,10 +218,10 @@ def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[i
         model = make_model(store, variant)
         expected, metrics = full_forward(store, model), alone.evaluate(model)
         for machine, answers in zip(machines, by_rank, strict=True):
-            for who in ("all", "one"):
+            for who in WAYS:
                 logits, found = answers[who][i]
                 assert found == metrics
-                if who == "all" or machine == 0:
+                if who != "one" or machine == 0:
                     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
                 else:
                     assert logits.shape == (0, store.num_outputs)
@@ -273,7 +279,7 @@ def test_machines_ask_each_other_for_feature_rows_that_they_do_not_read(
                 torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("who", ["all", "one"])
+@pytest.mark.parametrize("who", WAYS)
 def test_ranks_together_give_what_one_gives_and_all_know_it(
     tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]], who: str
 ) -> None:

@@ -7,7 +7,7 @@ import signal
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,8 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
         tmp_path / "parts", store, np.arange(store.num_nodes, dtype=np.uint8) % 3, 3, "random"
     )
     plan = LaunchPlan(3, False, 1, 60, (0, 0, 1))
-    launch(stop_rank, tmp_path / "parts", plan, tmp_path)
+    with suppress(Interrupted):  # the launcher has seen the request, or the ranks' end before it
+        launch(stop_rank, tmp_path / "parts", plan, tmp_path)
     assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
 
 
