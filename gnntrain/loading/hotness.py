@@ -18,7 +18,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
-from gnntrain.sampling.kernels import count_in_table, put_counts
+from gnntrain.sampling.kernels import count_in_table, new_table, put_counts
 
 # Epochs sampled in advance must differ from training's.
 _ADVANCE_STREAM = 0x484F5453
@@ -142,10 +142,8 @@ class RowCounts:
 
     def _build(self, nodes: Int64Array, counts: Int64Array) -> None:
         self._num_counted = len(nodes)
-        bits = max(_LEAST_COUNTED, 2 * len(nodes)).bit_length()
-        # Half of the slots stay free; two numbers each.
-        self._room = min(1 << bits, self._limit)
-        self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+        self._table, self._shift = new_table(max(_LEAST_COUNTED, 2 * len(nodes)))
+        self._room = min(len(self._table) // 4, self._limit)
         put_counts(nodes, counts, self._table, self._shift)
 
 
