@@ -18,7 +18,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
-from gnntrain.sampling.kernels import count_in_table, put_counts
+from gnntrain.sampling.kernels import count_in_table, new_table, put_counts
 
 # Epochs sampled in advance must differ from training's.
 _ADVANCE_STREAM = 0x484F5453
@@ -59,7 +59,7 @@ def presampled(
 
 def dry_epochs(draw: Draw, plan: SeedPlan, num_epochs: int) -> Iterator[Tensor]:
     """The nodes of the batches that training draws in its first epochs, batch by batch."""
-    for epoch in range(num_epochs):
+    for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
         order = plan.order(epoch)
         for step in range(plan.num_steps):
             yield draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))
@@ -142,10 +142,8 @@ class RowCounts:
 
     def _build(self, nodes: Int64Array, counts: Int64Array) -> None:
         self._num_counted = len(nodes)
-        bits = max(_LEAST_COUNTED, 2 * len(nodes)).bit_length()
-        # Half of the slots stay free; two numbers each.
-        self._room = min(1 << bits, self._limit)
-        self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+        self._table, self._shift = new_table(max(_LEAST_COUNTED, 2 * len(nodes)))
+        self._room = min(len(self._table) // 4, self._limit)
         put_counts(nodes, counts, self._table, self._shift)
 
 

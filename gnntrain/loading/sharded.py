@@ -23,7 +23,7 @@ from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.sampling.base import Int64Array
-from gnntrain.sampling.kernels import find_in_table, register_in_table
+from gnntrain.sampling.kernels import find_in_table, new_table, register_in_table
 
 ROWS = "rows"
 """The name of the call that asks an owner for feature rows."""
@@ -54,9 +54,7 @@ class RowCache:
 
     def __init__(self, nodes: Int64Array, rows: Tensor) -> None:
         self.rows = rows
-        bits = len(nodes).bit_length()
-        # Half of the slots stay free; two numbers each.
-        self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+        self._table, self._shift = new_table(len(nodes))
         register_in_table(nodes, len(nodes), self._table, self._shift, 1)
 
     def find(self, nodes: Int64Array) -> Int64Array:

@@ -370,12 +370,23 @@ def relabel(
     return num_nodes
 
 
+def new_table(room: int) -> tuple[Int64Array, np.uint64]:
+    """An empty hash table for `slot_of`, and its `shift`.
+
+    Args:
+        room: The nodes that it must hold. It holds a quarter as many as it has numbers: half of its
+            slots stay free, and a slot has two numbers.
+    """
+    bits = room.bit_length()
+    return np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+
+
 @jit
 def slot_of(table: Int64Array, shift: np.uint64, base: int, node: np.int64) -> np.int64:
-    """The slot of a node in a hash table, or the free one where it belongs.
+    """The slot of a node in a hash table, or the free one where it belongs; see `new_table`.
 
     Open addressing with linear probing; the first slot by Fibonacci hashing. Slot s is
-    `table[2 * s]`, a node, and `table[2 * s + 1]`, `base` plus its number. What is below `base`
+    `table[2 * s]`, a node, and `table[2 * s + 1]`, `base` plus its number. A number below `base`
     was left by an earlier batch: the slot is free.
     """
     last = len(table) // 2 - 1

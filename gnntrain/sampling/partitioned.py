@@ -37,6 +37,7 @@ from gnntrain.sampling.kernels import (
     copy_segments,
     count_edges,
     draw_sources,
+    new_table,
     register_in_table,
     relabel_by_table,
 )
@@ -319,9 +320,8 @@ class NodeNumbers:
             )
         if needed <= len(self.nodes):
             return
-        known, bits = self.nodes[: self.num_nodes], max(CHUNK_EDGES, needed).bit_length()
-        self.nodes = np.empty(1 << bits, np.int64)
+        known = self.nodes[: self.num_nodes]
+        self._table, self._shift = new_table(max(CHUNK_EDGES, needed))
+        self.nodes = np.empty(len(self._table) // 4, np.int64)
         self.nodes[: self.num_nodes] = known
-        # Half of the slots stay free; two numbers each.
-        self._table, self._shift = np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
         register_in_table(self.nodes, self.num_nodes, self._table, self._shift, self._base)
