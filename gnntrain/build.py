@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -28,7 +29,6 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
@@ -39,6 +39,9 @@ from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.partitioned import PartitionedEvaluator
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -122,6 +125,8 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
     if is_local and not servers:
         yield None
         return
+    from gnntrain.distributed.exchange import open_exchange  # most runs ask no other machine
+
     owners = _owners(config, context)
     # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
     # the owner is named.

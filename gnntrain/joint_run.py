@@ -11,21 +11,40 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnntrain.config import Config, from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.rendezvous import Rendezvous
+from gnntrain.distributed.launchers import launched
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
 from gnntrain.run_graph import OpenedParts, open_recorded_graph
 from gnntrain.run_store import record_of
 
+if TYPE_CHECKING:
+    from gnntrain.distributed.rendezvous import Rendezvous
+
 _log = logging.getLogger("gnntrain")
 
 _CONFIG, _STORES, _JOB, _SUMMARY = "config", "stores", "job", "summary"
+
+
+@contextlib.contextmanager
+def joined_run() -> Iterator[Rendezvous | None]:
+    """The meeting with the other processes that a launcher has started; None: there are none.
+
+    Raises:
+        UserError, RunError: As `meeting`.
+    """
+    if launched() is None:
+        yield None
+        return
+    from gnntrain.distributed.rendezvous import meeting  # most runs have one process
+
+    with meeting() as rendezvous:
+        yield rendezvous
 
 
 def plan_together(

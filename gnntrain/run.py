@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,11 +32,17 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.rendezvous import Rendezvous, meeting
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.joint_run import compare_stores, follow, pass_on, pass_on_summary, plan_together
+from gnntrain.joint_run import (
+    compare_stores,
+    follow,
+    joined_run,
+    pass_on,
+    pass_on_summary,
+    plan_together,
+)
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.run_lookup import RUNS, RunPlace, wanted_run
 from gnntrain.reporting.rundir import RunDirectory
@@ -47,6 +53,9 @@ from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refus
 from gnntrain.run_store import object_dataset, prepare_store, record_of
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.rendezvous import Rendezvous
 
 __all__ = [
     "evaluate",
@@ -89,7 +98,7 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    with meeting() as rendezvous:
+    with joined_run() as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
         return _begin(config, overrides, listener, data, place, rendezvous)
@@ -168,7 +177,7 @@ def resume(
     Raises:
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    with meeting() as rendezvous:
+    with joined_run() as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
         return _go_on(run_dir, config, overrides, listener, rendezvous)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gnntrain.config import Config, DatasetConfig
 from gnntrain.config.problems import shown
@@ -16,7 +17,6 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
@@ -28,6 +28,9 @@ from gnntrain.run_store import (
     prepare_options,
     prepare_store,
 )
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
 
 
 @dataclass(frozen=True)

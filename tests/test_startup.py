@@ -104,3 +104,11 @@ def test_collection_that_a_user_has_disabled_stays_so() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_run_of_one_process_does_not_load_what_only_machines_need() -> None:
+    code = "import sys, gnntrain.run, gnntrain.worker; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert "gnntrain.distributed.launch" in loaded
+    assert not loaded & {"gnntrain.distributed.rendezvous", "gnntrain.distributed.exchange"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ from gnntrain.cores import available_cores
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.processes import start_process
-from gnntrain.distributed.rendezvous import Rendezvous
 from gnntrain.distributed.roll_call import RollCall, Roster
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import forward_to, install_rank_handlers
@@ -37,6 +36,9 @@ from gnntrain.distributed.tcp_store import (
 from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
 from gnntrain.startup import resume_collection
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.rendezvous import Rendezvous
 
 _log = logging.getLogger("gnntrain")
 
@@ -84,8 +86,9 @@ class LaunchPlan:
         Raises:
             UserError: This machine has fewer GPUs than ranks; or no rank would train.
         """
-        use_gpus, num_ranks = _ranks_here(config)
-        keys = config.distributed
+        num_gpus, keys = _num_gpus(config), config.distributed
+        use_gpus = num_gpus > 0
+        num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
             _check_servers(keys.servers, num_ranks, use_gpus)
             threads = keys.threads or max(1, available_cores() // num_ranks)
@@ -97,6 +100,8 @@ class LaunchPlan:
             num_ranks = 1
         elif launched.num_ranks is not None:
             num_ranks = launched.num_ranks
+        else:  # process 0's machine may have GPUs and this one none, or the other way round
+            num_ranks = max(1, num_gpus) if use_gpus else keys.num_processes
         if use_gpus:
             _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
             gpus = rendezvous.gather("gpu", _gpu_name(launched.local_rank or 0))
@@ -118,11 +123,10 @@ class LaunchPlan:
         return range(first, first + self.machines.count(process))
 
 
-def _ranks_here(config: Config) -> tuple[bool, int]:
-    """Whether ranks use GPUs, and how many this machine has where no launcher starts them."""
+def _num_gpus(config: Config) -> int:
+    """The GPUs of this machine that the run is to use."""
     gpus = config.trainer.gpus
-    num_gpus = torch.cuda.device_count() if gpus == "auto" else gpus
-    return num_gpus > 0, num_gpus or config.distributed.num_processes
+    return torch.cuda.device_count() if gpus == "auto" else gpus
 
 
 def _check_servers(servers: int, num_ranks: int, use_gpus: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 
@@ -46,6 +45,8 @@ def requeue(*, is_main: bool) -> None:
     if not is_main:
         time.sleep(_WAIT_SECONDS)
         return
+    import subprocess  # every command imports this module, and few requeue
+
     job = slurm_job() or ""
     try:
         subprocess.run(

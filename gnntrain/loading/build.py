@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import place_features
@@ -50,6 +50,9 @@ from gnntrain.loading.wholegraph import WholeGraphFeatures
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
 
 
 class LoaderBuilder:

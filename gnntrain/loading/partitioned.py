@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor
@@ -24,6 +23,9 @@ from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampledSubgraph, Sampler
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.sampling.partitioned import DRAW, PartDraws, PartitionedSampler, PartsDraws
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
 
 TARGETS = "targets"
 """The name of the call that asks an owner for targets."""

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.exchange import Exchange
-from gnntrain.distributed.messages import Array
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted, RunError, signal_of
 from gnntrain.loading.sharded import ROWS
@@ -30,6 +28,8 @@ from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.snapshot import EpochTotals
 
 if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
+    from gnntrain.distributed.messages import Array
     from gnntrain.training.trainer import Trainer
 
 _EVALUATE, _OUTCOME, _SECONDS, _LEAVE = "evaluate", "outcome", "seconds", "leave"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,7 @@ from gnntrain.distributed import launch as launching
 from gnntrain.distributed import watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.launchers import Launched
 from gnntrain.errors import RunError, UserError
 from scripts.soak.faults import rank_processes
 
@@ -240,3 +242,19 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
     launching._check_own_gpus(["0", "1", "0", "1"], [0, 0, 1, 1])
     with pytest.raises(UserError, match="1 and 2"):
         launching._check_own_gpus(["0", "0", "0"], [0, 1, 1])
+
+
+def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    met: Any = SimpleNamespace(
+        launched=Launched("Kubernetes", 1, 2, None, "node0", 29500),
+        machines=(0, 1),
+        cores=8,
+        wait_at_most=lambda _: None,
+        share=lambda _key, _value: False,
+        gather=lambda _key, value: [2, value],
+    )
+    plan = LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
+    assert (plan.use_gpus, plan.machines) == (False, (0, 0, 1, 1))
