@@ -21,7 +21,7 @@ from gnntrain.loading.feature_placement import place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
-    NodeCounts,
+    DenseReadCounts,
     ReadCounts,
     dry_epochs,
     hottest,
@@ -283,7 +283,7 @@ class LoaderBuilder:
 
     def _row_counts(self, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see PartitionedLoaders
         """What counts reads, to cache the rows of so many nodes."""
-        return NodeCounts(self._store.num_nodes)
+        return DenseReadCounts(self._store.num_nodes)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""

@@ -77,7 +77,7 @@ class ReadCounts(Protocol):
         ...
 
 
-class NodeCounts:
+class DenseReadCounts:
     """The reads of all nodes, in an array as long as the graph; see `ReadCounts`."""
 
     def __init__(self, num_nodes: int) -> None:
@@ -92,12 +92,12 @@ class NodeCounts:
         return self._counts[start:stop].astype(np.int64)
 
 
-class RowCounts:
+class HashedReadCounts:
     """The reads of some nodes, in a hash table; see `ReadCounts`.
 
     Args:
-        limit: The most nodes that are counted. When there are more, the half that was read least is
-            forgotten; a forgotten node is counted from 0 again.
+        limit: The most nodes that are counted, at least 1. Before one more is counted, the half
+            that was read least is forgotten; a forgotten node is counted from 0 again.
     """
 
     def __init__(self, limit: int) -> None:

@@ -19,7 +19,7 @@ from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor
-from gnntrain.loading.hotness import RowCounts
+from gnntrain.loading.hotness import HashedReadCounts
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampledSubgraph, Sampler
 from gnntrain.sampling.block import Block, BlockNeeds
@@ -137,8 +137,8 @@ class PartitionedLoaders(LoaderBuilder):
     def _own_rows(self) -> list[AnyArray]:
         return [part.features for part in self._parts]
 
-    def _row_counts(self, num_cached: int) -> RowCounts:
-        return RowCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
+    def _row_counts(self, num_cached: int) -> HashedReadCounts:
+        return HashedReadCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
 
 
 class PartValues:
