@@ -23,7 +23,7 @@ from gnntrain.loading.hotness import HashedReadCounts
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampledSubgraph, Sampler
 from gnntrain.sampling.block import Block, BlockNeeds
-from gnntrain.sampling.partitioned import DRAW, PartDraws, PartitionedSampler, PartsDraws
+from gnntrain.sampling.partitioned import DRAW, DrawAnswers, PartDraws, PartitionedSampler
 
 TARGETS = "targets"
 """The name of the call that asks an owner for targets."""
@@ -50,7 +50,7 @@ def serve_parts(server: Server, parts: Sequence[Part]) -> None:
     draws = [
         PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in parts
     ]
-    server.serve(DRAW, PartsDraws(draws, ranges))
+    server.serve(DRAW, DrawAnswers(draws, ranges))
     server.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
     server.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
 

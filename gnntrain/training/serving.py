@@ -32,9 +32,6 @@ from gnntrain.training.snapshot import EpochTotals
 if TYPE_CHECKING:
     from gnntrain.training.trainer import Trainer
 
-if TYPE_CHECKING:
-    pass
-
 _EVALUATE, _OUTCOME, _SECONDS, _LEAVE = "evaluate", "outcome", "seconds", "leave"
 _POLL_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
