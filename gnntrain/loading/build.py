@@ -209,7 +209,7 @@ class LoaderBuilder:
 
     @property
     def values(self) -> BatchValues:
-        """What batches read of nodes and edges beside features."""
+        """The source of the batches' targets, weights, degrees and norms."""
         return self.graph
 
     @cached_property
@@ -281,8 +281,8 @@ class LoaderBuilder:
                 counts.add(read[(read < first) | (read >= stop)])
         return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
 
-    def _row_counts(self, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see PartitionedLoaders
-        """What counts reads, to cache the rows of so many nodes."""
+    def _row_counts(self, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see PartitionedLoaderBuilder
+        """An empty count of reads, by which the rows of so many nodes will be cached."""
         return DenseReadCounts(self._store.num_nodes)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:

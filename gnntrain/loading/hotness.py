@@ -150,16 +150,18 @@ class HashedReadCounts:
 def hottest_on_machine(
     counts: ReadCounts, num_rows: int, num_nodes: int, context: DistributedContext
 ) -> Int64Array:
-    """The `num_rows` nodes that the ranks of this machine read most, all together.
+    """The `num_rows` nodes that the ranks of this machine, together, read most.
 
-    Collective among these ranks. Fewer if fewer were read; ascending; of nodes that were read
-    equally often those with smaller numbers.
+    Collective among these ranks. Of nodes that were read equally often, those with smaller numbers.
 
     Args:
         counts: This rank's.
         num_rows: The same on all ranks.
         num_nodes: Of the graph.
         context: This rank.
+
+    Returns:
+        int64 `[n]`, ascending, the same on these ranks; fewer than `num_rows` if fewer were read.
     """
     hot, hot_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
