@@ -68,7 +68,8 @@ class Exchange:
     """One rank's end of the calls between ranks. Thread-safe.
 
     As a context manager it waits at the end for all ranks, since they may still ask this one, and
-    closes. After an error it reports this rank's failure before others lose their connections.
+    closes. After an error it reports this rank's failure, or the other rank's failure that caused
+    it, before others lose their connections.
 
     Attributes:
         num_owners: The number of parts.
@@ -164,7 +165,8 @@ class Exchange:
             if error is None:
                 self._context.barrier()
             elif isinstance(error, Exception):
-                self._context.control.report_failure(error)
+                control = self._context.control
+                control.report_failure(control.cause_of(error))
         finally:
             self.close()
 
@@ -231,10 +233,10 @@ class Exchange:
             target=self._answer_all, args=(connection,), name="exchange", daemon=True
         )
         with self._lock:
-            self._open.add(connection)
             self._threads = [one for one in self._threads if one.is_alive()]
             # Inside the lock: `close` joins threads that have started.
             thread.start()
+            self._open.add(connection)
             self._threads.append(thread)
 
     def _answer_all(self, connection: Connection) -> None:

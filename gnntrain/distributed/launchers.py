@@ -16,6 +16,12 @@ from gnntrain.errors import UserError
 _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
 _INTERACTIVE = ("bash", "interactive")
+_NUMBERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("PET_NODE_RANK", "PET_NNODES"),
+    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 _REPEATED = r"(\d+)(?:\(x(\d+)\))?"  # 2(x3),1: three times 2, then 1
 _HOSTS = r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)"  # n[1-4,7]: the first is n1
 
@@ -64,8 +70,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     try:
         found = _found(variables)
     except UserError as error:
-        number = variables.text("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK", "SLURM_PROCID")
-        error.is_told = number not in ("", "0")  # type: ignore[attr-defined]
+        error.is_told = any(variables.follows(*pair) for pair in _NUMBERS)  # type: ignore[attr-defined]
         raise
     if found is None or (found.num_processes == 1 and not found.has_store):
         return None
@@ -122,6 +127,11 @@ class _Variables:
             )
         return number, count
 
+    def follows(self, rank: str, size: str) -> bool:
+        """Whether these variables name another process than the first."""
+        number, count = self.text(rank), self.text(size)
+        return number.isdecimal() and count.isdecimal() and 0 < int(number) < int(count)
+
     def port(self, otherwise: int) -> int:
         given = self.text("MASTER_PORT", "PET_MASTER_PORT") or str(otherwise)
         port = self.number("MASTER_PORT", given)
@@ -168,7 +178,7 @@ def _torchs_variables(variables: _Variables, outer: Launched | None) -> Launched
             f"LOCAL_RANK={local_rank} and RANK={rank} contradict each other.",
             "The number of a rank on its machine is not larger than its number in all.",
         )
-    _refuse_other_count(outer, rank, world_size)
+    _refuse_other_count(outer, rank, world_size, f"RANK={rank} of WORLD_SIZE={world_size}")
     address = variables.required("MASTER_ADDR", f"WORLD_SIZE={world_size}")
     port = variables.port(_PORT)
     is_on_one = local_rank is not None and _is_loopback(address)
@@ -177,11 +187,11 @@ def _torchs_variables(variables: _Variables, outer: Launched | None) -> Launched
     )
 
 
-def _refuse_other_count(outer: Launched | None, rank: int, world_size: int) -> None:
+def _refuse_other_count(outer: Launched | None, rank: int, world_size: int, given: str) -> None:
     if outer is not None and (outer.process, outer.num_processes) != (rank, world_size):
         raise UserError(
-            f"RANK={rank} and WORLD_SIZE={world_size} are set, but {outer.launcher} has started "
-            f"this process as number {outer.process} of {outer.num_processes}.",
+            f"{given} contradicts {outer.launcher}, which has started this process as number "
+            f"{outer.process} of {outer.num_processes}.",
             f"Unset RANK and WORLD_SIZE: gnntrain reads the variables of {outer.launcher} itself.",
         )
 
@@ -189,9 +199,8 @@ def _refuse_other_count(outer: Launched | None, rank: int, world_size: int) -> N
 def _refuse_contradiction(variables: _Variables, outer: Launched | None) -> None:
     """WORLD_SIZE without RANK, as scripts export it for all tasks."""
     if outer is not None and "WORLD_SIZE" in variables:
-        _refuse_other_count(
-            outer, outer.process, variables.number("WORLD_SIZE", variables.text("WORLD_SIZE"))
-        )
+        world_size = variables.number("WORLD_SIZE", variables.text("WORLD_SIZE"))
+        _refuse_other_count(outer, outer.process, world_size, f"WORLD_SIZE={world_size}")
 
 
 def _kubeflow(variables: _Variables) -> Launched | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import socket
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from typing import cast
 
 from gnntrain.distributed.messages import REPLY_BYTES, Connection, Greeting
+
+_log = logging.getLogger("gnntrain")
 
 # Connections that have not proved themselves: more push out the oldest. A rank needs milliseconds.
 MAX_UNPROVED = 64
@@ -25,7 +28,8 @@ class Listener:
         host: The address to listen on; not all interfaces.
         token: The run's secret.
         timeout: See `Connection`.
-        on_connection: Called with every caller that knows the token.
+        on_connection: Called with every caller that knows the token. After a RuntimeError, as where
+            the system starts no more threads, the caller is hung up on.
 
     Raises:
         OSError: The address is not one of this machine.
@@ -107,7 +111,12 @@ class Listener:
             return
         caller.sendall(proof)
         self._forget(caller)
-        self._on_connection(Connection(caller, self._timeout))
+        connection = Connection(caller, self._timeout)
+        try:
+            self._on_connection(connection)
+        except RuntimeError as error:
+            _log.warning("A rank that connects is not answered: %s", error)
+            connection.close()
 
     def _drop_late(self) -> None:
         now = time.monotonic()

@@ -97,7 +97,7 @@ def encode(kind: Kind, text: str, arrays: Sequence[Array]) -> list[memoryview]:
     """
     if len(arrays) > MAX_ARRAYS:
         raise TypeError(f"{len(arrays)} arrays do not fit into a message of {MAX_ARRAYS}")
-    words = text[:MAX_TEXT].encode()
+    words = text[:MAX_TEXT].encode(errors="backslashreplace")  # a path may be no Unicode
     head, buffers = [_LENGTH.pack(len(words)), words], []
     for array in map(_portable, arrays):
         if array.ndim > MAX_DIMENSIONS:

@@ -21,6 +21,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gnntrain import __version__
+from gnntrain.config import DistributedConfig
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.distributed.roll_call import RollCall, Roster
@@ -42,8 +43,9 @@ from gnntrain.errors import (
     signal_of,
 )
 
+_TIMEOUT = "distributed.timeout"
 # A pod or a task may begin minutes after another one.
-_JOIN_SECONDS = 600.0
+_JOIN_SECONDS = DistributedConfig().timeout
 # A process that gives no sign of life for so long is lost; from the configuration on, it is
 # distributed.timeout.
 _START_SECONDS = 60.0
@@ -134,20 +136,20 @@ class Rendezvous:
         """Whether this is the first process of its machine."""
         return not self.launched.local_rank
 
-    def join(self, command: Sequence[str] | None) -> None:
+    def join(self, command: Sequence[str] | None, deadline: float) -> None:
         """Meet the other processes.
 
         Args:
             command: See `Place`.
+            deadline: Until when they may come, of `time.monotonic`.
 
         Raises:
             UserError: The processes were started with different command lines or versions.
-            RunError: Some have not come within ten minutes.
+            RankLost: Some have not come in time.
         """
         local_rank, cores = self.launched.local_rank, _cores()
         name = socket.gethostname()
         place = Place(name, self.host, local_rank, cores, __version__, command)
-        deadline = time.monotonic() + _JOIN_SECONDS
         self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
         self._callers = None
         if self.is_main:
@@ -364,9 +366,10 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     if found is None:
         yield None
         return
-    _meeting = rendezvous = _open(found)
+    deadline = time.monotonic() + _join_seconds(command or ())
+    _meeting = rendezvous = _open(found, deadline)
     try:
-        rendezvous.join(command)
+        rendezvous.join(command, deadline)
         with rendezvous.watched():
             yield rendezvous
     except BaseException as error:
@@ -394,28 +397,37 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
     rendezvous.mark_told(error)
 
 
-def _open(found: Launched) -> Rendezvous:
+def _join_seconds(command: Sequence[str]) -> float:
+    """`distributed.timeout` as typed: no process has composed a configuration yet."""
+    typed = [word.partition("=")[2] for word in command if word.startswith(f"{_TIMEOUT}=")]
+    try:
+        return float(typed[-1])
+    except (IndexError, ValueError):  # left to the default; or told with the configuration
+        return _JOIN_SECONDS
+
+
+def _open(found: Launched, deadline: float) -> Rendezvous:
     global _num_meetings, _served, _start
     _num_meetings += 1
     if found.is_main and not found.has_store:
         host = _own_meeting_address(found)
         _served = _served or _serve(found, host)
     else:
-        host = _reachable(found, time.monotonic() + _JOIN_SECONDS)
+        host = _reachable(found, deadline)
     if _start is None:
-        host, _start = (host, uuid.uuid4().hex) if found.is_main else _called(found)
+        host, _start = (host, uuid.uuid4().hex) if found.is_main else _called(found, deadline)
     address = StoreAddress(host, found.port, f"gnntrain/{_start}/{_num_meetings}")
     return Rendezvous(found, address, _on_the_way(found, own_address(host)))
 
 
-def _called(found: Launched) -> tuple[str, str]:
+def _called(found: Launched, deadline: float) -> tuple[str, str]:
     """Where process 0 is, and the name that it gives to this start of all processes.
 
     A launcher may start them again while a store of before is there: torchrun's outlives them, and
     process 0 may end later than others. So each asks with a word of its own, which only the process
     0 that still waits for it answers. (torchrun's count of restarts differs between machines.)
     """
-    deadline, word = time.monotonic() + _JOIN_SECONDS, uuid.uuid4().hex
+    word = uuid.uuid4().hex
     while True:
         host = _reachable(found, deadline)
         with contextlib.suppress(dist.DistError):

@@ -59,7 +59,7 @@ def presampled(
 
 def dry_epochs(draw: Draw, plan: SeedPlan, num_epochs: int) -> Iterator[Tensor]:
     """The nodes of the batches that training draws in its first epochs, batch by batch."""
-    for epoch in range(num_epochs):
+    for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
         order = plan.order(epoch)
         for step in range(plan.num_steps):
             yield draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))

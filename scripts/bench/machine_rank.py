@@ -46,10 +46,11 @@ class Stopwatch:
 
 
 class CountingExchange(Exchange):
-    """Counts the arrays' bytes of all calls to other ranks; writes them when it closes."""
+    """Counts calls, and their arrays' bytes to and from other ranks; writes them when it closes."""
 
     def call(self, name: str, arguments: Mapping[int, Sequence[Array]]) -> dict[int, list[Array]]:
         answers = super().call(name, arguments)
+        _counts[f"{name} calls"] += 1
         for owner, answer in answers.items():
             if owner != self.owner:
                 _counts[f"{name} sent"] += sum(array.nbytes for array in arguments[owner])

@@ -86,8 +86,9 @@ class Measured:
         contestant: Who.
         seconds: Of a step, by round.
         sent: Bytes a step and training rank that the network devices of all machines sent.
-        arrays: Bytes a step and training rank of the arrays of calls, by name and direction.
-        framed: The same with what the exchange adds, sent by callers and owners, by name.
+        batches: Batches that a loader made in a step, on average: 1 but for those ahead at the end.
+        arrays: Calls, and bytes of their arrays, a batch, by name and direction.
+        framed: Bytes a batch with what the exchange adds, sent by callers and owners, by name.
         hit_rate: Share of the rows of other machines from the cache, as the run reports it.
         time: Rank 0's seconds a step by phase, of the last round.
         absent: Why there is nothing else; empty: there is.
@@ -96,6 +97,7 @@ class Measured:
     contestant: Contestant
     seconds: list[float] = field(default_factory=list)
     sent: float = 0
+    batches: float = 1
     arrays: dict[str, float] = field(default_factory=dict)
     framed: dict[str, float] = field(default_factory=dict)
     hit_rate: float | None = None
@@ -215,12 +217,17 @@ def measure_round(
 
 
 def _count_bytes(
-    measured: Measured, run: Mapping[str, Any], shorter: Mapping[str, Any], batches: int
+    measured: Measured, run: Mapping[str, Any], shorter: Mapping[str, Any], steps: int
 ) -> None:
-    measured.sent = (run["sent"] - shorter["sent"]) / batches
-    for kind, target in (("arrays", measured.arrays), ("framed", measured.framed)):
-        more, less = (_summed(calls, kind) for calls in (run["calls"], shorter["calls"]))
-        target |= {name: (more[name] - less[name]) / batches for name in sorted(more)}
+    """Fill in the bytes. `steps` are those that the longer run has more, of all ranks."""
+    measured.sent = (run["sent"] - shorter["sent"]) / steps
+    more, less = (_summed(calls, "arrays") for calls in (run["calls"], shorter["calls"]))
+    # Every batch asks for its rows once. Loaders are ahead of the last step, by one batch or two.
+    batches = more["rows calls"] - less["rows calls"] or steps
+    measured.batches = batches / steps
+    measured.arrays = {name: (more[name] - less[name]) / batches for name in sorted(more)}
+    more, less = (_summed(calls, "framed") for calls in (run["calls"], shorter["calls"]))
+    measured.framed = {name: (more[name] - less[name]) / batches for name in sorted(more)}
 
 
 def _summed(calls: Sequence[Mapping[str, Any]], kind: str) -> Counter[str]:
@@ -359,7 +366,7 @@ def _cells(
     total = must.bytes(arithmetic.row_bytes)
     parts = must.id_bytes(), must.edge_bytes(), must.row_bytes(arithmetic.row_bytes)
     yield " + ".join(_megabytes(*parts))
-    yield f"{(result.sent - gradients) / total:.3f}"
+    yield f"{(result.sent - gradients) / (result.batches * total):.3f}"
     yield f"{must.hit_rate():.3f}" + (
         "" if result.hit_rate is None else f" ({result.hit_rate:.3f})"
     )

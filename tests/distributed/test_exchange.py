@@ -25,8 +25,8 @@ from gnntrain.distributed import listener
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.messages import MAX_ARRAYS, TYPES, Array, connect
-from gnntrain.errors import RunError
+from gnntrain.distributed.messages import MAX_ARRAYS, TYPES, Array, Connection, connect
+from gnntrain.errors import RankLost, RunError
 from tests.distributed.exchanges import TOKEN, exchanges
 
 HOST = "127.0.0.1"
@@ -311,6 +311,20 @@ def test_the_failure_of_an_owner_is_reported_before_the_loss_of_its_connections(
         launch(fail_while_others_ask, None, plan, tmp_path)
 
 
+def test_an_error_that_another_rank_has_caused_is_reported_as_that_rank_s() -> None:
+    lost = RankLost("Rank 1 has ended.", ranks=[1])
+    context = DistributedContext()
+    context.control.find_cause = lambda _: lost
+    with (
+        pytest.raises(RuntimeError),
+        open_exchange(context, owners=[[0]], host=HOST, timeout=60),
+    ):
+        raise RuntimeError("Connection closed by peer")
+    reported = context.control.first_failure()
+    assert isinstance(reported, RankLost)
+    assert reported.ranks == (1,)
+
+
 def ask_others(context: DistributedContext, directory: str) -> None:
     owners = [list(context.ranks_of(machine)) for machine in range(context.num_machines)]
     with open_exchange(context, owners=owners, host=HOST, timeout=60) as exchange:
@@ -342,6 +356,34 @@ def test_an_owner_out_of_reach_is_told_at_the_start() -> None:
         words = rf"Rank 0 cannot reach rank 1 on machine 0 \({HOST}, port {port}\)"
         with pytest.raises(RunError, match=words):
             exchange.meet([(HOST, 0), (HOST, port)])
+
+
+def test_an_error_whose_text_is_no_unicode_reaches_the_caller() -> None:
+    def fail(_: list[Array]) -> list[Array]:
+        raise OSError("no file \udcff")
+
+    with exchanges([0, 1], TWO) as ranks:
+        ranks[1].serve("fail", fail)
+        for _ in range(2):  # the connection stays
+            with pytest.raises(RunError, match="no file"):
+                ranks[0].call("fail", {1: []})
+
+
+def test_a_port_stays_open_where_no_thread_can_be_started_for_a_caller() -> None:
+    def start(connection: Connection) -> None:
+        callers.append(connection)
+        if len(callers) == 1:
+            raise RuntimeError("can't start new thread")
+
+    callers: list[Connection] = []
+    with contextlib.closing(listener.Listener(HOST, TOKEN, 10, start)) as listening:
+        with pytest.raises(ConnectionError):
+            connect((HOST, listening.port), TOKEN, 10).receive()
+        connect((HOST, listening.port), TOKEN, 10).close()
+        deadline = time.monotonic() + 10
+        while len(callers) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        callers[1].close()
 
 
 # The end

@@ -171,11 +171,19 @@ def test_variables_that_contradict_each_other_are_named(
     assert all(name in caught.value.message for name in named)
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_one_process_tells_the_user(rank: str) -> None:
+@pytest.mark.parametrize(
+    ("environ", "is_told"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, False),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, True),
+        ({"RANK": "1"}, False),  # nobody else may be there
+        (POD | {"RANK": "2"}, False),
+    ],
+)
+def test_the_first_process_tells_the_user(environ: Mapping[str, str], is_told: bool) -> None:
     with pytest.raises(UserError) as caught:
-        launched({"RANK": rank, "WORLD_SIZE": "2"})
-    assert getattr(caught.value, "is_told", False) is (rank != "0")
+        launched(environ)
+    assert caught.value.is_told is is_told  # type: ignore[attr-defined]
 
 
 def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(

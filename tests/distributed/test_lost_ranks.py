@@ -53,13 +53,20 @@ class Job:
         self.machines, self.folder = machines, folder
         port = next(_PORTS)
         torchrun = ["-m", "torch.distributed.run", "--nnodes=2", f"--max-restarts={restarts}"]
-        meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=machine0:{port}"]
+        # torchrun's own rendezvous numbers the machines as they come.
+        given = [f"--master-addr=machine0 --master-port={port} --node-rank={m}" for m in range(2)]
+        found = f"--rdzv-backend=c10d --rdzv-endpoint=machine0:{port}"
         words = ["-m", "gnntrain", *_OPTIONS, *options]
         env = {"PYTHONPATH": str(_ROOT), "JOB_OF_TEST": str(folder), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *torchrun, *meeting, *words]
         self.logs = [folder / f"machine{m}.log" for m in range(2)]
         self.agents = [
-            machines.start(m, command, folder=folder, env=env, log=log)
+            machines.start(
+                m,
+                [sys.executable, *torchrun, *(found if restarts else given[m]).split(), *words],
+                folder=folder,
+                env=env,
+                log=log,
+            )
             for m, log in enumerate(self.logs)
         ]
 
@@ -123,7 +130,7 @@ def test_both_sides_of_a_network_that_went_away_end_and_name_each_other(
     while job.ranks():
         assert time.monotonic() - began < _ALLOWED
         time.sleep(0.2)
-    printed = job.printed(60)  # torchrun itself waits for the other side
+    printed = [log.read_text() for log in job.logs]  # torchrun itself waits for the other side
     assert "Rank 1 on machine 1 (machine1, 10.0.0.2) has not answered" in printed[0]
     assert "Rank 0 on machine 0 (machine0, 10.0.0.1) has not answered" in printed[1]
     summary = json.loads((job.folder / "runs" / "latest" / "summary.json").read_text())

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +18,7 @@ from gnntrain.distributed import rendezvous as module
 from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.rendezvous import Place, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
-from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
+from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
 
 
 class Group:
@@ -67,7 +68,7 @@ Make = Callable[[Sequence[int | None]], Group]
 
 def test_all_hear_what_each_tells(group: Make) -> None:
     met = group([0, 1, 0])
-    met.do(lambda one: one.join(None))
+    met.do(lambda one: one.join(None, time.monotonic() + 60))
     assert met.do(lambda one: one.gather("squares", one.launched.process**2)) == [[0, 1, 4]] * 3
     assert met.do(lambda one: one.share("word", f"of {one.launched.process}")) == ["of 0"] * 3
 
@@ -84,7 +85,7 @@ def test_a_machine_begins_with_its_local_rank_0(
     group: Make, local_ranks: Sequence[int | None], machines: tuple[int, ...]
 ) -> None:
     met = group(local_ranks)
-    met.do(lambda one: one.join(None))
+    met.do(lambda one: one.join(None, time.monotonic() + 60))
     assert {one.machines for one in met.members} == {machines}
     firsts = [one.is_machine_main for one in met.members]
     assert firsts == [i == machines.index(m) for i, m in enumerate(machines)]
@@ -96,7 +97,7 @@ def test_other_command_lines_end_all_processes(group: Make) -> None:
 
     def join(one: Rendezvous) -> None:
         try:
-            one.join([f"trainer.epochs={1 + one.launched.process}"])
+            one.join([f"trainer.epochs={1 + one.launched.process}"], time.monotonic() + 60)
             one.hear("config")
         except Exception as error:
             module._end_others(one, error)
@@ -135,13 +136,24 @@ def test_a_stop_request_to_one_process_interrupts_all(group: Make) -> None:
         assert error.number == 15
 
 
-def test_processes_that_do_not_come_are_counted(
-    group: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_JOIN_SECONDS", 0.3)
+def test_processes_that_do_not_come_are_counted(group: Make) -> None:
     met = group([0, 0, 0])
-    with pytest.raises(RunError, match=r"1, 2\."):
-        met.members[0].join(None)
+    with pytest.raises(RankLost, match=r"1, 2\.") as caught:
+        met.members[0].join(None, time.monotonic() + 0.3)
+    assert caught.value.ranks == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds"),
+    [
+        (["model=gcn"], 600),
+        (["distributed.timeout=30", "model=gcn"], 30),
+        (["distributed.timeout=30", "distributed.timeout=40.5"], 40.5),
+        (["distributed.timeout=soon"], 600),  # the configuration refuses it
+    ],
+)
+def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds: float) -> None:
+    assert module._join_seconds(command) == seconds
 
 
 @pytest.mark.parametrize(

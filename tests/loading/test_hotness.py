@@ -16,6 +16,7 @@ from gnntrain.loading import hotness
 from gnntrain.loading.hotness import (
     DenseReadCounts,
     HashedReadCounts,
+    dry_epochs,
     hottest,
     hottest_on_machine,
     out_degrees,
@@ -40,6 +41,14 @@ def test_reads_are_counted_over_all_steps_of_all_epochs() -> None:
     assert counts.tolist() == [3] * 5 + [0] * 4 + [9]  # three steps in each of three epochs
     assert len({key for _, key in drawn}) == 9
     assert not {key.seed for _, key in drawn} & {plan.seed}  # training draws other batches
+
+
+def test_a_dry_epoch_draws_the_batches_of_the_trainers_first() -> None:
+    plan = SeedPlan(np.arange(5), 2, seed=1)
+    drawn = list(dry_epochs(lambda seeds, key: torch.tensor([*seeds, key.epoch]), plan, 1))
+    order = plan.order(1)  # the trainer counts epochs from 1
+    steps = [plan.rank_batch(order, step).seeds.tolist() for step in range(plan.num_steps)]
+    assert [nodes.tolist() for nodes in drawn] == [[*seeds, 1] for seeds in steps]
 
 
 def test_without_a_step_nothing_is_hot() -> None:

@@ -211,7 +211,7 @@ def _remote_reads(store: StoredGraph, plan: SeedPlan, context: DistributedContex
     own = rank_range(store.num_nodes, context.machine, context.num_machines)
     loader = cpu_loader(store, plan, threads=0)
     reads: list[int] = []
-    for epoch in range(EPOCHS):
+    for epoch in range(1, EPOCHS + 1):
         loader.set_epoch(epoch)
         for batch in loader:
             reads += [n for n in batch.n_id.tolist() if not own.start <= n < own.stop]
@@ -244,7 +244,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, 
         loader = made.training_loader()
         _sent(exchange, context)
         expected = cpu_loader(store, plan, needs=NEEDS, threads=0)
-        for epoch in range(EPOCHS):
+        for epoch in range(1, EPOCHS + 1):
             loader.set_epoch(epoch)
             expected.set_epoch(epoch)
             for batch, same in zip(loader, expected, strict=True):
