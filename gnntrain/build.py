@@ -32,7 +32,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.partitioned import PartitionedLoaders
+from gnntrain.loading.partitioned import PartitionedLoaderBuilder
 from gnntrain.models import GNN, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
@@ -151,7 +151,7 @@ def build_loaders(
     plan = training_plan(config, task, context)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
-        return PartitionedLoaders(
+        return PartitionedLoaderBuilder(
             config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
         )
     return LoaderBuilder(
@@ -220,7 +220,7 @@ def build_evaluator(
     if config.evaluation.name == "sampled":
         fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
     elif isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
-        assert isinstance(loaders, PartitionedLoaders)
+        assert isinstance(loaders, PartitionedLoaderBuilder)
         return PartitionedEvaluator(
             graph.parts,
             loaders.owners,

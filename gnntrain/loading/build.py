@@ -21,7 +21,7 @@ from gnntrain.loading.feature_placement import place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
-    NodeCounts,
+    DenseReadCounts,
     ReadCounts,
     dry_epochs,
     hottest,
@@ -212,7 +212,7 @@ class LoaderBuilder:
 
     @property
     def values(self) -> BatchValues:
-        """What batches read of nodes and edges beside features."""
+        """The source of the batches' targets, weights, degrees and norms."""
         return self.graph
 
     @cached_property
@@ -284,9 +284,9 @@ class LoaderBuilder:
                 counts.add(read[(read < first) | (read >= stop)])
         return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
 
-    def _row_counts(self, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see PartitionedLoaders
-        """What counts reads, to cache the rows of so many nodes."""
-        return NodeCounts(self._store.num_nodes)
+    def _row_counts(self, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see PartitionedLoaderBuilder
+        """An empty count of reads, by which the rows of so many nodes will be cached."""
+        return DenseReadCounts(self._store.num_nodes)
 
     def sampler(self, fan_outs: Sequence[int]) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""

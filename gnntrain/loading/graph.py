@@ -18,7 +18,7 @@ _HOST = torch.device("cpu")
 
 
 class BatchValues(Protocol):
-    """Gives what a mini-batch holds of nodes and edges beside features."""
+    """Gives a mini-batch's targets, weights, degrees and norms."""
 
     @property
     def device(self) -> torch.device:

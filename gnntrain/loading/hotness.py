@@ -77,7 +77,7 @@ class ReadCounts(Protocol):
         ...
 
 
-class NodeCounts:
+class DenseReadCounts:
     """The reads of all nodes, in an array as long as the graph; see `ReadCounts`."""
 
     def __init__(self, num_nodes: int) -> None:
@@ -92,12 +92,12 @@ class NodeCounts:
         return self._counts[start:stop].astype(np.int64)
 
 
-class RowCounts:
+class HashedReadCounts:
     """The reads of some nodes, in a hash table; see `ReadCounts`.
 
     Args:
-        limit: The most nodes that are counted. When there are more, the half that was read least is
-            forgotten; a forgotten node is counted from 0 again.
+        limit: The most nodes that are counted, at least 1. Before one more is counted, the half
+            that was read least is forgotten; a forgotten node is counted from 0 again.
     """
 
     def __init__(self, limit: int) -> None:
@@ -150,16 +150,18 @@ class RowCounts:
 def hottest_on_machine(
     counts: ReadCounts, num_rows: int, num_nodes: int, context: DistributedContext
 ) -> Int64Array:
-    """The `num_rows` nodes that the ranks of this machine read most, all together.
+    """The `num_rows` nodes that the ranks of this machine, together, read most.
 
-    Collective among these ranks. Fewer if fewer were read; ascending; of nodes that were read
-    equally often those with smaller numbers.
+    Collective among these ranks. Of nodes that were read equally often, those with smaller numbers.
 
     Args:
         counts: This rank's.
         num_rows: The same on all ranks.
         num_nodes: Of the graph.
         context: This rank.
+
+    Returns:
+        int64 `[n]`, ascending, the same on these ranks; fewer than `num_rows` if fewer were read.
     """
     hot, hot_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):

@@ -1,10 +1,10 @@
-"""Mini-batches of a graph in parts: what a rank asks the owners, and what an owner answers."""
+"""Mini-batches of a graph in parts: a rank asks the owners of the nodes, and an owner answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +18,11 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor
-from gnntrain.loading.hotness import RowCounts
+from gnntrain.loading.hotness import HashedReadCounts
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampledSubgraph, Sampler
 from gnntrain.sampling.block import Block, BlockNeeds
-from gnntrain.sampling.partitioned import DRAW, PartDraws, PartitionedSampler, PartsDraws
+from gnntrain.sampling.partitioned import DRAW, DrawAnswers, PartDraws, PartitionedSampler
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
@@ -32,29 +32,20 @@ TARGETS = "targets"
 NORM = "norm"
 """The name of the call that asks an owner for `Graph.gcn_norm`."""
 
-
 # A machine counts the reads of so many nodes for each that it caches.
 _COUNTED_PER_CACHED = 4
 _LEAST_COUNTED = 1 << 16
 
 
-class Server(Protocol):
-    """Answers calls of other ranks; an `Exchange` is one."""
-
-    def serve(self, name: str, answer: Callable[[list[AnyArray]], list[AnyArray]]) -> None:
-        """Answer the calls of a name, in any thread."""
-        ...
-
-
-def serve_parts(server: Server, parts: Sequence[Part]) -> None:
-    """Serve what batches need of consecutive parts, but their features."""
+def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
+    """Serve draws, targets and norms of consecutive parts."""
     ranges = NodeOwners(np.cumsum([0, *(len(part.nodes) for part in parts)]))
     draws = [
         PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in parts
     ]
-    server.serve(DRAW, PartsDraws(draws, ranges))
-    server.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
-    server.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
+    exchange.serve(DRAW, DrawAnswers(draws, ranges))
+    exchange.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
+    exchange.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
 
 
 def held_parts(graph: Graph, exchange: Exchange) -> tuple[Sequence[Part], NodeOwners]:
@@ -77,7 +68,7 @@ def held_parts(graph: Graph, exchange: Exchange) -> tuple[Sequence[Part], NodeOw
     return (Part.of(graph, own, range(*owners.starts[own : own + 2].tolist())),), owners
 
 
-class PartitionedLoaders(LoaderBuilder):
+class PartitionedLoaderBuilder(LoaderBuilder):
     """Makes one rank's loaders over a graph in parts, of which this rank holds some or none.
 
     Batches are made in host memory.
@@ -139,8 +130,8 @@ class PartitionedLoaders(LoaderBuilder):
     def _own_rows(self) -> list[AnyArray]:
         return [part.features for part in self._parts]
 
-    def _row_counts(self, num_cached: int) -> RowCounts:
-        return RowCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
+    def _row_counts(self, num_cached: int) -> HashedReadCounts:
+        return HashedReadCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
 
 
 class PartValues:

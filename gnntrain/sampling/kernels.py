@@ -427,14 +427,17 @@ def count_in_table(
     num_counted: int,
     room: int,
 ) -> tuple[int, int]:
-    """Count each of `nodes[start:]` once, in place of its number, while there are free slots.
+    """Count each of `nodes[start:]` once more, in place of its number; stop at a new node for which
+    there is no room.
 
     Returns:
-        How far it came, and how many nodes the table counts.
+        The first position that was not counted, and how many nodes the table counts.
     """
-    while start < len(nodes) and num_counted < room:
+    while start < len(nodes):
         slot = slot_of(table, shift, 1, nodes[start])
         if table[2 * slot + 1] < 1:
+            if num_counted >= room:
+                break
             table[2 * slot] = nodes[start]
             num_counted += 1
         table[2 * slot + 1] += 1

@@ -58,7 +58,7 @@ class PartitionedSampler(Sampler):
     size of its batch. Nothing is as long as the graph.
 
     Args:
-        caller: Asks the owners, each of which serves `DRAW` with a `PartDraws`.
+        caller: Asks the owners, each of which serves `DRAW` with `DrawAnswers`.
         owners: Who holds which nodes.
         fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
         replace: Draw with replacement.
@@ -149,7 +149,7 @@ def _with_degrees(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def _joined(grouped: GroupedNodes, answers: Sequence[Sequence[AnyArray]]) -> list[AnyArray]:
-    """Several `PartDraws`' answers for grouped nodes as one, in the order of the nodes before."""
+    """Several `PartDraws` for grouped nodes as one, in the order of the nodes before."""
     by_owner, sources, weights, degrees = map(joined, zip(*answers, strict=True))
     if grouped.order is None:
         return [by_owner, sources, weights, degrees]
@@ -177,13 +177,13 @@ def offsets_of(counts: AnyArray) -> Int64Array:
 
 
 class PartDraws:
-    """Draws in-neighbours of a part's nodes: answers a `PartitionedSampler`'s calls, in any thread.
+    """Draws in-neighbours of a part's nodes, in any thread.
 
     Args:
         indptr: int64 `[n + 1]`, where the in-edges of each of the part's nodes start in `indices`.
         indices: int32 or int64 `[num_edges]`, source nodes as the partition numbers them, in the
             order of the whole graph.
-        originals: int64 `[n]`, the nodes' ids in the graph before the partition.
+        original: int64 `[n]`, the nodes' ids in the graph before the partition.
         weight: float32 `[num_edges]`, or None.
     """
 
@@ -191,11 +191,11 @@ class PartDraws:
         self,
         indptr: AnyArray,
         indices: AnyArray,
-        originals: AnyArray,
+        original: AnyArray,
         weight: AnyArray | None = None,
     ) -> None:
         self._indptr, self._indices = read_only_csc(indptr, indices)
-        self._originals = originals
+        self._original = original
         self._weight = _NO_WEIGHTS if weight is None else np.asarray(weight).view()
         self._weight.flags.writeable = False  # of one type, for which the kernels are compiled
 
@@ -222,7 +222,7 @@ class PartDraws:
         draw_sources(
             self._indices,
             self._weight,
-            self._originals[rows],
+            self._original[rows],
             np.int64(key).view(np.uint64),
             fan_out < 0,
             with_replacement,
@@ -243,11 +243,11 @@ def _smallest(values: Int64Array) -> AnyArray:
     return values.astype(np.min_scalar_type(values.max(initial=0)))
 
 
-class PartsDraws:
-    """As `PartDraws`, for an owner of several parts.
+class DrawAnswers:
+    """Answers a call with draws: the owner's side of a `PartitionedSampler`.
 
     Args:
-        parts: Of each part, in order.
+        parts: Draws for each of the owner's parts, in order.
         ranges: The parts as ranges of the owner's rows.
     """
 
@@ -256,7 +256,7 @@ class PartsDraws:
         self._ranges = ranges
 
     def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
-        """See `PartDraws`."""
+        """See `PartDraws.__call__`."""
         question, given = arguments
         grouped = self._ranges.group(given)
         return _joined(

@@ -227,7 +227,7 @@ class LayerwiseInference(ABC):
                 yield a, b, self._view(model, i, given, a, b)
             return
         device = self._context.device
-        with ThreadPoolExecutor(1, initializer=_use, initargs=(device,)) as thread:
+        with ThreadPoolExecutor(1, initializer=_set_device, initargs=(device,)) as thread:
             waiting: deque[tuple[int, int, Future[View]]] = deque()
             for a, b in self.chunks(model):
                 waiting.append((a, b, thread.submit(self._view, model, i, given, a, b)))
@@ -258,8 +258,8 @@ class LayerwiseInference(ABC):
         return self.buffers.matrix(name, len(self._nodes), num_columns)
 
 
-def _use(device: torch.device) -> None:
-    """In a new thread the first GPU would be current."""
+def _set_device(device: torch.device) -> None:
+    """Make `device` current in a new thread, where the first GPU would be."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

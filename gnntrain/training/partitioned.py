@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.parts import Part, Parts
 from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hotness import most_read
@@ -42,18 +42,6 @@ _MAX_SLICE_NUMBERS = 1 << 22
 _COUNTED_AT_ONCE = 1 << 22
 
 _NORM = "evaluation/gcn_norm"
-
-
-class Server(Caller, Protocol):
-    """Asks and answers; an `Exchange` is one."""
-
-    def serve(self, name: str, answer: Callable[[list[AnyArray]], list[AnyArray]]) -> None:
-        """Answer calls of `name` from now on. Calls that came before have waited."""
-        ...
-
-    def withdraw(self, name: str) -> None:
-        """Serve `name` no longer; wait until no call of it is being answered."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +107,20 @@ class OwnedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """The nodes of a part that one of its machine's ranks computes."""
+class RankNodes:
+    """The nodes of a part that one of its machine's ranks computes.
+
+    Attributes:
+        part: The part.
+        nodes: New numbers, within the part's.
+    """
 
     part: Part
     nodes: range
 
     @classmethod
-    def of(cls, part: Part, place: int, count: int) -> Share:
-        """The share of the rank number `place` of the machine's `count`."""
+    def of(cls, part: Part, place: int, count: int) -> RankNodes:
+        """The nodes of the rank number `place` of the machine's `count`."""
         first = part.nodes.start
         start, stop = balanced_range(part.indptr, place, count)
         return cls(part, range(first + start, first + stop))
@@ -157,7 +150,7 @@ class PartitionedEvaluator(LayerwiseInference):
         self,
         parts: Parts,
         owners: NodeOwners,
-        exchange: Server,
+        exchange: Exchange,
         context: DistributedContext,
         buffers: SharedBuffers,
         *,
@@ -171,8 +164,8 @@ class PartitionedEvaluator(LayerwiseInference):
         self._served: set[str] = set()
         ranks = context.machine_ranks
         self._place, self._count = context.rank - ranks[0], len(ranks)
-        self._shares = [Share.of(part, self._place, self._count) for part in parts.opened]
-        num_own = sum(len(share.nodes) for share in self._shares)
+        self._computed = [RankNodes.of(part, self._place, self._count) for part in parts.opened]
+        num_own = sum(len(own.nodes) for own in self._computed)
         width = parts.meta.num_features
         super().__init__(context, buffers, features, width, parts.nodes, num_own)
 
@@ -208,9 +201,9 @@ class PartitionedEvaluator(LayerwiseInference):
     def _all_chunks(self, widest: int) -> Iterator[tuple[int, int]]:
         max_rows, max_edges = self.buffers.chunk_limits(widest)
         max_edges = min(max_edges, most_gathered(widest))
-        for share in self._shares:
-            part, first = share.part, share.part.nodes.start
-            rows = share.nodes.start - first, share.nodes.stop - first
+        for own in self._computed:
+            part, first = own.part, own.part.nodes.start
+            rows = own.nodes.start - first, own.nodes.stop - first
             for a, b in chunks(part.indptr, *rows, max_rows, max_edges):
                 yield first + a, first + b
 
@@ -265,8 +258,8 @@ class PartitionedEvaluator(LayerwiseInference):
     def _out_edges(self, start: int, stop: int) -> Int64Array:
         """The edges from each of the nodes `start … stop − 1` to this machine's nodes."""
         counts = np.zeros(stop - start, np.int64)
-        for share in self._shares:
-            part, ends = share.part, (share.nodes.start, share.nodes.stop)
+        for own in self._computed:
+            part, ends = own.part, (own.nodes.start, own.nodes.stop)
             first, last = (int(part.indptr[node - part.nodes.start]) for node in ends)
             for edge in range(first, last, _COUNTED_AT_ONCE):
                 sources = part.indices[edge : min(edge + _COUNTED_AT_ONCE, last)]
@@ -305,10 +298,10 @@ class PartitionedEvaluator(LayerwiseInference):
     def _piece(self, seeds: Int64Array, rows: Tensor) -> Piece:
         """This rank's outputs and targets of a slice."""
         places, outputs, targets = [np.empty(0, np.int64)], [rows[:0]], [self._task.targets[:0]]
-        for share in self._shares:
-            found = np.flatnonzero((seeds >= share.nodes.start) & (seeds < share.nodes.stop))
+        for own in self._computed:
+            found = np.flatnonzero((seeds >= own.nodes.start) & (seeds < own.nodes.stop))
             nodes = seeds[found]
             places.append(found)
             outputs.append(rows[nodes - self._nodes.start])
-            targets.append(as_tensor(share.part.labels[nodes - share.part.nodes.start]))
+            targets.append(as_tensor(own.part.labels[nodes - own.part.nodes.start]))
         return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))

@@ -13,7 +13,7 @@ from gnntrain.tasks import Task
 
 
 class Piece(NamedTuple):
-    """What a rank has of a slice of a split.
+    """A rank's seeds of a slice of a split, with their outputs and targets.
 
     Attributes:
         places: Places of the rank's seeds in the slice, int64 `[n]`.
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
 
 
 Tallied = Mapping[str, Tensor]
-"""By the name of a metric the tensor of its `Tally`; empty: of no seed."""
+"""The tensor of each metric's `Tally`, by the metric's name; empty where there is no seed."""
 
 Judged = tuple[Tensor, Tensor]
 """See `Task.judged`."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading import hotness
 from gnntrain.loading.hotness import (
-    NodeCounts,
-    RowCounts,
+    DenseReadCounts,
+    HashedReadCounts,
     dry_epochs,
     hottest,
     hottest_on_machine,
@@ -72,7 +72,7 @@ def test_the_hottest_are_ascending_and_equal_ones_go_by_number() -> None:
 )
 def test_all_reads_are_counted(batches: list[set[int]], start: int, size: int) -> None:
     oracle = Counter(node for batch in batches for node in batch)
-    for counts in (NodeCounts(5000), RowCounts(5000)):
+    for counts in (DenseReadCounts(5000), HashedReadCounts(5000)):
         for batch in batches:
             counts.add(np.array(sorted(batch), np.int64))
         for stop in (start + size, start):
@@ -81,7 +81,7 @@ def test_all_reads_are_counted(batches: list[set[int]], start: int, size: int) -
 
 
 def test_more_nodes_than_are_expected_are_counted() -> None:
-    counts, nodes = RowCounts(10**6), np.arange(0, 10**7, 100)
+    counts, nodes = HashedReadCounts(10**6), np.arange(0, 10**7, 100)
     for _ in range(2):
         counts.add(nodes)
     reads = counts.between(0, 10**7)
@@ -89,8 +89,15 @@ def test_more_nodes_than_are_expected_are_counted() -> None:
     assert reads.sum() == 2 * len(nodes)
 
 
+def test_nothing_is_forgotten_up_to_the_limit() -> None:
+    counts, nodes = HashedReadCounts(limit=100), np.arange(0, 1000, 10)
+    for _ in range(3):
+        counts.add(nodes)
+    assert (counts.between(0, 1000)[nodes] == 3).all()
+
+
 def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
-    counts, hot = RowCounts(limit=100), np.arange(30)
+    counts, hot = HashedReadCounts(limit=100), np.arange(30)
     for step in range(20):
         counts.add(np.concatenate([hot, 1000 * (step + 1) + np.arange(40)]))
     reads = counts.between(0, 30_000)
@@ -107,7 +114,7 @@ def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
 def test_the_most_read_nodes_of_a_machine(
     reads: dict[int, int], num_rows: int, at_once: int
 ) -> None:
-    counts = RowCounts(100)
+    counts = HashedReadCounts(100)
     for node, number in reads.items():
         for _ in range(number):
             counts.add(np.array([node]))

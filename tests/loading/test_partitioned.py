@@ -18,7 +18,7 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.partitioned import PartitionedLoaders
+from gnntrain.loading.partitioned import PartitionedLoaderBuilder
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -39,7 +39,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, str, dict[
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
         plan = SeedPlan(graph.split("train"), 7, **options)
-        made = PartitionedLoaders(config, graph, context, NEEDS, plan, exchange)
+        made = PartitionedLoaderBuilder(config, graph, context, NEEDS, plan, exchange)
         loader = made.training_loader()
         fan_outs, replace = config.sampler.fan_outs, config.sampler.replace
         plan = SeedPlan(store.split("train"), 7, **options)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.sampling.base import Int64Array
-from gnntrain.sampling.partitioned import DRAW, PartDraws, PartsDraws
+from gnntrain.sampling.partitioned import DRAW, DrawAnswers, PartDraws
 from tests.sampling.graphs import CSC
 
 Answer = Callable[[Sequence[AnyArray]], list[AnyArray]]
@@ -90,7 +90,7 @@ class Partition:
         """Answers draws on the whole graph."""
         draws = [PartDraws(**self._part(graph, nodes, weight)) for nodes in self.ranges()]
         held = self.held(parts_each)
-        answers = [PartsDraws([draws[p] for p in own], ranges) for own, ranges in held]
+        answers = [DrawAnswers([draws[p] for p in own], ranges) for own, ranges in held]
         return InProcess({DRAW: list(answers)})
 
     def _part(self, graph: CSC, nodes: slice, weight: AnyArray | None) -> dict[str, Any]:
@@ -101,6 +101,6 @@ class Partition:
         return {
             "indptr": np.append(0, np.cumsum([len(some) for some in edges])).astype(np.int64),
             "indices": self.new[indices[ids]].astype(indices.dtype),
-            "originals": originals,
+            "original": originals,
             "weight": None if weight is None else weight[ids],
         }
