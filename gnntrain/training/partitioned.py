@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.parts import Part, Parts
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hotness import most_read
@@ -34,6 +34,9 @@ from gnntrain.training.layerwise import (
     most_gathered,
 )
 from gnntrain.training.split_metrics import Piece, split_metrics
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
 
 # Bounds the outputs of a slice of a split: 16 MiB of float32.
 _MAX_SLICE_NUMBERS = 1 << 22
