@@ -60,7 +60,7 @@ def plan_together(
     if rendezvous is not None:
         _warn_of_unused(config, rendezvous)
         known = None if record is None else asdict(record)
-        rendezvous.tell(_CONFIG, {"config": config.to_dict(), "store": known})
+        rendezvous.publish(_CONFIG, {"config": config.to_dict(), "store": known})
     return LaunchPlan.of(config, rendezvous)
 
 
@@ -85,16 +85,16 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
     if rendezvous is None:
         return
     stores = rendezvous.gather(_STORES, _plain(opened))
-    for place, store in zip(rendezvous.places, stores, strict=True):
+    for info, store in zip(rendezvous.processes, stores, strict=True):
         if store is not None and store["digest"] != stores[0]["digest"]:
             raise UserError(
-                f"The data set is another graph on the machine {place.host} ({store['path']}) than "
+                f"The data set is another graph on the machine {info.host} ({store['path']}) than "
                 f"on that of rank 0 ({stores[0]['path']}).",
                 "Copy the same raw files to all machines, or put them on a shared file system.",
             )
         if store is not None and store["partition"] != stores[0]["partition"]:
             raise UserError(
-                f"{store['path']} is another partition on the machine {place.host} than on that of "
+                f"{store['path']} is another partition on the machine {info.host} than on that of "
                 "rank 0.",
                 "Copy the parts of one partition to all machines.",
             )
@@ -105,13 +105,13 @@ def pass_on(job: Job, rendezvous: Rendezvous | None) -> None:
     if rendezvous is not None:
         checkpoint = job.checkpoint and str(job.checkpoint)
         plain = {"run": str(job.run), "started": job.started, "checkpoint": checkpoint}
-        rendezvous.tell(_JOB, plain)
+        rendezvous.publish(_JOB, plain)
 
 
 def pass_on_summary(summary: dict[str, Any], rendezvous: Rendezvous | None) -> None:
     """Let the other processes return what `train` returns here."""
     if rendezvous is not None:
-        rendezvous.tell(_SUMMARY, summary)
+        rendezvous.publish(_SUMMARY, summary)
 
 
 def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
         data: As for `gnntrain.run.train`.
     """
     _be_quiet()
-    told = rendezvous.hear(_CONFIG)
+    told = rendezvous.wait_for(_CONFIG)
     config = from_dict(told["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
     opened: OpenedStore | OpenedParts | None = None
@@ -132,7 +132,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
             opened = open_recorded_graph(config, record, data=data)
     stores = rendezvous.gather(_STORES, opened and _plain(opened))
     store = stores[rendezvous.machines.index(rendezvous.machine)]
-    job = rendezvous.hear(_JOB)
+    job = rendezvous.wait_for(_JOB)
     run = Path(job["run"])
     launch(
         "gnntrain.worker:train_rank",
@@ -149,7 +149,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
         run / "logs",
         rendezvous=rendezvous,
     )
-    summary: dict[str, Any] = rendezvous.hear(_SUMMARY)
+    summary: dict[str, Any] = rendezvous.wait_for(_SUMMARY)
     return summary
 
 

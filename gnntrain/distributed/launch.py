@@ -21,8 +21,8 @@ from gnntrain.config import Config
 from gnntrain.cores import available_cores
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
 from gnntrain.distributed.processes import start_process
-from gnntrain.distributed.roll_call import RollCall, Roster
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
@@ -304,8 +304,8 @@ def _run_rank(
     store = address.connect(_CONNECT_SECONDS)
     control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
     roster = Roster(plan.machines, hosts)
-    roll_call = RollCall(control, roster, plan.timeout) if hosts else None
-    with watching(control, plan.timeout, roll_call):
+    monitor = HeartbeatMonitor(control, roster, plan.timeout) if hosts else None
+    with watching(control, plan.timeout, monitor):
         install_rank_handlers(control)
         try:
             with control.reporting_failure():

@@ -15,7 +15,8 @@ from gnntrain.errors import UserError
 
 _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
-_INTERACTIVE = ("bash", "interactive")
+# Names that SLURM gives to the job of a person who types in its shell.
+INTERACTIVE = ("bash", "interactive")
 _NUMBERS = (
     ("RANK", "WORLD_SIZE"),
     ("PET_NODE_RANK", "PET_NNODES"),
@@ -293,7 +294,7 @@ def _in_order(variables: _Variables, tasks: list[int], task: int) -> tuple[int, 
 def _is_interactive(variables: _Variables) -> bool:
     """Whether a person types in the shell that is the task; what `srun` starts there has no
     terminal."""
-    return variables.text("SLURM_JOB_NAME") in _INTERACTIVE and os.isatty(0)
+    return variables.text("SLURM_JOB_NAME") in INTERACTIVE and os.isatty(0)
 
 
 def _submitit_local(variables: _Variables) -> Launched | None:

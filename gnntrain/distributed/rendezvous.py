@@ -24,8 +24,8 @@ import torch.distributed as dist
 from gnntrain import __version__
 from gnntrain.config import DistributedConfig
 from gnntrain.distributed.bounded_store import BoundedStore
+from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
 from gnntrain.distributed.launchers import Launched, launched
-from gnntrain.distributed.roll_call import RollCall, Roster
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import prepare_forced_exit
 from gnntrain.distributed.tcp_store import (
@@ -58,8 +58,8 @@ _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one of the processes is.
+class ProcessInfo:
+    """One of the processes, and the machine that it is on.
 
     Attributes:
         name: The host name of its machine.
@@ -81,7 +81,7 @@ class Place:
 class Rendezvous:
     """One process's view of the meeting.
 
-    What one process tells, all others hear: plain data, as JSON.
+    A process publishes plain data under a key, as JSON, and others wait for the key.
 
     Args:
         launched: How this process was started.
@@ -90,7 +90,7 @@ class Rendezvous:
 
     Attributes:
         control: Stop, failures and progress, over a client of its own.
-        places: Of all processes, in their order.
+        processes: Of all processes, in their order.
     """
 
     def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
@@ -103,13 +103,15 @@ class Rendezvous:
         self.control = RunControl(store, rank, launched.process)
         self._store = _bounded_store(address, _START_SECONDS)
         self._bounded = [store, self._store]
-        self._roll_call: RollCall | None = None
-        self.places: list[Place] = []
+        self._monitor: HeartbeatMonitor | None = None
+        self.processes: list[ProcessInfo] = []
         # Where other processes ask process 0 for the name of this start, until all have come.
-        self._callers: BoundedStore | None = None
+        self._newcomers: BoundedStore | None = None
         if self.is_main:
-            self._callers = _bounded_store(StoreAddress(address.host, address.port), _START_SECONDS)
-            self._bounded.append(self._callers)
+            self._newcomers = _bounded_store(
+                StoreAddress(address.host, address.port), _START_SECONDS
+            )
+            self._bounded.append(self._newcomers)
         self._answered: set[bytes] = set()
 
     @property
@@ -120,14 +122,14 @@ class Rendezvous:
     @property
     def machines(self) -> tuple[int, ...]:
         """The number of each process's machine: a new one begins with each local rank 0."""
-        firsts = [not place.local_rank for place in self.places]
+        firsts = [not info.local_rank for info in self.processes]
         return tuple(count - 1 for count in itertools.accumulate(firsts))
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Name and address of each machine."""
-        places = dict(zip(self.machines, self.places, strict=True))
-        return tuple(f"{place.name}, {place.host}" for place in places.values())
+        processes = dict(zip(self.machines, self.processes, strict=True))
+        return tuple(f"{info.name}, {info.host}" for info in processes.values())
 
     @property
     def machine(self) -> int:
@@ -143,7 +145,7 @@ class Rendezvous:
         """Meet the other processes.
 
         Args:
-            command: See `Place`.
+            command: See `ProcessInfo`.
             deadline: Until when they may come, of `time.monotonic`.
 
         Raises:
@@ -152,11 +154,11 @@ class Rendezvous:
         """
         local_rank, cores = self.launched.local_rank, _cores()
         name = socket.gethostname()
-        place = Place(name, self.host, local_rank, cores, __version__, command)
-        self.places = [Place(**one) for one in self.gather("place", asdict(place), deadline)]
-        self._callers = None
+        info = ProcessInfo(name, self.host, local_rank, cores, __version__, command)
+        self.processes = [ProcessInfo(**one) for one in self.gather("info", asdict(info), deadline)]
+        self._newcomers = None
         if self.is_main:
-            _check_places(self.places)
+            _check_equal(self.processes)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -164,9 +166,9 @@ class Rendezvous:
         of_machines = self.launched.local_rank is None
         roster = Roster(self.machines, self.hosts, of_machines)
         number = self.launched.process
-        self._roll_call = RollCall(self.control, roster, _START_SECONDS, number)
+        self._monitor = HeartbeatMonitor(self.control, roster, _START_SECONDS, number)
         with (
-            watching(self.control, math.inf, self._roll_call, self._end_by_force),
+            watching(self.control, math.inf, self._monitor, self._end_by_force),
             self.control.reporting_failure(),
         ):
             yield
@@ -175,8 +177,8 @@ class Rendezvous:
         """Set how long the others may give no sign of life."""
         for store in self._bounded:
             store.timeout = timeout
-        if self._roll_call is not None:
-            self._roll_call.timeout = timeout
+        if self._monitor is not None:
+            self._monitor.timeout = timeout
 
     def mark_told(self, error: BaseException) -> None:
         """Mark an error that another process tells the user: process 0 tells those of all."""
@@ -190,12 +192,12 @@ class Rendezvous:
             record_for_torchrun(failure)
             prepare_forced_exit(failure)
 
-    def tell(self, key: str, value: Any) -> None:
-        """Give plain data to all processes that `hear` the key."""
+    def publish(self, key: str, value: Any) -> None:
+        """Give plain data to all processes that `wait_for` the key."""
         with self._reached():
             self._store.set(key, json.dumps(value))
 
-    def hear(self, key: str, deadline: float | None = None) -> Any:
+    def wait_for(self, key: str, deadline: float | None = None) -> Any:
         """Wait for what a process tells.
 
         Raises:
@@ -209,7 +211,7 @@ class Rendezvous:
             if text:
                 return json.loads(text)
             self._check_others()
-            self._answer_callers()
+            self._answer_newcomers()
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(_LOOK_SECONDS)
@@ -220,30 +222,30 @@ class Rendezvous:
         Raises:
             RunError: Some process has given none until `deadline`.
         """
-        self.tell(f"{key}/{self.launched.process}", value)
+        self.publish(f"{key}/{self.launched.process}", value)
         if self.is_main:
-            self.tell(key, self._heard_of_all(key, deadline))
-        values: list[Any] = self.hear(key)
+            self.publish(key, self._gathered(key, deadline))
+        values: list[Any] = self.wait_for(key)
         return values
 
     def share(self, key: str, value: Any) -> Any:
         """Process 0's plain `value` on all."""
         if self.is_main:
-            self.tell(key, value)
-        return self.hear(key)
+            self.publish(key, value)
+        return self.wait_for(key)
 
     @property
     def cores(self) -> int:
         """Cores for this process: its share of those that others of its machine may use too."""
-        places = zip(self.places, self.machines, strict=True)
-        users = Counter(c for place, m in places if m == self.machine for c in place.cores)
+        processes = zip(self.processes, self.machines, strict=True)
+        users = Counter(c for info, m in processes if m == self.machine for c in info.cores)
         return max(1, int(sum(Fraction(1, users[core]) for core in _cores())))
 
-    def _heard_of_all(self, key: str, deadline: float | None) -> list[Any]:
+    def _gathered(self, key: str, deadline: float | None) -> list[Any]:
         values: dict[int, Any] = {}
         for process in range(self.launched.num_processes):
             with contextlib.suppress(TimeoutError):
-                values[process] = self.hear(f"{key}/{process}", deadline)
+                values[process] = self.wait_for(f"{key}/{process}", deadline)
         missing = [p for p in range(self.launched.num_processes) if p not in values]
         if missing:
             raise RankLost(
@@ -255,16 +257,16 @@ class Rendezvous:
             )
         return list(values.values())
 
-    def _answer_callers(self) -> None:
+    def _answer_newcomers(self) -> None:
         """See `_called`."""
-        if self._callers is None:
+        if self._newcomers is None:
             return
         with self._reached():
             for process in range(1, self.launched.num_processes):
-                word = self._callers.compare_set(_ask_key(process), "", "")
-                if word and word not in self._answered:
-                    self._callers.set(_answer_key(word.decode()), _start or "")
-                    self._answered.add(word)
+                request = self._newcomers.compare_set(_ask_key(process), "", "")
+                if request and request not in self._answered:
+                    self._newcomers.set(_answer_key(request.decode()), _start or "")
+                    self._answered.add(request)
 
     def _check_others(self) -> None:
         self.control.sync()
@@ -322,25 +324,25 @@ def _cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _check_places(places: Sequence[Place]) -> None:
-    first = places[0]
-    for number, place in enumerate(places):
-        if place.version != first.version:
+def _check_equal(processes: Sequence[ProcessInfo]) -> None:
+    first = processes[0]
+    for number, info in enumerate(processes):
+        if info.version != first.version:
             raise UserError(
-                f"Process {number} ({place.host}) runs gnntrain {place.version}, process 0 "
+                f"Process {number} ({info.host}) runs gnntrain {info.version}, process 0 "
                 f"{first.version}.",
                 "Install the same version on all machines.",
             )
-        if place.command != first.command:
+        if info.command != first.command:
             raise UserError(
-                f"Process {number} ({place.host}) was started with {_line(place)}, process 0 with "
+                f"Process {number} ({info.host}) was started with {_line(info)}, process 0 with "
                 f"{_line(first)}.",
                 "Start all processes with the same command line.",
             )
 
 
-def _line(place: Place) -> str:
-    return f"`gnntrain {' '.join(place.command)}`" if place.command else "no argument"
+def _line(info: ProcessInfo) -> str:
+    return f"`gnntrain {' '.join(info.command)}`" if info.command else "no argument"
 
 
 _meeting: Rendezvous | None = None
@@ -356,7 +358,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     Within a meeting it yields that meeting. An exception inside ends all processes.
 
     Args:
-        command: See `Place`.
+        command: See `ProcessInfo`.
 
     Raises:
         UserError: As of `launched` and `Rendezvous.join`.
@@ -404,7 +406,7 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
 
 def _join_seconds(command: Sequence[str]) -> float:
     """`distributed.timeout` as typed: no process has composed a configuration yet."""
-    typed = [word.partition("=")[2] for word in command if word.startswith(f"{_TIMEOUT}=")]
+    typed = [text.partition("=")[2] for text in command if text.startswith(f"{_TIMEOUT}=")]
     try:
         seconds = float(typed[-1])
     except (IndexError, ValueError):  # left to the default; or told with the configuration
@@ -429,19 +431,20 @@ def _open(found: Launched, deadline: float) -> Rendezvous:
 def _called(found: Launched, deadline: float) -> tuple[str, str]:
     """Where process 0 is, and the name that it gives to this start of all processes.
 
-    A launcher may start them again while a store of before is there: torchrun's outlives them, and
-    process 0 may end later than others. So each asks with a word of its own, which only the process
-    0 that still waits for it answers. (torchrun's count of restarts differs between machines.)
+    A launcher may start them again while the store of the start before is there: torchrun's
+    outlives them, and process 0 may end later than others. So each process stores a request under
+    a new random key; only a process 0 that still waits for the others answers it. (torchrun's count
+    of restarts differs between machines.)
     """
-    word = uuid.uuid4().hex
+    request = uuid.uuid4().hex
     while True:
         host = _reachable(found, deadline)
         # An error: that store has ended, as that of an earlier start does; or the port is another
         # program's.
         with contextlib.suppress(dist.DistError), _asking(StoreAddress(host, found.port)) as store:
-            store.set(_ask_key(found.process), word)
+            store.set(_ask_key(found.process), request)
             while time.monotonic() < deadline:
-                if answer := store.compare_set(_answer_key(word), "", ""):
+                if answer := store.compare_set(_answer_key(request), "", ""):
                     return host, answer.decode()
                 time.sleep(_LOOK_SECONDS)
         if time.monotonic() > deadline:
@@ -465,8 +468,8 @@ def _ask_key(process: int) -> str:
     return f"gnntrain/ask/{process}"
 
 
-def _answer_key(word: str) -> str:
-    return f"gnntrain/answer/{word}"
+def _answer_key(request: str) -> str:
+    return f"gnntrain/answer/{request}"
 
 
 def _own_meeting_address(found: Launched) -> str:

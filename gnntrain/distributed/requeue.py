@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Mapping
 
+from gnntrain.distributed.launchers import INTERACTIVE
 from gnntrain.errors import RunError
 
-_INTERACTIVE = ("bash", "interactive")
 _SCONTROL_SECONDS = 60
 # SLURM ends the processes of a job that is requeued. Until then those that do not ask for it wait:
 # where one task ends with an error, SLURM may end them all.
@@ -24,7 +24,7 @@ def slurm_job(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def requeues_itself(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this is a SLURM batch job that gnntrain requeues: submitit does so for its own."""
-    is_interactive = environ.get("SLURM_JOB_NAME") in _INTERACTIVE
+    is_interactive = environ.get("SLURM_JOB_NAME") in INTERACTIVE
     return slurm_job(environ) is not None and not is_interactive and not by_submitit(environ)
 
 

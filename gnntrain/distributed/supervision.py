@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from gnntrain.distributed.roll_call import where
+from gnntrain.distributed.heartbeats import where
 from gnntrain.distributed.run_control import (
     CollectiveTimeout,
     Phase,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall
+from gnntrain.distributed.heartbeats import LOOK_SECONDS, HeartbeatMonitor
 from gnntrain.distributed.run_control import SYNC_SECONDS, RunControl
 from gnntrain.distributed.signals import LAST_SECONDS, STEP_SECONDS
 from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost
@@ -26,7 +26,7 @@ OnForcedEnd = Callable[[GnntrainError | None], None]
 def watching(
     control: RunControl,
     timeout: float,
-    roll_call: RollCall | None = None,
+    monitor: HeartbeatMonitor | None = None,
     on_forced_end: OnForcedEnd = lambda _: None,
 ) -> Iterator[None]:
     """Run the thread of a rank that is a process of its own.
@@ -41,10 +41,10 @@ def watching(
     Args:
         control: Of this rank.
         timeout: Seconds that a rank waits for the others.
-        roll_call: Of this rank; None: a supervisor watches all ranks.
+        monitor: Of this rank; None: a supervisor watches all ranks.
         on_forced_end: Called before the process is ended by force, with the failure that ends it.
     """
-    watch = _Watch(control, timeout, roll_call, on_forced_end)
+    watch = _Watch(control, timeout, monitor, on_forced_end)
     threading.Thread(target=watch.run, name="gnntrain-watch", daemon=True).start()
     try:
         yield
@@ -57,18 +57,18 @@ class _Watch:
         self,
         control: RunControl,
         timeout: float,
-        roll_call: RollCall | None,
+        monitor: HeartbeatMonitor | None,
         on_forced_end: OnForcedEnd,
     ) -> None:
         self._control = control
         self._timeout = timeout
-        self._roll_call = roll_call
+        self._monitor = monitor
         self._on_forced_end = on_forced_end
         self._is_over, self._syncing = threading.Event(), threading.Lock()
         self._looks_at = 0.0
         self._abandons_at = math.inf
         self._failure: GnntrainError | None = None
-        if roll_call is not None:
+        if monitor is not None:
             control.find_cause = self._cause
 
     def run(self) -> None:
@@ -82,7 +82,7 @@ class _Watch:
                 if not control.is_starting:
                     time.sleep(STEP_SECONDS)
                 control.abandon()
-            elif self._roll_call is None and control.seconds_in_agreed > self._timeout:
+            elif self._monitor is None and control.seconds_in_agreed > self._timeout:
                 control.report_failure(TimeoutError("Timed out waiting for rank 0."))
                 os._exit(1)
             else:
@@ -117,11 +117,11 @@ class _Watch:
     def _look(self) -> None:
         """Abandon the run on this rank some time after another one has failed."""
         now = time.monotonic()
-        if self._roll_call is None or now < self._looks_at:
+        if self._monitor is None or now < self._looks_at:
             return
         self._looks_at = now + LOOK_SECONDS
-        self._roll_call.look()
-        if self._failure is None and (lost := self._roll_call.lost()) is not None:
+        self._monitor.look()
+        if self._failure is None and (lost := self._monitor.lost()) is not None:
             self._control.report_failure(lost)
             self._failure = lost
         if (first := self._control.first_failure()) is not None:
@@ -132,9 +132,9 @@ class _Watch:
             self._control.abandon()
 
     def _cause(self, error: BaseException) -> GnntrainError | None:
-        assert self._roll_call is not None
+        assert self._monitor is not None
         if self._failure is None:
-            self._failure = self._roll_call.cause(error)
+            self._failure = self._monitor.cause(error)
             if self._failure is not None:
                 self._control.report_failure(self._failure)
         return self._failure

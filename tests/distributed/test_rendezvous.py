@@ -17,7 +17,7 @@ import pytest
 
 from gnntrain.distributed import rendezvous as module
 from gnntrain.distributed.launchers import Launched
-from gnntrain.distributed.rendezvous import Place, Rendezvous
+from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
 
@@ -99,7 +99,7 @@ def test_other_command_lines_end_all_processes(group: Make) -> None:
     def join(one: Rendezvous) -> None:
         try:
             one.join([f"trainer.epochs={1 + one.launched.process}"], time.monotonic() + 60)
-            one.hear("config")
+            one.wait_for("config")
         except Exception as error:
             module._end_others(one, error)
             raise
@@ -117,7 +117,7 @@ def test_the_failure_of_another_process_is_raised(group: Make) -> None:
     def work(one: Rendezvous) -> None:
         if not one.is_main:
             module._end_others(one, UserError("no raw files here"))
-        one.hear("never told")
+        one.wait_for("never told")
 
     for error in met.do(work):
         assert isinstance(error, UserError)
@@ -130,7 +130,7 @@ def test_a_stop_request_to_one_process_interrupts_all(group: Make) -> None:
     def work(one: Rendezvous) -> None:
         if not one.is_main:
             module._end_others(one, Interrupted(15))
-        one.hear("never told")
+        one.wait_for("never told")
 
     for error in met.do(work):
         assert isinstance(error, Interrupted)
@@ -172,7 +172,7 @@ def test_ranks_of_a_machine_share_its_cores(
     group: Make, monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], expected: int
 ) -> None:
     [first] = group([0]).members
-    first.places = [Place("n1", "", i, own, "", None) for i, own in enumerate(cores)]
+    first.processes = [ProcessInfo("n1", "", i, own, "", None) for i, own in enumerate(cores)]
     monkeypatch.setattr(module, "_cores", lambda: cores[0])
     assert first.cores == expected
 

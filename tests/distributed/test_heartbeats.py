@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed.bounded_store import BoundedStore
-from gnntrain.distributed.roll_call import LOOK_SECONDS, RollCall, Roster
+from gnntrain.distributed.heartbeats import LOOK_SECONDS, HeartbeatMonitor, Roster
 from gnntrain.distributed.run_control import Phase, RunControl
 from gnntrain.errors import Interrupted, RankLost, UserError
 from tests.distributed.stores import FrozenStore, GoneStore, LateStore
@@ -32,7 +32,7 @@ class Group:
         values: dict[str, bytes] = {}
         ranks = range(len(roster.machines))
         self.controls = [RunControl(LateStore(values), rank) for rank in ranks]
-        self.roll_calls = [RollCall(control, roster, TIMEOUT) for control in self.controls]
+        self.monitors = [HeartbeatMonitor(control, roster, TIMEOUT) for control in self.controls]
         for control in self.controls:
             control.enter(Phase.TRAINING, 7)
         self.stopped: set[int] = set()
@@ -42,9 +42,9 @@ class Group:
             for rank, control in enumerate(self.controls):
                 if rank not in self.stopped:
                     control.sync()
-            for rank, roll_call_ in enumerate(self.roll_calls):
+            for rank, monitor in enumerate(self.monitors):
                 if rank not in self.stopped:
-                    roll_call_.look()
+                    monitor.look()
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
         now += seconds
         made.pass_time()
 
-    monkeypatch.setattr("gnntrain.distributed.roll_call.time.sleep", sleep)
-    monkeypatch.setattr("gnntrain.distributed.roll_call.time.monotonic", lambda: now)
+    monkeypatch.setattr("gnntrain.distributed.heartbeats.time.sleep", sleep)
+    monkeypatch.setattr("gnntrain.distributed.heartbeats.time.monotonic", lambda: now)
     return made
 
 
@@ -93,16 +93,16 @@ def test_rank_0_notices_who_is_silent_for_the_whole_time_and_the_others_that_it_
     group.pass_time(5)
     group.stopped = {2}
     group.pass_time(LOOKS - 1)
-    assert [call.lost() for call in group.roll_calls] == [None] * 4
+    assert [call.lost() for call in group.monitors] == [None] * 4
     group.pass_time(1)
     assert "Rank 2 on machine 1 (gnn2, 10.77.0.2) has not answered" in message(
-        group.roll_calls[0].lost()
+        group.monitors[0].lost()
     )
-    assert "since step 7" in message(group.roll_calls[0].lost())
-    assert group.roll_calls[1].lost() is None
+    assert "since step 7" in message(group.monitors[0].lost())
+    assert group.monitors[1].lost() is None
     group.stopped = {0}
     group.pass_time(LOOKS + 1)
-    assert [message(call.lost()).split(" has")[0] for call in group.roll_calls[1:]] == [
+    assert [message(call.lost()).split(" has")[0] for call in group.monitors[1:]] == [
         "Rank 0 on machine 0 (gnn1, 10.77.0.1)"
     ] * 3
 
@@ -113,7 +113,7 @@ def test_a_rank_that_was_itself_stopped_accuses_nobody(group: Group) -> None:
     group.pass_time(10 * LOOKS)
     group.stopped = set()
     group.pass_time(1)
-    assert [call.lost() for call in group.roll_calls] == [None] * 4
+    assert [call.lost() for call in group.monitors] == [None] * 4
 
 
 @pytest.mark.parametrize("observer", [0, 1, 3])
@@ -123,7 +123,7 @@ def test_a_lost_connection_is_explained_by_the_rank_that_went_silent(
     group.pass_time(3)
     group.stopped = {2}
     fail_in_collective(group.controls[observer])
-    told = message(group.roll_calls[observer].cause(lost_connection))
+    told = message(group.monitors[observer].cause(lost_connection))
     assert told.startswith("Rank 2 on machine 1 (gnn2, 10.77.0.2) has ended")
 
 
@@ -131,7 +131,7 @@ def test_a_time_out_is_explained_by_the_machine_that_does_not_answer(group: Grou
     group.pass_time(3)
     group.stopped = {2, 3}
     fail_in_collective(group.controls[1])
-    told = message(group.roll_calls[1].cause(timed_out))
+    told = message(group.monitors[1].cause(timed_out))
     assert told.startswith("Ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2) have not answered")
 
 
@@ -140,7 +140,7 @@ def test_a_time_out_while_all_live_is_explained_by_the_rank_that_does_not_wait(
 ) -> None:
     for rank in (0, 1, 3):
         fail_in_collective(group.controls[rank])
-    told = message(group.roll_calls[1].cause(timed_out))
+    told = message(group.monitors[1].cause(timed_out))
     assert told.startswith("Rank 2 on machine 1 (gnn2, 10.77.0.2) has not answered")
 
 
@@ -149,7 +149,7 @@ def test_what_a_rank_has_reported_is_the_cause_and_that_it_ended_no_loss(group: 
     group.controls[3].end()
     group.stopped = {3}
     fail_in_collective(group.controls[0])
-    assert isinstance(group.roll_calls[0].cause(lost_connection), UserError)
+    assert isinstance(group.monitors[0].cause(lost_connection), UserError)
 
 
 def test_ranks_that_have_ended_by_themselves_are_not_lost(group: Group) -> None:
@@ -159,7 +159,7 @@ def test_ranks_that_have_ended_by_themselves_are_not_lost(group: Group) -> None:
         group.controls[rank].beat(rank)  # a late `set` has then arrived
     group.stopped = {1, 2, 3}
     group.pass_time(2 * LOOKS)
-    assert group.roll_calls[0].lost() is None
+    assert group.monitors[0].lost() is None
 
 
 def test_a_run_that_is_ended_beside_a_rank_that_was_killed_at_the_start_names_that_rank(
@@ -172,17 +172,17 @@ def test_a_run_that_is_ended_beside_a_rank_that_was_killed_at_the_start_names_th
     group.controls[2].request_stop(signal.SIGTERM)  # by torchrun
     group.pass_time(2)
     interrupted = Interrupted(signal.SIGTERM)
-    assert group.roll_calls[2].cause(interrupted) is None
-    assert message(group.roll_calls[0].cause(interrupted)).startswith("Rank 3 on machine 1")
+    assert group.monitors[2].cause(interrupted) is None
+    assert message(group.monitors[0].cause(interrupted)).startswith("Rank 3 on machine 1")
     for control in group.controls:
         control.enter(Phase.TRAINING, 1)
-    assert group.roll_calls[0].cause(interrupted) is None
+    assert group.monitors[0].cause(interrupted) is None
 
 
 def test_an_error_outside_of_collectives_is_the_rank_s_own(group: Group) -> None:
     group.pass_time(3)
     group.stopped = {2}
-    assert group.roll_calls[1].cause(ValueError("it broke")) is None
+    assert group.monitors[1].cause(ValueError("it broke")) is None
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_an_error_outside_of_collectives_is_the_rank_s_own(group: Group) -> None
 )
 def test_a_store_that_is_lost_is_rank_0(store: Any, words: str) -> None:
     control = RunControl(BoundedStore(lambda: store, timeout=1), rank=2)
-    calls = RollCall(control, ROSTER, TIMEOUT)
+    calls = HeartbeatMonitor(control, ROSTER, TIMEOUT)
     assert calls.lost() is None
     control.sync()
     calls.look()
@@ -216,7 +216,7 @@ def test_exactly_the_ranks_that_stopped_are_named(machines: list[int], pick: Any
     made.pass_time(draw(st.integers(1, 5)))
     made.stopped = stopped
     made.pass_time(LOOKS + 1)
-    lost = made.roll_calls[0].lost()
+    lost = made.monitors[0].lost()
     if not stopped:
         assert lost is None
     else:

@@ -66,7 +66,7 @@ class Roster:
         )
 
 
-class RollCall:
+class HeartbeatMonitor:
     """One rank's view of which ranks live, by the beats that they publish.
 
     Rank 0 watches all, the others watch rank 0; a rank that has lost a connection watches all.
