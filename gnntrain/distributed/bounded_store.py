@@ -25,20 +25,29 @@ class BoundedStore:
     pause for the store's.
 
     Args:
-        store: The store.
+        connect: Returns the store. It is called as the methods are: a client of a TCPStore waits
+            without end for a port at which another program listens.
         timeout: Seconds that a call may take.
 
     Attributes:
         timeout: As given; may be changed.
-        is_silent: Whether a call took too long. All later calls raise at once.
+        is_silent: Whether a call took too long, or the store was closed. All later calls raise at
+            once.
+
+    Raises:
+        DistError: The store cannot be reached.
     """
 
-    def __init__(self, store: Store, timeout: float) -> None:
-        self._store = store
+    def __init__(self, connect: Callable[[], Store], timeout: float) -> None:
         self.timeout = timeout
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self.is_silent = False
         threading.Thread(target=self._make_calls, name="gnntrain-store", daemon=True).start()
+        try:
+            self._store = self._result(connect)
+        except BaseException:
+            self.close()
+            raise
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
         """As `Store.compare_set`.
@@ -57,6 +66,11 @@ class BoundedStore:
         """As `Store.set`; raises as `compare_set`."""
         self._result(lambda: self._store.set(key, value))
 
+    def close(self) -> None:
+        """End the thread, and let go of the store."""
+        self.is_silent = True
+        self._calls.put(None)
+
     def _result(self, call: Callable[[], T]) -> T:
         future: Future[T] = Future()
         if not self.is_silent:
@@ -72,8 +86,8 @@ class BoundedStore:
         raise StoreTimeout(f"The store has not answered for {self.timeout:g} s.")
 
     def _make_calls(self) -> None:
-        while True:
-            future, call = self._calls.get()
+        while (one := self._calls.get()) is not None:
+            future, call = one
             try:
                 future.set_result(call())
             except Exception as error:

@@ -298,7 +298,7 @@ def _run_rank(
 ) -> None:
     """The main function of a rank that is a process of its own."""
     store = address.connect(_CONNECT_SECONDS)
-    control = RunControl(BoundedStore(store, plan.timeout) if hosts else store, rank)
+    control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
     roster = Roster(plan.machines, hosts)
     roll_call = RollCall(control, roster, plan.timeout) if hosts else None
     with watching(control, plan.timeout, roll_call):

@@ -70,7 +70,9 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     try:
         found = _found(variables)
     except UserError as error:
-        error.is_told = any(variables.follows(*pair) for pair in _NUMBERS)  # type: ignore[attr-defined]
+        # Numbers may contradict each other: who is the first by one of them tells.
+        follows = [variables.follows(*pair) for pair in _NUMBERS if pair[0] in variables]
+        error.is_told = bool(follows) and all(follows)  # type: ignore[attr-defined]
         raise
     if found is None or (found.num_processes == 1 and not found.has_store):
         return None

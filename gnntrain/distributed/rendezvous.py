@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch.distributed as dist
@@ -52,7 +53,8 @@ _START_SECONDS = 60.0
 _LEAVE_SECONDS = 8.0
 _CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
-_ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): only the way there is asked for
+# Of no machine (RFC 5737, RFC 3849): only the route to them is looked up.
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Rendezvous:
         self._callers: BoundedStore | None = None
         if self.is_main:
             self._callers = _bounded_store(StoreAddress(address.host, address.port), _START_SECONDS)
+            self._bounded.append(self._callers)
         self._answered: set[bytes] = set()
 
     @property
@@ -233,8 +236,8 @@ class Rendezvous:
     def cores(self) -> int:
         """Cores for this process: its share of those that others of its machine may use too."""
         places = zip(self.places, self.machines, strict=True)
-        shares = Counter(c for place, m in places if m == self.machine for c in place.cores)
-        return max(1, int(sum(1 / shares[core] for core in _cores())))
+        users = Counter(c for place, m in places if m == self.machine for c in place.cores)
+        return max(1, int(sum(Fraction(1, users[core]) for core in _cores())))
 
     def _heard_of_all(self, key: str, deadline: float | None) -> list[Any]:
         values: dict[int, Any] = {}
@@ -309,6 +312,8 @@ class Rendezvous:
                 time.sleep(_LOOK_SECONDS)
                 number = self._store.add("left", 0)
         self.control.close()
+        for store in self._bounded:
+            store.close()
 
 
 def _cores() -> list[int]:
@@ -401,9 +406,10 @@ def _join_seconds(command: Sequence[str]) -> float:
     """`distributed.timeout` as typed: no process has composed a configuration yet."""
     typed = [word.partition("=")[2] for word in command if word.startswith(f"{_TIMEOUT}=")]
     try:
-        return float(typed[-1])
+        seconds = float(typed[-1])
     except (IndexError, ValueError):  # left to the default; or told with the configuration
         return _JOIN_SECONDS
+    return seconds if seconds > 0 else _JOIN_SECONDS
 
 
 def _open(found: Launched, deadline: float) -> Rendezvous:
@@ -430,22 +436,29 @@ def _called(found: Launched, deadline: float) -> tuple[str, str]:
     word = uuid.uuid4().hex
     while True:
         host = _reachable(found, deadline)
-        with contextlib.suppress(dist.DistError):
-            store = _bounded_store(StoreAddress(host, found.port), _START_SECONDS)
+        # An error: that store has ended, as that of an earlier start does; or the port is another
+        # program's.
+        with contextlib.suppress(dist.DistError), _asking(StoreAddress(host, found.port)) as store:
             store.set(_ask_key(found.process), word)
             while time.monotonic() < deadline:
                 if answer := store.compare_set(_answer_key(word), "", ""):
                     return host, answer.decode()
                 time.sleep(_LOOK_SECONDS)
+        if time.monotonic() > deadline:
             raise RankLost(
                 f"Process 0 has not come to {host} port {found.port}.",
-                "Look at its output.",
+                "Look at its output, and whether another program listens at this port.",
                 ranks=[0],
             )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _asking(address: StoreAddress) -> contextlib.closing[BoundedStore]:
+    return contextlib.closing(_bounded_store(address, _START_SECONDS))
 
 
 def _bounded_store(address: StoreAddress, timeout: float) -> BoundedStore:
-    return BoundedStore(address.connect(_CONNECT_SECONDS), timeout)
+    return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), timeout)
 
 
 def _ask_key(process: int) -> str:
@@ -462,8 +475,13 @@ def _own_meeting_address(found: Launched) -> str:
         host = _resolved(found)
         with socket.create_server((host, 0), family=_family(host)):
             return host
-    except OSError:  # a load balancer's address, or a name that only others know
-        return _on_the_way(found, own_address(_ELSEWHERE))
+    except OSError as error:  # a load balancer's address, or a name that only others know
+        if (outward := _outward_address()) is not None:
+            return outward
+        raise UserError(
+            f"MASTER_ADDR={found.address} is not an address of this machine, which leads the run.",
+            "Set MASTER_ADDR to the address of process 0's machine.",
+        ) from error
 
 
 def _serve(found: Launched, host: str) -> Any:
@@ -504,10 +522,15 @@ def _on_the_way(found: Launched, host: str) -> str:
     is_meant = found.is_on_one_machine or host == found.address
     if is_meant or not ipaddress.ip_address(host).is_loopback:
         return host
-    try:
-        return own_address(_ELSEWHERE)
-    except OSError:
-        return host
+    return _outward_address() or host
+
+
+def _outward_address() -> str | None:
+    """The address from which this machine reaches others; None: it has no route to any."""
+    for elsewhere in _ELSEWHERE:
+        with contextlib.suppress(OSError):
+            return own_address(elsewhere)
+    return None
 
 
 def _family(host: str) -> socket.AddressFamily:

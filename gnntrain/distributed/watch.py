@@ -75,6 +75,8 @@ class _Watch:
         control, parent = self._control, _Parent()
         while not control.is_abandoned or control.is_supervising:
             parent.wait(SYNC_SECONDS)
+            if self._goes_on(parent):
+                return
             if not parent.is_alive():
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
@@ -91,14 +93,21 @@ class _Watch:
         if not self._is_over.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_SECONDS - STEP_SECONDS)
+        if self._goes_on(parent):
+            return
         self._on_forced_end(self._failure)
         os._exit(RESTART_CODE if isinstance(self._failure, RankLost) else 1)
+
+    def _goes_on(self, parent: _Parent) -> bool:
+        """Whether the run is over in a process that is not gnntrain's: a script that a launcher has
+        started may do something else now, and train again."""
+        return self._is_over.is_set() and not parent.is_gnntrain
 
     def end(self) -> None:
         """Called by the rank when it ends.
 
-        The thread goes on to watch the parent, but no longer calls the store: Python aborts when it
-        shuts down while a thread returns from C++ code.
+        In a process that gnntrain has started the thread goes on to watch the parent, but no longer
+        calls the store: Python aborts when it shuts down while a thread returns from C++ code.
         """
         self._control.end()
         self._is_over.set()
@@ -140,6 +149,11 @@ class _Parent:
     def __init__(self) -> None:
         self._process = multiprocessing.parent_process()
         self._pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+    @property
+    def is_gnntrain(self) -> bool:
+        """Whether it is a process of gnntrain, not a launcher."""
+        return self._process is not None
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until it ends where that can be noticed."""

@@ -15,7 +15,7 @@ from tests.distributed.stores import KINDS, Clients, FrozenStore, GoneStore
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_answers_as_the_store_does(kind: str, tmp_path: Path) -> None:
     clients = Clients(kind, tmp_path)  # serves the store while it lives
-    store = BoundedStore(clients.client(), timeout=30)
+    store = BoundedStore(clients.client, timeout=30)
     assert store.add("n", 2) == 2
     assert store.add("n", 1) == 3
     assert store.compare_set("a", "", "") == b""
@@ -24,7 +24,7 @@ def test_it_answers_as_the_store_does(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_store_that_has_gone_raises_its_own_error() -> None:
-    store = BoundedStore(GoneStore(), timeout=30)
+    store = BoundedStore(GoneStore, timeout=30)
     with pytest.raises(dist.DistNetworkError, match="Broken pipe"):
         store.add("n", 1)
     assert not store.is_silent
@@ -32,7 +32,7 @@ def test_a_store_that_has_gone_raises_its_own_error() -> None:
 
 def test_a_store_that_does_not_answer_ends_the_calls_of_all_threads() -> None:
     frozen = FrozenStore()
-    store = BoundedStore(frozen, timeout=1)
+    store = BoundedStore(lambda: frozen, timeout=1)
     ended: list[Exception] = []
 
     def call() -> None:

@@ -178,6 +178,8 @@ def test_variables_that_contradict_each_other_are_named(
         ({"RANK": "1", "WORLD_SIZE": "2"}, True),
         ({"RANK": "1"}, False),  # nobody else may be there
         (POD | {"RANK": "2"}, False),
+        # The first process by one of two numbers that contradict each other.
+        (SRUN | {"SLURM_PROCID": "1", "RANK": "0", "WORLD_SIZE": "4"}, False),
     ],
 )
 def test_the_first_process_tells_the_user(environ: Mapping[str, str], is_told: bool) -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -150,6 +151,8 @@ def test_processes_that_do_not_come_are_counted(group: Make) -> None:
         (["distributed.timeout=30", "model=gcn"], 30),
         (["distributed.timeout=30", "distributed.timeout=40.5"], 40.5),
         (["distributed.timeout=soon"], 600),  # the configuration refuses it
+        (["distributed.timeout=-5"], 600),
+        (["distributed.timeout=nan"], 600),
     ],
 )
 def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds: float) -> None:
@@ -162,13 +165,13 @@ def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds
         ([[0, 1, 2, 3], [0, 1, 2, 3]], 2),  # both may use all
         ([[0, 1, 2, 3], [4, 5]], 4),  # a batch system gave each its own
         ([[0], [0], [0]], 1),
+        ([list(range(98))] * 49, 2),  # 98 / 49 in floating point may be less than 2
     ],
 )
 def test_ranks_of_a_machine_share_its_cores(
     group: Make, monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], expected: int
 ) -> None:
-    met = group(range(len(cores)))
-    first = met.members[0]
+    [first] = group([0]).members
     first.places = [Place("n1", "", i, own, "", None) for i, own in enumerate(cores)]
     monkeypatch.setattr(module, "_cores", lambda: cores[0])
     assert first.cores == expected
@@ -235,6 +238,50 @@ def test_other_machines_are_not_told_a_loopback_address(
     monkeypatch.setattr(module, "addresses_of", lambda a: [a.replace("localhost", "127.0.0.1")])
     found = Launched("test", 1, 2, None, address, 29500, is_on_one_machine=one_machine)
     assert module._resolved(found) == expected
+
+
+def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(towards: str) -> str:
+        if ":" not in towards:
+            raise OSError("Network is unreachable")
+        return "fd00::7"
+
+    monkeypatch.setattr(module, "own_address", own)
+    monkeypatch.setattr(module, "addresses_of", lambda _: ["127.0.1.1"])
+    found = Launched("test", 0, 2, None, "node1", 29500)
+    assert module._resolved(found) == "fd00::7"
+
+
+def test_process_0_of_a_machine_without_a_network_needs_its_own_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: str) -> Any:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(module, "own_address", fail)
+    monkeypatch.setattr(module, "addresses_of", fail)
+    with pytest.raises(UserError, match="MASTER_ADDR=node1"):
+        module._own_meeting_address(Launched("test", 0, 2, None, "node1", 29500))
+
+
+def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_START_SECONDS", 0.5)
+    with socket.create_server((LOOPBACK, 0)) as other:  # takes connections and is silent
+        port = int(other.getsockname()[1])
+        with pytest.raises(RankLost):
+            module._called(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1)
+
+
+def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
+    before = set(threading.enumerate())
+    met = group([0, 0])
+    met.do(lambda one: one.join(None, time.monotonic() + 60))
+    met.do(lambda one: one.leave())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_process_that_no_launcher_has_started_meets_nobody() -> None:

@@ -189,7 +189,7 @@ def test_an_error_outside_of_collectives_is_the_rank_s_own(group: Group) -> None
     ("store", "words"), [(GoneStore(), "has ended"), (FrozenStore(), "has not answered")]
 )
 def test_a_store_that_is_lost_is_rank_0(store: Any, words: str) -> None:
-    control = RunControl(BoundedStore(store, timeout=1), rank=2)
+    control = RunControl(BoundedStore(lambda: store, timeout=1), rank=2)
     calls = RollCall(control, ROSTER, TIMEOUT)
     assert calls.lost() is None
     control.sync()
