@@ -374,8 +374,9 @@ def new_table(room: int) -> tuple[Int64Array, np.uint64]:
     """An empty hash table for `slot_of`, and its `shift`.
 
     Args:
-        room: The nodes that it must hold. It holds a quarter as many as it has numbers: half of its
-            slots stay free, and a slot has two numbers.
+        room: The nodes that it must hold. The table holds more: a quarter as many as it has
+            numbers, which is a power of two. So half of the slots stay free; a slot has two
+            numbers.
     """
     bits = room.bit_length()
     return np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
