@@ -65,7 +65,10 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
         ("checkpoint", "kill"),
     )
 
-    def launch_faulty(_worker: str, job: Job, plan: LaunchPlan, log_dir: Path) -> None:
+    def launch_faulty(
+        _worker: str, job: Job, plan: LaunchPlan, log_dir: Path, *, rendezvous: None
+    ) -> None:
+        assert rendezvous is None
         payload = Faults(job, faults, rank=0, counter=tmp_path / "starts")
         begun = time.monotonic()
         try:

@@ -30,7 +30,8 @@ def test_ours_is_measured_and_whoever_is_absent_is_named_with_the_reason(
     (sitting,) = report["sittings"]
     ours, before, absent = sitting["contestants"]
     assert (ours["name"], before["name"]) == ("gnntrain", "before")
-    assert before["edges_per_batch"] == ours["edges_per_batch"]
+    # Each is timed for as many batches as fit into the seconds.
+    assert before["edges_per_batch"] == pytest.approx(ours["edges_per_batch"], rel=0.01)
     assert ours["faster_than"][0]["name"] == "before"
     assert len(ours["rates"]) == 2
     assert min(ours["rates"]) > 0
