@@ -81,15 +81,16 @@ class FeaturesConfig(Section):
     NVIDIA's WholeGraph (wholegraph); auto: the fastest place with room, but not wholegraph."""
     cache_ratio: Ratio | None = None
     """cached: share of the nodes whose rows each GPU holds; null: see cache_bytes, else all that
-    fit. distributed.graph=sharded: each machine holds so many rows of others; null: a tenth."""
+    fit. Where rows lie on other machines: share of all nodes whose rows each machine caches; null:
+    see cache_bytes, else a tenth."""
     cache_bytes: ZeroOrMore | None = None
     """cached: bytes of GPU memory for rows; null: see cache_ratio, else all that is left.
-    distributed.graph=sharded: bytes of each machine's memory for rows of others."""
+    Where rows lie on other machines: bytes of each machine's memory for such rows."""
     hotness: Literal["presample", "degree"] = "presample"
     """Which rows are cached: those that a trial of the sampler reads most (presample), or those of
     the nodes with most out-edges (degree)."""
     presample_epochs: OneOrMore = 2
-    """Epochs of that trial; with distributed.graph=sharded training's first ones."""
+    """Epochs of that trial; where rows lie on other machines, training's first ones."""
 
 
 class TrainerConfig(Section):

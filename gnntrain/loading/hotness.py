@@ -142,7 +142,7 @@ class HashedReadCounts:
 
     def _build(self, nodes: Int64Array, counts: Int64Array) -> None:
         self._num_counted = len(nodes)
-        self._table, self._shift = new_table(max(_LEAST_COUNTED, 2 * len(nodes)))
+        self._table, self._shift = new_table(max(_LEAST_COUNTED, len(nodes)))
         self._room = min(len(self._table) // 4, self._limit)
         put_counts(nodes, counts, self._table, self._shift)
 

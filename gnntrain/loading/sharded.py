@@ -23,7 +23,7 @@ from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.sampling.base import Int64Array
-from gnntrain.sampling.kernels import find_in_table, new_table, register_in_table
+from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout
 
 ROWS = "rows"
 """The name of the call that asks an owner for feature rows."""
@@ -45,17 +45,27 @@ class RowExchange(Caller, Protocol):
 
 
 class RowCache:
-    """Rows of other machines' nodes, found by a hash table as large as the cache.
+    """Rows of other machines' nodes; a hash table of 32 to 64 bytes a node finds them.
+
+    The table is one copy a machine, too: making the cache is collective among the machine's ranks.
 
     Args:
-        nodes: int64 `[n]`, each once.
+        nodes: int64 `[n]`, each once, equal on these ranks.
         rows: `[n, num_features]`, theirs.
+        context: This rank.
+
+    Raises:
+        OSError: There is not enough memory for the table; raised on all ranks of the machine.
     """
 
-    def __init__(self, nodes: Int64Array, rows: Tensor) -> None:
+    def __init__(self, nodes: Int64Array, rows: Tensor, context: DistributedContext) -> None:
         self.rows = rows
-        self._table, self._shift = new_table(len(nodes))
-        register_in_table(nodes, len(nodes), self._table, self._shift, 1)
+        length, self._shift = table_layout(len(nodes))
+        self._table: Int64Array = shared_tensor((length,), torch.int64, context, None).numpy()
+        if context.is_machine_main:
+            self._table[:] = 0
+            register_in_table(nodes, len(nodes), self._table, self._shift, 1)
+        context.machine_barrier()
 
     def find(self, nodes: Int64Array) -> Int64Array:
         """The row of each node in the cache, −1 where it is not there; int64 `[n]`."""
@@ -113,7 +123,8 @@ class ShardedFeatures:
         return LazyFeatures(self._cache.rows, as_tensor(places), None, addresses, _PART_ROWS, held)
 
     def take_reads(self) -> tuple[int, int]:
-        """The rows of other machines: how many of them from the cache, and how many."""
+        """Of the rows of other machines: the reads from the cache, and all reads, since the last
+        call."""
         with self._lock:
             taken, self._reads = self._reads, (0, 0)
         return taken
@@ -195,7 +206,7 @@ def fetch_cache(
     """
     shape = len(nodes), like.shape[1]
     try:
-        rows = shared_tensor(shape, like.dtype, context, None)
+        cache = RowCache(nodes, shared_tensor(shape, like.dtype, context, None), context)
     except OSError as error:
         size = len(nodes) * shape[1] * like.element_size() / 2**20
         raise RunError(
@@ -208,6 +219,6 @@ def fetch_cache(
     for start in range(own.start, own.stop, step):
         part = slice(start, min(start + step, own.stop))
         found = ask_rows(exchange, owners, ROWS, nodes[part])
-        rows[part] = as_tensor(found).view(rows.dtype)
+        cache.rows[part] = as_tensor(found).view(like.dtype)
     context.machine_barrier()
-    return RowCache(nodes, rows)
+    return cache

@@ -370,15 +370,21 @@ def relabel(
     return num_nodes
 
 
-def new_table(room: int) -> tuple[Int64Array, np.uint64]:
-    """An empty hash table for `slot_of`, and its `shift`.
+def table_layout(room: int) -> tuple[int, np.uint64]:
+    """The length of a hash table for `slot_of`, a power of two, and its `shift`.
 
     Args:
-        room: The nodes that it must hold. It holds a quarter as many as it has numbers: half of its
-            slots stay free, and a slot has two numbers.
+        room: The nodes that it must hold. The table holds more: a quarter of its length. So half of
+            the slots stay free; a slot has two numbers.
     """
     bits = room.bit_length()
-    return np.zeros(4 << bits, np.int64), np.uint64(64 - bits - 1)
+    return 4 << bits, np.uint64(64 - bits - 1)
+
+
+def new_table(room: int) -> tuple[Int64Array, np.uint64]:
+    """An empty hash table, and its `shift`; see `table_layout`."""
+    length, shift = table_layout(room)
+    return np.zeros(length, np.int64), shift
 
 
 @jit

@@ -49,7 +49,9 @@ _NORM = "evaluation/gcn_norm"
 
 @dataclass(frozen=True, slots=True)
 class HotRows:
-    """Rows of other machines' nodes, one copy a machine.
+    """Rows of other machines' nodes, one copy a machine; found by bisection.
+
+    Unlike a `RowCache`, it takes no memory beside nodes and rows, and is made anew for each layer.
 
     Attributes:
         nodes: int64 `[n]`, ascending.

@@ -172,7 +172,7 @@ def test_a_gpu_gets_a_copy_of_each_batch(device: str) -> None:
 @given(st.sets(st.integers(0, 2**40)), st.lists(st.integers(0, 2**40)))
 def test_a_cache_finds_its_nodes_and_no_others(nodes: set[int], others: list[int]) -> None:
     known = np.array(sorted(nodes, reverse=True), np.int64)
-    cache = RowCache(known, torch.empty(len(known), 1))
+    cache = RowCache(known, torch.empty(len(known), 1), DistributedContext())
     assert cache.find(known).tolist() == list(range(len(known)))
     numbers = {node: i for i, node in enumerate(known.tolist())}
     asked = np.array(others, np.int64)

@@ -91,7 +91,7 @@ def evaluator_of(
     owners = NodeOwners(parts.starts[[0, *(share.stop for share in shares)]])
     rows = [part.features for part in parts.opened]
     exchange.serve(ROWS, answers_of(rows))
-    cache = RowCache(np.empty(0, np.int64), torch.empty(0, parts.meta.num_features))
+    cache = RowCache(np.empty(0, np.int64), torch.empty(0, parts.meta.num_features), context)
     graph = PartitionedGraph.of(parts)
     return graph, PartitionedEvaluator(
         parts,
