@@ -1,7 +1,7 @@
 """A run of several processes that a launcher has started: what process 0 passes on to the others.
 
-Process 0 tells the configuration; each machine opens or builds its own store, and the digests are
-compared; process 0 makes the run directory and tells the job. All of it is plain JSON.
+Process 0 publishes the configuration; each machine opens or builds its own store, and process 0
+compares the digests, makes the run directory and publishes the job. All of it is plain JSON.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
         data: As for `gnntrain.run.train`.
     """
     _be_quiet()
-    told = rendezvous.wait_for(_CONFIG)
-    config = from_dict(told["config"], saved=True)
+    published = rendezvous.wait_for(_CONFIG)
+    config = from_dict(published["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
     opened: OpenedStore | OpenedParts | None = None
     if rendezvous.is_machine_main:
-        record = told["store"] and StoreRecord(**told["store"])
+        record = published["store"] and StoreRecord(**published["store"])
         with _naming(rendezvous):
             opened = open_recorded_graph(config, record, data=data)
     stores = rendezvous.gather(_STORES, opened and _plain(opened))
