@@ -198,7 +198,7 @@ def test_a_part_that_is_not_on_its_machine_is_named(
 class Rendezvous:
     """Of two machines, of which another one has told what it has opened."""
 
-    places = (SimpleNamespace(host="here"), SimpleNamespace(host="there"))
+    processes = (SimpleNamespace(host="here"), SimpleNamespace(host="there"))
 
     def __init__(self, other: dict[str, Any]) -> None:
         self._other = other
