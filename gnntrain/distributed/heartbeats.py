@@ -46,11 +46,13 @@ class Roster:
         hosts: Name and address of each machine, as in "gnn2, 10.77.0.2".
         of_machines: Whether its members are not ranks, but the one process that a launcher has
             started on each machine.
+        ranks: With `of_machines` the ranks that each member starts; empty: not known yet.
     """
 
     machines: tuple[int, ...]
     hosts: tuple[str, ...]
     of_machines: bool = False
+    ranks: tuple[range, ...] = ()
 
     def member(self, number: int) -> Member:
         """The name by which `RunControl` knows a member."""
@@ -60,10 +62,18 @@ class Roster:
         """The members with their machines: "rank 3 on machine 1 (gnn2, 10.77.0.2)"."""
         groups = itertools.groupby(sorted(numbers), key=lambda number: self.machines[number])
         return " and ".join(
-            ("" if self.of_machines else f"{_listed(list(group))} on ")
-            + f"machine {machine} ({self.hosts[machine]})"
+            self._ranks_in_words(list(group)) + f"machine {machine} ({self.hosts[machine]})"
             for machine, group in groups
         )
+
+    def count(self, numbers: Sequence[int]) -> int:
+        """How many ranks, or machines whose ranks are not known, `named` names."""
+        return sum(len(self.ranks[number]) for number in numbers) if self.ranks else len(numbers)
+
+    def _ranks_in_words(self, numbers: Sequence[int]) -> str:
+        if self.of_machines:
+            numbers = [rank for number in numbers if self.ranks for rank in self.ranks[number]]
+        return f"{_listed(numbers)} on " if numbers else ""
 
 
 class HeartbeatMonitor:
@@ -78,6 +88,7 @@ class HeartbeatMonitor:
         number: Of this rank, or this machine, in the roster.
 
     Attributes:
+        roster: As given; may be replaced when more is known.
         timeout: As given; may be changed.
     """
 
@@ -85,7 +96,7 @@ class HeartbeatMonitor:
         self, control: RunControl, roster: Roster, timeout: float, number: int | None = None
     ) -> None:
         self._control = control
-        self._roster = roster
+        self.roster = roster
         self.timeout = timeout
         self._number = control.rank if number is None else number
         self._watches_all = self._number == 0
@@ -95,7 +106,7 @@ class HeartbeatMonitor:
     def look(self) -> None:
         """Read the beats; called every `LOOK_SECONDS`."""
         for rank in range(len(self._beats) if self._watches_all else 1):
-            beat = self._control.beat(self._roster.member(rank))
+            beat = self._control.beat(self.roster.member(rank))
             is_same = beat == self._beats[rank] and rank != self._number
             # Time counts in looks: a process that was itself stopped accuses nobody.
             self._silence[rank] = is_same * (self._silence[rank] + LOOK_SECONDS)
@@ -150,7 +161,7 @@ class HeartbeatMonitor:
         return [rank for rank in silent if self._progress(rank).phase != Phase.ENDED]
 
     def _progress(self, number: int) -> Progress:
-        return self._control.progress(self._roster.member(number))
+        return self._control.progress(self.roster.member(number))
 
     def _hanging(self) -> RankLost | None:
         """The ranks for which others wait though they give signs of life."""
@@ -164,26 +175,26 @@ class HeartbeatMonitor:
         return self._unanswered([0]) if is_silent else self._ended([0])
 
     def _unanswered(self, ranks: Sequence[int]) -> RankLost:
-        have = "has" if len(ranks) == 1 else "have"
+        have = "has" if self.roster.count(ranks) == 1 else "have"
         return RankLost(
-            f"{_capitalized(self._roster.named(ranks))} {have} not answered for "
+            f"{_capitalized(self.roster.named(ranks))} {have} not answered for "
             f"{self.timeout:g} s{self._where('since', ranks)}.",
             _HINT,
             ranks,
         )
 
     def _ended(self, ranks: Sequence[int]) -> RankLost:
-        have = "has" if len(ranks) == 1 else "have"
+        have = "has" if self.roster.count(ranks) == 1 else "have"
         return RankLost(
-            f"{_capitalized(self._roster.named(ranks))} {have} ended without a word"
+            f"{_capitalized(self.roster.named(ranks))} {have} ended without a word"
             f"{self._where('after', ranks)}.",
-            None if self._roster.of_machines else _ENDED_HINT.format(rank=ranks[0]),
+            None if self.roster.of_machines else _ENDED_HINT.format(rank=ranks[0]),
             ranks,
         )
 
     def _where(self, word: str, ranks: Sequence[int]) -> str:
         """Where the first of them was; nothing if the store has gone."""
-        if self._roster.of_machines or self._control.lost_store is not None:
+        if self.roster.of_machines or self._control.lost_store is not None:
             return ""
         return f", {word} {where(self._progress(ranks[0]))}"
 

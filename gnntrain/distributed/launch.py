@@ -107,6 +107,7 @@ class LaunchPlan:
             gpus = rendezvous.gather("gpu", _gpu_name(launched.local_rank or 0))
             _check_own_gpus(gpus, rendezvous.machines)
         counts = rendezvous.gather("num_ranks", num_ranks)
+        rendezvous.note_ranks(counts)
         machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
         _check_servers(keys.servers, len(machines), use_gpus)
         threads = keys.threads or max(1, rendezvous.cores // num_ranks)

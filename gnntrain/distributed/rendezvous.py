@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -179,6 +179,13 @@ class Rendezvous:
             store.timeout = timeout
         if self._monitor is not None:
             self._monitor.timeout = timeout
+
+    def note_ranks(self, counts: Sequence[int]) -> None:
+        """Note how many ranks each process is or starts, to name them if one is lost."""
+        if self._monitor is not None:
+            ends = itertools.accumulate(counts)
+            ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
+            self._monitor.roster = replace(self._monitor.roster, ranks=ranks)
 
     def mark_told(self, error: BaseException) -> None:
         """Mark an error that another process tells the user: process 0 tells those of all."""

@@ -222,3 +222,18 @@ def test_exactly_the_ranks_that_stopped_are_named(machines: list[int], pick: Any
     else:
         named = roster.named(sorted(stopped))
         assert message(lost).lower().startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named", "count"),
+    [
+        ((), "machine 1 (gnn2, 10.77.0.2)", 1),  # lost before its ranks were known
+        ((range(1), range(1, 2)), "rank 1 on machine 1 (gnn2, 10.77.0.2)", 1),
+        ((range(2), range(2, 4)), "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)", 2),
+    ],
+)
+def test_a_lost_machine_is_named_with_its_ranks(
+    ranks: tuple[range, ...], named: str, count: int
+) -> None:
+    roster = Roster((0, 1), ROSTER.hosts, of_machines=True, ranks=ranks)
+    assert (roster.named([1]), roster.count([1])) == (named, count)

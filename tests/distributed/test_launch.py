@@ -253,6 +253,7 @@ def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
         machines=(0, 1),
         cores=8,
         wait_at_most=lambda _: None,
+        note_ranks=lambda _: None,
         share=lambda _key, _value: False,
         gather=lambda _key, value: [2, value],
     )
