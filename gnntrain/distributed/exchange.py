@@ -243,8 +243,10 @@ class Exchange:
         try:
             while True:
                 message = connection.receive(patience=math.inf)
-                sent = connection.send(self._encoded_answer(message.text, message.arrays))
-                self._count(message.text, sent, message.num_bytes)
+                answer = self._encoded_answer(message.text, message.arrays)
+                # Counted first: when the caller has the answer, it stands in the counts of both.
+                self._count(message.text, sum(map(len, answer)), message.num_bytes)
+                connection.send(answer)
         except OSError as error:  # the caller has ended the connection, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
         finally:
