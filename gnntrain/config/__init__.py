@@ -14,6 +14,7 @@ from gnntrain.config.reading import Reading, from_dict, read, takes_integers
 from gnntrain.config.resuming import changed_meaning
 from gnntrain.config.schema import (
     CheckpointConfig,
+    ComputeConfig,
     Config,
     DistributedConfig,
     EvaluationConfig,
@@ -33,6 +34,7 @@ __all__ = [
     "DATASET_NAMES",
     "BuiltinConfig",
     "CheckpointConfig",
+    "ComputeConfig",
     "Config",
     "ConfigError",
     "DatasetConfig",

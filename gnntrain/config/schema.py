@@ -93,6 +93,15 @@ class FeaturesConfig(Section):
     """Epochs of that trial; where rows lie on other machines, training's first ones."""
 
 
+class ComputeConfig(Section):
+    """Who computes the operators that torch lacks: sums over in-edges, attention, and the sampler."""
+
+    kernels: Literal["auto", "triton", "torch"] = "auto"
+    """On a GPU: Triton's kernels that pass the self-check, and torch's operators for the others
+    (auto), Triton's or no run (triton), or torch's operators alone (torch), on any device; on a CPU
+    auto means Numba's kernels."""
+
+
 class TrainerConfig(Section):
     """How the model is trained."""
 
@@ -141,6 +150,9 @@ class TrainerConfig(Section):
     """Run (folder or name) whose best weights training begins with; null: random weights."""
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is not full."""
+    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
+    """Kind of device: the CPU, GPUs of NVIDIA (or of AMD, with torch's ROCm build), Apple or Intel;
+    auto: the machine's accelerator, else the CPU."""
     gpus: Literal["auto"] | ZeroOrMore = "auto"
     """GPUs of this machine to train on, one rank each; 0: the CPU; auto: all there are, else the
     CPU."""
@@ -267,6 +279,8 @@ class Config(Section):
     """How mini-batches are drawn."""
     features: FeaturesConfig = Field(default_factory=FeaturesConfig)
     """Where feature rows lie while a GPU trains."""
+    compute: ComputeConfig = Field(default_factory=ComputeConfig)
+    """Who computes the operators that torch lacks."""
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     """How the model is trained."""
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

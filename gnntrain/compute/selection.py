@@ -1,0 +1,61 @@
+"""Which kernels compute the operators on a device: ours, or their references in torch's operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from gnntrain.compute import ops, reference
+
+Kernels = Literal["numba", "triton", "torch"]
+
+SAMPLER = "sampler"
+"""Stands among the operators' names for the sampler on the GPU."""
+
+_libraries: dict[str, Any] = {}  # by dispatch key: what is selected, while the object lives
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """Who computes on a device. Plain data: ranks get it from their parent.
+
+    Attributes:
+        kernels: Numba's (CPU) or Triton's (GPU) kernels, or torch's operators.
+        replaced: Operators (and perhaps `SAMPLER`) that torch's operators (the CPU's sampler)
+            compute although there is a kernel; by name, the reason.
+    """
+
+    kernels: Kernels
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reads_host(self) -> bool:
+        """Whether all operators read feature rows in pinned host memory, or on other GPUs."""
+        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear"}
+        return self.kernels == "triton" and not readers & set(self.replaced)
+
+    @property
+    def samples_on_gpu(self) -> bool:
+        """Whether the GPU may draw the mini-batches."""
+        return self.kernels == "triton" and SAMPLER not in self.replaced
+
+
+def select(choice: KernelChoice, device_type: str) -> None:
+    """Have the operators computed as chosen on devices of a type, in this process from now on."""
+    key = torch._C._dispatch_key_for_device(device_type)
+    if key in _libraries:
+        _libraries.pop(key)._destroy()
+    names = ops.SCHEMAS.keys() if choice.kernels == "torch" else choice.replaced.keys()
+    names = names - {SAMPLER}
+    if not names:
+        return
+    _libraries[key] = library = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
+        for name in sorted(names):
+            function = ops.called_flat(name, getattr(reference, name))
+            library.impl(name, function, key, allow_override=True)
