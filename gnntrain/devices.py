@@ -66,7 +66,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on the device may take; of a CPU those of the host."""
     module = _module(device.type)
     if device.type == "cpu":
-        return psutil.virtual_memory().available
+        return int(psutil.virtual_memory().available)
     if device.type == "mps":  # one memory for CPU and GPU
         room = module.recommended_max_memory() - module.driver_allocated_memory()
         return int(min(room, psutil.virtual_memory().available))

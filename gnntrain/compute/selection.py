@@ -1,4 +1,4 @@
-"""Which kernels compute the operators on a device: ours, or their references in torch's operators."""
+"""Who computes the operators on a device: our kernels, or their references."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def select(choice: KernelChoice, device_type: str) -> None:
     key = torch._C._dispatch_key_for_device(device_type)
     if key in _libraries:
         _libraries.pop(key)._destroy()
-    names = ops.SCHEMAS.keys() if choice.kernels == "torch" else choice.replaced.keys()
-    names = names - {SAMPLER}
+    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) - {SAMPLER}
     if not names:
         return
-    _libraries[key] = library = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    _libraries[key] = library
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
         for name in sorted(names):
