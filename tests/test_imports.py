@@ -39,6 +39,7 @@ FLOORS = [
     ["tasks"],
     ["training"],
     ["reporting"],
+    ["selfcheck"],
     ["build", "job", "run_store", "restarts"],
     ["run_graph"],
     ["init_from"],
