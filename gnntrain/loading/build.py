@@ -130,6 +130,7 @@ class LoaderBuilder:
             needs=self._needs,
             threads=0 if is_alone else threads,
             prefetch=config.prefetch,
+            device=self._context.device,
         )
 
     def training_loader(self) -> Loader:
