@@ -23,7 +23,7 @@ import torch
 
 from gnntrain import models
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.selection import KernelChoice
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -143,13 +143,13 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
-    choice: KernelChoice | None = None,
+    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
-        choice: The kernels that were selected, see `LoaderBuilder`.
+        kernels: Who computes the operators, and draws the batches, on the rank's device.
     """
     plan = training_plan(config, task, context)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
@@ -162,7 +162,7 @@ def build_loaders(
             plan,
             exchange,
             uses_graph=model.uses_graph,
-            choice=choice,
+            kernels=kernels,
         )
     return LoaderBuilder(
         config,
@@ -173,7 +173,7 @@ def build_loaders(
         task.targets,
         uses_graph=model.uses_graph,
         exchange=exchange,
-        choice=choice,
+        kernels=kernels,
     )
 
 
@@ -184,21 +184,21 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
-    choice: KernelChoice | None = None,
+    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
         context: The servers.
-        choice: See `build_loaders`.
+        kernels: See `build_loaders`.
     """
     # For evaluation, which reads each row once, a cache would be of no use.
     features = config.features.model_copy(update={"cache_ratio": 0.0})
     config = config.model_copy(update={"features": features})
-    serving = build_loaders(config, task, model, graph, context, exchange, choice)
+    serving = build_loaders(config, task, model, graph, context, exchange, kernels)
     if isinstance(graph, PartitionedGraph):
         return serving
-    return build_loaders(config, task, model, graph, context, choice=choice)
+    return build_loaders(config, task, model, graph, context, kernels=kernels)
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.selection import SAMPLER, KernelChoice
+from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
@@ -73,8 +72,7 @@ class LoaderBuilder:
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
         exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
             None: each machine reads all rows.
-        choice: The kernels that `selection.select` selected, which decide who samples and where a
-            GPU reads; equal on all ranks. None: those that torch's dispatcher takes by itself.
+        kernels: Who computes the operators, and draws the batches, on the rank's device.
     """
 
     def __init__(
@@ -88,10 +86,10 @@ class LoaderBuilder:
         *,
         uses_graph: bool = True,
         exchange: Exchange | None = None,
-        choice: KernelChoice | None = None,
+        kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self._config = config
-        self.choice = usual_choice(context.device) if choice is None else choice
+        self._kernels = kernels
         self._store = store
         self._context = context
         self._needs = needs
@@ -336,7 +334,7 @@ class LoaderBuilder:
             topology=config.sampler.topology,
             features=features,
             samples_on_gpu=self._draws_on_gpu,
-            reads_host=self.choice.reads_host or not devices.is_gpu(self._context.device),
+            reads_host=self._kernels.reads_host or not devices.is_gpu(self._context.device),
         )
 
     @property
@@ -346,12 +344,12 @@ class LoaderBuilder:
         Raises:
             UserError: The asked sampler is one of the kernels that this run does not use.
         """
-        asked, choice = self._config.sampler.backend, self.choice
+        asked, kernels = self._config.sampler.backend, self._kernels
         if asked == "auto":
-            return choice.samples_on_gpu
+            return kernels.samples_on_gpu
         is_on_gpu = devices.is_gpu(self._context.device)
-        if asked == "triton" and is_on_gpu and not choice.samples_on_gpu:
-            why = choice.replaced.get(SAMPLER, "this run computes by torch's operators alone")
+        if asked == "triton" and is_on_gpu and not kernels.samples_on_gpu:
+            why = kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
             raise UserError(
                 f"sampler.backend=triton cannot be used on this GPU: {why}.",
                 "Leave it out: the CPU draws then.",
@@ -372,14 +370,6 @@ class LoaderBuilder:
         """The nodes of a training batch."""
         sampler = self.sampler(self._config.sampler.fan_outs)
         return sampler.sample(as_tensor(seeds), key).nodes
-
-
-def usual_choice(device: torch.device) -> KernelChoice:
-    """The kernels that torch's dispatcher takes where none were selected."""
-    if device.type == "cpu":
-        return KernelChoice("numba")
-    has_triton = device.type == "cuda" and find_spec("triton") is not None
-    return KernelChoice("triton" if has_triton else "torch")
 
 
 def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.selection import KernelChoice
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -75,7 +75,7 @@ class PartitionedLoaderBuilder(LoaderBuilder):
     Batches are made in host memory.
 
     Args:
-        config, context, needs, plan, uses_graph, choice: See `LoaderBuilder`.
+        config, context, needs, plan, uses_graph, kernels: See `LoaderBuilder`.
         graph: See `held_parts`.
         exchange: Asks the owners of the parts; answers for this rank's.
 
@@ -98,7 +98,7 @@ class PartitionedLoaderBuilder(LoaderBuilder):
         exchange: Exchange,
         *,
         uses_graph: bool = True,
-        choice: KernelChoice | None = None,
+        kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self.exchange = exchange
         self._parts, self.owners = held_parts(graph, exchange)
@@ -112,7 +112,7 @@ class PartitionedLoaderBuilder(LoaderBuilder):
             none,
             uses_graph=uses_graph,
             exchange=exchange,
-            choice=choice,
+            kernels=kernels,
         )
         has_weight = graph.edge_weight is not None
         self._sampler_needs = replace(needs, weight=needs.weight and has_weight)
