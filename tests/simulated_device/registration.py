@@ -111,7 +111,7 @@ def _autocast() -> Any:
 
 
 def _cast(operator: Any) -> Any:
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "AutocastPrivateUse1"))
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined])
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(keys):
