@@ -111,7 +111,8 @@ def _autocast() -> Any:
 
 
 def _cast(operator: Any) -> Any:
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined])
+    key = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+    keys = torch._C.DispatchKeySet(key)
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(keys):
