@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +20,9 @@ from tests.simulated_device.tensor import SimulatedTensor, run
 
 # Autocast casts the arguments of these, as on a CPU.
 _LOWER_PRECISION = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul")
+
+# torch makes these by a change of an empty tensor's size, which `run` does not know.
+_FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "randperm")
 
 _kept: list[Any] = []  # as long as the process
 
@@ -44,7 +47,7 @@ def register() -> None:
     fallback: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
     fallback.fallback(run, "PrivateUse1")
     fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _kept.extend([fallback, _autocast()])
+    _kept.extend([fallback, _factories(), _autocast()])
     dist.Backend.default_device_backend_map["sim"] = "gloo"
     dist.Backend.backend_capability["gloo"].append("sim")
 
@@ -101,6 +104,15 @@ def _by_way_of_the_host(function: Any) -> Any:
         return made.requires_grad_(requires_grad)
 
     return by_way
+
+
+def _factories() -> Any:
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    for name in _FACTORIES:
+        operator, _, overload = name.partition(".")
+        made = getattr(getattr(torch.ops.aten, operator), overload or "default")
+        library.impl(name, partial(run, made), "PrivateUse1")
+    return library
 
 
 def _autocast() -> Any:
