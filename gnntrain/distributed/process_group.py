@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in __all__
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import pci_address
