@@ -21,6 +21,7 @@ FLOORS = [
         "jit",
         "groups",
         "cores",
+        "devices",
         "phases",
         "paths",
         "atomic_io",

@@ -46,6 +46,10 @@ class KernelChoice:
         return self.kernels == "triton" and SAMPLER not in self.replaced
 
 
+CPU_KERNELS = KernelChoice("numba")
+"""The choice on a CPU, unless another is asked for."""
+
+
 def select(choice: KernelChoice, device_type: str) -> None:
     """Have the operators computed as chosen on devices of a type, in this process from now on."""
     key = torch._C._dispatch_key_for_device(device_type)
