@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,13 +94,6 @@ class LazyFeatures:
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of operators that read rows, see `ops`."""
         return self.rows, self.nodes, self.slots, self.parts, self.part_rows, self.held
-
-    @property
-    def align(self) -> int:
-        """A power of two that divides all distances between `rows` and parts, in numbers."""
-        begin = self.rows.data_ptr()
-        apart = math.gcd(16, *(part.data_ptr() - begin for part in self.held))
-        return max(1, apart // self.rows.element_size())
 
 
 def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:
