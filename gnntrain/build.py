@@ -23,6 +23,7 @@ import torch
 
 from gnntrain import models
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -142,11 +143,13 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
+    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
+        kernels: Who computes the operators, and draws the batches, on the rank's device.
     """
     plan = training_plan(config, task, context)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
@@ -163,6 +166,7 @@ def build_loaders(
         task.targets,
         uses_graph=model.uses_graph,
         exchange=exchange,
+        kernels=kernels,
     )
 
 

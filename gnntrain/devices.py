@@ -25,6 +25,12 @@ def accelerator() -> str | None:
     return None if found is None else found.type
 
 
+def gpus_here() -> dict[str, int]:
+    """How many GPUs this machine has, by their type; empty: none. Does not start CUDA."""
+    kind = accelerator()
+    return {} if kind is None else {kind: num_gpus(kind)}
+
+
 def num_gpus(kind: str) -> int:
     """How many GPUs of this type torch sees. Does not start CUDA."""
     if kind == "cpu":
@@ -58,15 +64,17 @@ def pins_memory(device: torch.device) -> bool:
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done its work."""
-    if is_gpu(device):
-        _module(device.type).synchronize()
+    if device.type == "mps":
+        torch.mps.synchronize()
+    elif is_gpu(device):
+        _module(device.type).synchronize(device)
 
 
 def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on the device may take; of a CPU those of the host."""
     module = _module(device.type)
     if device.type == "cpu":
-        return psutil.virtual_memory().available
+        return int(psutil.virtual_memory().available)
     if device.type == "mps":  # one memory for CPU and GPU
         room = module.recommended_max_memory() - module.driver_allocated_memory()
         return int(min(room, psutil.virtual_memory().available))

@@ -15,6 +15,7 @@ GROUPS = (
     "model",
     "sampler",
     "features",
+    "compute",
     "trainer",
     "checkpoint",
     "distributed",

@@ -21,6 +21,7 @@ from gnntrain.build import (
     is_server,
     sampler_in_words,
 )
+from gnntrain.compute.selection import select
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
@@ -56,6 +57,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     With `distributed.servers` the last ranks serve the others.
     """
     config, everyone = job.config, context
+    select(job.kernels, context.device.type)
     plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
@@ -75,7 +77,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         model = build_model(config, task, graph, context)
         state = _state(context, job)
         initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
-        loaders = build_loaders(config, task, model, graph, context, exchange)
+        loaders = build_loaders(config, task, model, graph, context, exchange, job.kernels)
         evaluator: Evaluator
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:

@@ -43,7 +43,9 @@ class SimulatedTensor(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(func, *args, **(kwargs or {}))
 
 
@@ -70,5 +72,5 @@ def _simulated(value: Any) -> Any:
 
 
 backend_registration._setup_privateuseone_for_python_backend("sim")
-_library: Any = torch.library.Library("_", "IMPL")
+_library: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
 _library.fallback(_run, "PrivateUse1")

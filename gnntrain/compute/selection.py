@@ -1,4 +1,4 @@
-"""Which kernels compute the operators on a device: ours, or their references in torch's operators."""
+"""Who computes the operators on a device: our kernels, or their references."""
 
 from __future__ import annotations
 
@@ -44,16 +44,20 @@ class KernelChoice:
         return self.kernels == "triton" and SAMPLER not in self.replaced
 
 
+CPU_KERNELS = KernelChoice("numba")
+"""The choice on a CPU, unless another is asked for."""
+
+
 def select(choice: KernelChoice, device_type: str) -> None:
     """Have the operators computed as chosen on devices of a type, in this process from now on."""
     key = torch._C._dispatch_key_for_device(device_type)
     if key in _libraries:
         _libraries.pop(key)._destroy()
-    names = ops.SCHEMAS.keys() if choice.kernels == "torch" else choice.replaced.keys()
-    names = names - {SAMPLER}
+    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) - {SAMPLER}
     if not names:
         return
-    _libraries[key] = library = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    _libraries[key] = library
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
         for name in sorted(names):

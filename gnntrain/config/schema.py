@@ -94,7 +94,7 @@ class FeaturesConfig(Section):
 
 
 class ComputeConfig(Section):
-    """Who computes the operators that torch lacks: sums over in-edges, attention, and the sampler."""
+    """Who computes the operators that torch lacks: sums over in-edges, attention, the sampler."""
 
     kernels: Literal["auto", "triton", "torch"] = "auto"
     """On a GPU: Triton's kernels that pass the self-check, and torch's operators for the others

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gnntrain.devices import is_gpu
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import Interrupted
 
@@ -196,7 +197,7 @@ class DistributedContext:
                     dist.broadcast(buffer, group=self.group, group_src=0)
 
     def _object_device(self) -> torch.device | None:
-        return self.device if self.device.type == "cuda" else None
+        return self.device if is_gpu(self.device) else None
 
 
 def rank_range(num_items: int, rank: int, world_size: int) -> slice:

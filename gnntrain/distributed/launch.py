@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 
-from gnntrain.config import Config
+from gnntrain import devices
+from gnntrain.config import Config, training_device
 from gnntrain.cores import available_cores
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
@@ -54,7 +55,7 @@ class LaunchPlan:
 
     Attributes:
         world_size: Number of ranks.
-        use_gpus: One GPU a rank (NCCL) or CPU ranks (gloo).
+        device: The type of each rank's device: "cpu", or one GPU a rank, as "cuda".
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
         machines: See `DistributedContext`.
@@ -62,11 +63,16 @@ class LaunchPlan:
     """
 
     world_size: int
-    use_gpus: bool
+    device: str
     threads: int
     timeout: float
     machines: tuple[int, ...] = ()
     servers: int = 0
+
+    @property
+    def use_gpus(self) -> bool:
+        """Whether each rank has a GPU."""
+        return self.device != "cpu"
 
     @property
     def num_trainers(self) -> int:
@@ -86,33 +92,33 @@ class LaunchPlan:
         Raises:
             UserError: This machine has fewer GPUs than ranks; or no rank would train.
         """
-        num_gpus, keys = _num_gpus(config), config.distributed
-        use_gpus = num_gpus > 0
+        device, num_gpus = training_device(config.trainer, devices.gpus_here())
+        keys = config.distributed
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
-            _check_servers(keys.servers, num_ranks, use_gpus)
+            _check_servers(keys.servers, num_ranks, device)
             threads = keys.threads or max(1, available_cores() // num_ranks)
-            return cls(num_ranks, use_gpus, threads, keys.timeout, servers=keys.servers)
+            return cls(num_ranks, device, threads, keys.timeout, servers=keys.servers)
         rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
-        use_gpus = rendezvous.share("use_gpus", use_gpus)
+        device = rendezvous.share("device", device)
         if launched.local_rank is not None:
             num_ranks = 1
         elif launched.num_ranks is not None:
             num_ranks = launched.num_ranks
         else:  # process 0's machine may have GPUs and this one none, or the other way round
-            num_ranks = max(1, num_gpus) if use_gpus else keys.num_processes
-        if use_gpus:
-            _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
+            num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
+        if device != "cpu":
+            _check_gpus(device, launched.local_rank or 0, num_ranks, launched.launcher)
             gpus = rendezvous.gather("gpu", _gpu_name(launched.local_rank or 0))
             _check_own_gpus(gpus, rendezvous.machines)
         counts = rendezvous.gather("num_ranks", num_ranks)
         rendezvous.note_ranks(counts)
         machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
-        _check_servers(keys.servers, len(machines), use_gpus)
+        _check_servers(keys.servers, len(machines), device)
         threads = keys.threads or max(1, rendezvous.cores // num_ranks)
         return cls(
-            len(machines), use_gpus, threads, keys.timeout, tuple(machines), servers=keys.servers
+            len(machines), device, threads, keys.timeout, tuple(machines), servers=keys.servers
         )
 
     def ranks_of(self, rendezvous: Rendezvous) -> range:
@@ -124,15 +130,9 @@ class LaunchPlan:
         return range(first, first + self.machines.count(process))
 
 
-def _num_gpus(config: Config) -> int:
-    """The GPUs of this machine that the run is to use."""
-    gpus = config.trainer.gpus
-    return torch.cuda.device_count() if gpus == "auto" else gpus
-
-
-def _check_servers(servers: int, num_ranks: int, use_gpus: bool) -> None:
+def _check_servers(servers: int, num_ranks: int, device: str) -> None:
     """Refuse servers among ranks on GPUs, and so many that no rank trains."""
-    if servers and use_gpus:
+    if servers and device != "cpu":
         raise UserError(
             f"distributed.servers={servers} needs CPU ranks, but this run trains on GPUs.",
             "Write trainer.gpus=0, or leave distributed.servers out.",
@@ -145,9 +145,9 @@ def _check_servers(servers: int, num_ranks: int, use_gpus: bool) -> None:
         )
 
 
-def _check_gpus(local_rank: int, num_ranks: int, launcher: str) -> None:
+def _check_gpus(device: str, local_rank: int, num_ranks: int, launcher: str) -> None:
     """Refuse ranks without a GPU of their own."""
-    there = torch.cuda.device_count()
+    there = devices.num_gpus(device)
     if _gpu_of(local_rank) + num_ranks > there:
         raise UserError(
             f"{launcher} has started more ranks than GPUs: rank {local_rank + num_ranks - 1} of "
@@ -385,7 +385,7 @@ def _join(
         port, host = store.get(_DECISIONS).decode().split()
         context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
     dist.init_process_group(
-        "nccl" if plan.use_gpus else "gloo",
+        dist.get_default_backend_for_device(plan.device),
         store=store,
         rank=context.rank,
         world_size=plan.world_size,
@@ -412,6 +412,6 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
     if not plan.use_gpus:
         return torch.device("cpu")
-    index = _gpu_of(local_rank)
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    device = torch.device(plan.device, _gpu_of(local_rank))
+    devices.set_current(device)
+    return device

@@ -28,7 +28,7 @@ from scripts.soak.faults import rank_processes
 
 
 def plan(world_size: int) -> LaunchPlan:
-    return LaunchPlan(world_size, False, threads=1, timeout=60)
+    return LaunchPlan(world_size, "cpu", threads=1, timeout=60)
 
 
 def collectives(context: DistributedContext, payload: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def _meet_on_machines(context: DistributedContext, out: str) -> None:
 
 def test_ranks_of_one_machine_share_what_its_first_rank_says(tmp_path: Path) -> None:
     out = tmp_path / "said"
-    launch(_meet_on_machines, str(out), LaunchPlan(3, False, 1, 60, machines=(0, 0, 1)))
+    launch(_meet_on_machines, str(out), LaunchPlan(3, "cpu", 1, 60, machines=(0, 0, 1)))
     assert json.loads(out.read_text()) == [
         [0, True, "rank 0"],
         [0, False, "rank 0"],
@@ -232,10 +232,10 @@ def test_the_gpu_of_a_launched_rank(
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    launching._check_gpus(1, 1, "torchrun")
-    launching._check_gpus(0, 2, "Kubernetes")
+    launching._check_gpus("cuda", 1, 1, "torchrun")
+    launching._check_gpus("cuda", 0, 2, "Kubernetes")
     with pytest.raises(UserError, match="torchrun"):
-        launching._check_gpus(2, 1, "torchrun")
+        launching._check_gpus("cuda", 2, 1, "torchrun")
 
 
 def test_two_ranks_on_one_gpu_are_refused() -> None:
@@ -254,8 +254,8 @@ def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
         cores=8,
         wait_at_most=lambda _: None,
         note_ranks=lambda _: None,
-        share=lambda _key, _value: False,
+        share=lambda _key, _value: "cpu",
         gather=lambda _key, value: [2, value],
     )
     plan = LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
-    assert (plan.use_gpus, plan.machines) == (False, (0, 0, 1, 1))
+    assert (plan.device, plan.machines) == ("cpu", (0, 0, 1, 1))

@@ -180,7 +180,7 @@ def test_what_auto_chooses_is_what_a_run_does() -> None:
 def test_where_the_graph_lies_is_left_to_the_plan_of_a_data_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(4, True, 2, 60))
+    monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(4, "cuda", 2, 60))
     found = by_name(checks.chosen_by_auto(Config()))
     assert found["ranks"].text == "4 GPU ranks"
     assert "gnntrain plan dataset=NAME" in found["graph"].text

@@ -82,5 +82,5 @@ def share_rank(context: DistributedContext, out: Path) -> None:
 
 
 def test_all_ranks_see_one_copy_of_the_rows(tmp_path: Path) -> None:
-    launch(share_rank, tmp_path, LaunchPlan(2, False, 1, 60), tmp_path)
+    launch(share_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["99.0", "99.0"]

@@ -285,5 +285,5 @@ def test_batches_on_several_machines_are_those_of_the_whole_graph(
 ) -> None:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     store = stored(tmp_path / "store", random_graph(edge_weight=weights), feature_dtype="float16")
-    plan = LaunchPlan(len(machines), False, 1, 60, machines)
+    plan = LaunchPlan(len(machines), "cpu", 1, 60, machines)
     launch(_compare_batches, (str(store.path), {"features": features}, num_rows), plan)

@@ -200,7 +200,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, 
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
-    return store, evaluated(folder, LaunchPlan(3, False, 1, 60))
+    return store, evaluated(folder, LaunchPlan(3, "cpu", 1, 60))
 
 
 def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
@@ -213,7 +213,7 @@ def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
 def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[int, ...]) -> None:
     store = stored(tmp_path / "store")
     alone = layerwise(store, tmp_path)
-    by_rank = evaluated(tmp_path, LaunchPlan(len(machines), False, 1, 60, machines))
+    by_rank = evaluated(tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines))
     for i, variant in enumerate(VARIANTS):
         model = make_model(store, variant)
         expected, metrics = full_forward(store, model), alone.evaluate(model)
@@ -266,7 +266,7 @@ def test_machines_ask_each_other_for_feature_rows_that_they_do_not_read(
     tmp_path: Path, machines: tuple[int, ...]
 ) -> None:
     store = stored(tmp_path / "store")
-    launch(evaluate_sharded, tmp_path, LaunchPlan(len(machines), False, 1, 60, machines), tmp_path)
+    launch(evaluate_sharded, tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines), tmp_path)
     for rank, machine in enumerate(machines):
         answers = torch.load(tmp_path / f"{rank}.pt")
         for i, variant in enumerate(VARIANTS):
