@@ -155,7 +155,14 @@ def build_loaders(
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaderBuilder(
-            config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
+            config,
+            graph,
+            context,
+            model.needs,
+            plan,
+            exchange,
+            uses_graph=model.uses_graph,
+            kernels=kernels,
         )
     return LoaderBuilder(
         config,
@@ -177,19 +184,21 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
+    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
         context: The servers.
+        kernels: See `build_loaders`.
     """
     # For evaluation, which reads each row once, a cache would be of no use.
     features = config.features.model_copy(update={"cache_ratio": 0.0})
     config = config.model_copy(update={"features": features})
-    serving = build_loaders(config, task, model, graph, context, exchange)
+    serving = build_loaders(config, task, model, graph, context, exchange, kernels)
     if isinstance(graph, PartitionedGraph):
         return serving
-    return build_loaders(config, task, model, graph, context)
+    return build_loaders(config, task, model, graph, context, kernels=kernels)
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
