@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from gnntrain.compute import ops, reference
+from gnntrain.compute import cuda, ops, reference
 
 Kernels = Literal["numba", "triton", "torch"]
 
@@ -49,17 +49,25 @@ CPU_KERNELS = KernelChoice("numba")
 
 
 def select(choice: KernelChoice, device_type: str) -> None:
-    """Have the operators computed as chosen on devices of a type, in this process from now on."""
+    """Have the operators computed as chosen on devices of a type, in this process from now on.
+
+    On a CPU Triton's kernels run in Triton's interpreter.
+    """
     key = torch._C._dispatch_key_for_device(device_type)
     if key in _libraries:
         _libraries.pop(key)._destroy()
-    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) - {SAMPLER}
-    if not names:
+    if choice.kernels == "numba":
         return
     library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
     _libraries[key] = library
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
-        for name in sorted(names):
-            function = ops.called_flat(name, getattr(reference, name))
-            library.impl(name, function, key, allow_override=True)
+        for name in ops.SCHEMAS:
+            has_kernel = choice.kernels == "triton" and name not in choice.replaced
+            function = getattr(cuda if has_kernel else reference, name, getattr(reference, name))
+            library.impl(name, ops.called_flat(name, function), key, allow_override=True)
+
+
+def uses_numba(device_type: str) -> bool:
+    """Whether Numba's kernels compute the operators on devices of a type."""
+    return device_type == "cpu" and "CPU" not in _libraries
