@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,26 +51,25 @@ CPU_KERNELS = KernelChoice("numba")
 
 
 def select(choice: KernelChoice, device_type: str) -> None:
-    """Have the operators computed as chosen on devices of a type, in this process from now on."""
+    """Have the operators computed as chosen on devices of a type, in this process from now on.
+
+    On a CPU Triton's kernels run in Triton's interpreter.
+    """
     key = torch._C._dispatch_key_for_device(device_type)
     if key in _libraries:
         _libraries.pop(key)._destroy()
-    functions = _functions(choice, device_type)
-    if not functions:
+    if choice.kernels == "numba":
         return
     library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
     _libraries[key] = library
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
-        for name, function in sorted(functions.items()):
+        for name in ops.SCHEMAS:
+            has_kernel = choice.kernels == "triton" and name not in choice.replaced
+            function = getattr(cuda if has_kernel else reference, name, getattr(reference, name))
             library.impl(name, ops.called_flat(name, function), key, allow_override=True)
 
 
-def _functions(choice: KernelChoice, device_type: str) -> dict[str, Callable[..., Any]]:
-    """The operators that others compute than is registered for the device."""
-    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) & set(ops.SCHEMAS)
-    functions = {name: getattr(reference, name) for name in names}
-    if choice.kernels == "triton" and device_type == "cpu":  # in Triton's interpreter
-        kernels = {name: getattr(cuda, name) for name in ops.SCHEMAS if hasattr(cuda, name)}
-        functions = kernels | functions
-    return functions
+def uses_numba(device_type: str) -> bool:
+    """Whether Numba's kernels compute the operators on devices of a type."""
+    return device_type == "cpu" and "CPU" not in _libraries
