@@ -159,7 +159,7 @@ def _serve(
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
-        loaders = build_server(config, task, model, graph, context, exchange)
+        loaders = build_server(config, task, model, graph, context, exchange, job.kernels)
         evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
         resume_collection()
         num_trainers = everyone.world_size - context.world_size
