@@ -69,6 +69,14 @@ def synchronize(device: torch.device) -> None:
         _module(device.type).synchronize(*_numbered(device))
 
 
+def synchronize_stream(device: torch.device) -> None:
+    """Wait until the device has done the work of this thread's stream; others may go on."""
+    if has_streams(device):
+        _module(device.type).current_stream(device).synchronize()
+    else:
+        synchronize(device)
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on the device may take; of a CPU those of the host."""
     module = _module(device.type)

@@ -107,7 +107,6 @@ class LayerwiseEvaluator(LayerwiseInference):
             self._stored if features is None else features,
             store.num_features,
             nodes=range(store.num_nodes if is_read else 0),
-            num_own=self._rows[1] - self._rows[0],
         )
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
