@@ -21,6 +21,7 @@ FLOORS = [
         "jit",
         "groups",
         "cores",
+        "host_memory",
         "devices",
         "phases",
         "paths",
