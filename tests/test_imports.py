@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
+    ["devices"],
     [
         "__init__",
         "errors",
@@ -22,7 +23,6 @@ FLOORS = [
         "groups",
         "cores",
         "host_memory",
-        "devices",
         "phases",
         "paths",
         "atomic_io",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
-from gnntrain.compute import ops, reference
+from gnntrain.compute import cuda, ops, reference
 
 Kernels = Literal["numba", "triton", "torch"]
 
 SAMPLER = "sampler"
 """Stands among the operators' names for the sampler on the GPU."""
+HOST_MEMORY = "host memory"
+"""Stands there for kernels that read pinned host memory, or other GPUs' memory."""
 
 _libraries: dict[str, Any] = {}  # by dispatch key: what is selected, while the object lives
 
@@ -25,8 +27,8 @@ class KernelChoice:
 
     Attributes:
         kernels: Numba's (CPU) or Triton's (GPU) kernels, or torch's operators.
-        replaced: Operators (and perhaps `SAMPLER`) that torch's operators (the CPU's sampler)
-            compute although there is a kernel; by name, the reason.
+        replaced: Operators (and perhaps `SAMPLER`, `HOST_MEMORY`) that torch's operators (the CPU's
+            sampler) compute although there is a kernel; by name, the reason.
     """
 
     kernels: Kernels
@@ -35,7 +37,7 @@ class KernelChoice:
     @property
     def reads_host(self) -> bool:
         """Whether all operators read feature rows in pinned host memory, or on other GPUs."""
-        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear"}
+        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear", HOST_MEMORY}
         return self.kernels == "triton" and not readers & set(self.replaced)
 
     @property
@@ -53,13 +55,22 @@ def select(choice: KernelChoice, device_type: str) -> None:
     key = torch._C._dispatch_key_for_device(device_type)
     if key in _libraries:
         _libraries.pop(key)._destroy()
-    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) - {SAMPLER}
-    if not names:
+    functions = _functions(choice, device_type)
+    if not functions:
         return
     library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
     _libraries[key] = library
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
-        for name in sorted(names):
-            function = ops.called_flat(name, getattr(reference, name))
-            library.impl(name, function, key, allow_override=True)
+        for name, function in sorted(functions.items()):
+            library.impl(name, ops.called_flat(name, function), key, allow_override=True)
+
+
+def _functions(choice: KernelChoice, device_type: str) -> dict[str, Callable[..., Any]]:
+    """The operators that others compute than is registered for the device."""
+    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) & set(ops.SCHEMAS)
+    functions = {name: getattr(reference, name) for name in names}
+    if choice.kernels == "triton" and device_type == "cpu":  # in Triton's interpreter
+        kernels = {name: getattr(cuda, name) for name in ops.SCHEMAS if hasattr(cuda, name)}
+        functions = kernels | functions
+    return functions

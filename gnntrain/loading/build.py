@@ -88,7 +88,7 @@ class LoaderBuilder:
         kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self._config = config
-        self._kernels = kernels
+        self.kernels = kernels
         self._store = store
         self._context = context
         self._needs = needs
@@ -332,7 +332,7 @@ class LoaderBuilder:
             topology=config.sampler.topology,
             features=features,
             samples_on_gpu=self._draws_on_gpu,
-            reads_host=self._kernels.reads_host or not devices.is_gpu(self._context.device),
+            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
         )
         memory = measured_memory(self._context)
         placement, self._pinned = place_and_pin(store, choose, memory, self._context)
@@ -345,7 +345,7 @@ class LoaderBuilder:
         Raises:
             UserError: The asked sampler is one of the kernels that this run does not use.
         """
-        asked, kernels = self._config.sampler.backend, self._kernels
+        asked, kernels = self._config.sampler.backend, self.kernels
         if asked == "auto":
             return kernels.samples_on_gpu
         is_on_gpu = devices.is_gpu(self._context.device)
