@@ -60,6 +60,7 @@ class Result:
         kernel: See `Case`.
         fault: What is wrong; None: nothing.
         error, kernel_ms, reference_ms: See `Outcome`.
+        is_lasting: Whether another try would end alike; not so, for example, without memory.
     """
 
     case: str
@@ -68,6 +69,12 @@ class Result:
     error: float = 0.0
     kernel_ms: float | None = None
     reference_ms: float | None = None
+    is_lasting: bool = True
+
+    @property
+    def options(self) -> str:
+        """The case's name without the kernel's."""
+        return self.case.partition(": ")[2]
 
     @property
     def is_slower(self) -> bool:
