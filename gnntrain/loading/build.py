@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
+from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
@@ -89,7 +89,7 @@ class LoaderBuilder:
         kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self._config = config
-        self._kernels = kernels
+        self.kernels = kernels
         self._store = store
         self._context = context
         self._needs = needs
@@ -113,7 +113,7 @@ class LoaderBuilder:
             features: Source of the feature rows; None: `self.features`.
         """
         features = self.features if features is None else features
-        config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
+        config, on_gpu = self._config.sampler, devices.is_gpu(self._context.device)
         overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
@@ -128,6 +128,7 @@ class LoaderBuilder:
             needs=self._needs,
             threads=0 if is_alone else threads,
             prefetch=config.prefetch,
+            device=self._context.device,
         )
 
     def training_loader(self) -> Loader:
@@ -152,7 +153,7 @@ class LoaderBuilder:
     def _full_graph_loader(self) -> Loader:
         store, device = self._store, self._context.device
         features: FeatureSource = InPlaceFeatures.of(store)
-        if device.type == "cuda":
+        if devices.is_gpu(device):
             features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), device)
         return FullGraphLoader(
             store,
@@ -171,8 +172,7 @@ class LoaderBuilder:
         if asked != "auto":
             return asked
         placement = self._placement
-        in_reach = placement is not None and placement.topology != "host"
-        return "triton" if in_reach and find_spec("triton") is not None else "numba"
+        return "numba" if placement is None or placement.topology == "host" else "triton"
 
     @property
     def samples_on_gpu(self) -> bool:
@@ -243,7 +243,7 @@ class LoaderBuilder:
         )
         here = [as_tensor(rows).view(like.dtype) for rows in own]
         source = ShardedFeatures(here, owners, exchange, cache)
-        on_gpu = context.device.type == "cuda"
+        on_gpu = devices.is_gpu(context.device)
         return FeaturesOnDevice(source, context.device) if on_gpu else source
 
     @cached_property
@@ -312,9 +312,8 @@ class LoaderBuilder:
     @cached_property
     def _placement(self) -> Placement | None:
         """The placement for a GPU; None: a CPU reads the store. Collective."""
-        config, store, asked = self._config, self._store, self._config.sampler.backend
-        draws_on_gpu = None if asked == "auto" else sampler_class(asked).on_gpu
-        if self._context.device.type != "cuda" and not draws_on_gpu:
+        config, store = self._config, self._store
+        if not devices.is_gpu(self._context.device) and not self._draws_on_gpu:
             return None
         sizes = Sizes(
             small=store.indptr.nbytes
@@ -325,12 +324,37 @@ class LoaderBuilder:
             features=store.features.nbytes,
             num_nodes=store.num_nodes,
         )
-        topology = "host" if draws_on_gpu is False else config.sampler.topology
         memory = measured_memory(self._context)
         features = config.features
         if self._exchange is not None and features.placement != "wholegraph":
             features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
-        return place(sizes, memory, topology=topology, features=features)
+        return place(
+            sizes,
+            memory,
+            topology=config.sampler.topology,
+            features=features,
+            samples_on_gpu=self._draws_on_gpu,
+            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
+        )
+
+    @property
+    def _draws_on_gpu(self) -> bool:
+        """Whether the GPU draws if it has room for the edges.
+
+        Raises:
+            UserError: The asked sampler is one of the kernels that this run does not use.
+        """
+        asked, kernels = self._config.sampler.backend, self.kernels
+        if asked == "auto":
+            return kernels.samples_on_gpu
+        is_on_gpu = devices.is_gpu(self._context.device)
+        if asked == "triton" and is_on_gpu and not kernels.samples_on_gpu:
+            why = kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
+            raise UserError(
+                f"sampler.backend=triton cannot be used on this GPU: {why}.",
+                "Leave it out: the CPU draws then.",
+            )
+        return sampler_class(asked).on_gpu
 
     def _hot_nodes(self, num_cached: int) -> Tensor:
         """The nodes whose rows this rank's cache holds, ascending."""

@@ -175,8 +175,8 @@ def made_ahead(
 class BlockLoader(Loader):
     """Samples one rank's mini-batches of an epoch, made ahead by background threads.
 
-    On a GPU the loader uses a stream of its own: the device samples a batch while it computes on
-    the batch before.
+    On a GPU the loader uses a stream of its own: a batch is sampled there, or copied there from the
+    host, while the model computes on the batch before.
 
     Unlike PyG's `NeighborLoader` it makes `Block`s for the models of gnntrain; PyG's models take
     its batches as well. Each draw is a function of (seed, epoch, step).
@@ -190,6 +190,7 @@ class BlockLoader(Loader):
         threads: Background threads that make batches; 0 makes them in the caller's thread, on its
             stream, which a sampler needs that is not thread-safe.
         prefetch: Batches made ahead.
+        device: Where the model computes, to which batches are copied; None: where they are made.
     """
 
     def __init__(
@@ -202,16 +203,17 @@ class BlockLoader(Loader):
         needs: BlockNeeds = NO_NEEDS,
         threads: int = 1,
         prefetch: int = 2,
+        device: torch.device | None = None,
     ) -> None:
         self._threads = threads if sampler.thread_safe else 0
         super().__init__(plan, Phases(graph.device, background=self._threads > 0))
         self.sampler = sampler
-        self.device = graph.device
+        self.device = graph.device if device is None else device
         self._graph = graph
         self._features = features
         self._needs = needs
         self._prefetch = prefetch
-        self._stream = BatchStream[MiniBatch](graph.device, is_side=self._threads > 0)
+        self._stream = BatchStream[MiniBatch](self.device, is_side=self._threads > 0)
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
@@ -244,6 +246,7 @@ class BlockLoader(Loader):
             self._needs,
             num_counted=num_counted,
             global_batch_size=global_batch_size,
+            device=self.device,
         )
 
     def take_reads(self) -> tuple[int, int]:
@@ -307,6 +310,8 @@ class FullGraphLoader(Loader):
             global_batch_size=len(plan.seeds),
             sampled=None,
         )
+        if needs.edge_index:
+            self._batch.edge_index  # noqa: B018  # made once, not in each epoch
 
     def __len__(self) -> int:
         return 1

@@ -5,12 +5,13 @@ The choice is a pure function of sizes; nothing is copied here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import psutil
 import torch
 
+from gnntrain import devices
 from gnntrain.config import FeaturesConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -99,6 +100,8 @@ def place(
     *,
     topology: Literal["auto", "resident", "pinned", "host"] = "auto",
     features: FeaturesConfig | None = None,
+    samples_on_gpu: bool = True,
+    reads_host: bool = True,
 ) -> Placement:
     """Choose, edges first: every draw reads them, and no cache helps.
 
@@ -106,15 +109,33 @@ def place(
         sizes: Of the graph.
         memory: Of the machine.
         topology, features: The user's choice; `auto` takes the fastest place that has room.
+        samples_on_gpu: Whether a GPU draws; else the edges stay in host memory.
+        reads_host: See `KernelChoice.reads_host`; else rows are read only in the GPU's own memory.
 
     Raises:
-        UserError: There is not enough memory for the user's choice.
+        UserError: There is not enough memory for the user's choice, or the GPU cannot read there.
     """
-    room, pinnable = memory.room - sizes.small, memory.pinnable
-    edges, edges_why = _topology(sizes, room, pinnable, topology)
+    room, pinnable = memory.room, memory.pinnable if reads_host else -1
+    edges: Topology = "host"
+    edges_why = "edges in host memory, drawn by the CPU"
+    if samples_on_gpu:
+        room -= sizes.small
+        edges, edges_why = _topology(sizes, room, memory.pinnable, topology)
+    elif topology in ("resident", "pinned"):
+        raise UserError(
+            f"sampler.topology={topology} needs the GPU's sampler, but the CPU draws in this run.",
+            "Leave it out: auto takes what fits.",
+        )
     room -= sizes.topology * (edges == "resident")
     pinnable -= sizes.topology * (edges == "pinned")
     asked = features or FeaturesConfig()
+    if asked.placement in ("pinned", "sharded") and not reads_host:
+        raise UserError(
+            f"features.placement={asked.placement} needs Triton's kernels, which read memory "
+            "outside their GPU; this run gathers rows by torch's operators.",
+            "Leave it out: auto takes what fits.",
+        )
+    memory = memory if reads_host else replace(memory, has_peers=False)
     chosen, num_cached, rows_why = _features(sizes, memory, room, pinnable, asked)
     cold: Literal["pinned", "memmap"] = "pinned" if sizes.features <= pinnable else "memmap"
     return Placement(edges, chosen, num_cached, cold, (edges_why, rows_why))
@@ -243,7 +264,7 @@ def measured_memory(context: DistributedContext) -> Memory:
     Of several machines the least that one has. Collective: all ranks get the same result.
     """
     host, device = psutil.virtual_memory().available, context.device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host
+    free = devices.free_memory(device) if devices.is_gpu(device) else host
     everyone = context.gather((free, host, device.index))
     others = [everyone[rank][2] for rank in context.machine_ranks if rank != context.rank]
     has_peers = device.type == "cuda" and all(

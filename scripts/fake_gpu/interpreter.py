@@ -1,0 +1,104 @@
+"""Triton's interpreter on the fake GPU: every address that a kernel reads or writes is checked."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from ctypes import c_uint64
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from triton.runtime import interpreter
+
+from scripts.fake_gpu.runtime import _library, enqueue
+
+_one_at_a_time = threading.Lock()  # the interpreter has global state
+_interpreter = interpreter._interpreter
+_ROOM = 1 << 14
+
+
+class _Memory:
+    """The interpreter's loads and stores, at the host's addresses of what devices may address."""
+
+    def load(self, places: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        return _interpreter.load(_on_host(places, mask), mask, other, dtype)
+
+    def store(self, places: Any, values: Any, mask: Any) -> Any:
+        return _interpreter.store(_on_host(places, mask), values, mask)
+
+    def atomic_rmw(self, kind: Any, places: Any, values: Any, mask: Any, order: Any) -> Any:
+        return _interpreter.atomic_rmw(kind, _on_host(places, mask), values, mask, order)
+
+    def atomic_cas(self, places: Any, old: Any, new: Any, order: Any) -> Any:
+        everywhere = np.ones_like(places, dtype=bool)
+        return _interpreter.atomic_cas(_on_host(places, everywhere), old, new, order)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_interpreter, name)
+
+
+def _on_host(places: npt.NDArray[Any], mask: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Addresses of the host for a device's.
+
+    Raises:
+        RuntimeError: An address is in no live memory that devices may read.
+    """
+    starts, sizes, shifts = _ranges()
+    asked = np.ascontiguousarray(places, dtype=np.uint64)
+    at = np.searchsorted(starts, asked, side="right") - 1
+    inside = (at >= 0) & (asked - starts[at] < sizes[at])
+    wrong = np.broadcast_to(mask, asked.shape).astype(bool) & ~inside
+    if wrong.any():
+        raise RuntimeError(f"a kernel reads or writes at {hex(int(asked[wrong].flat[0]))}: illegal")
+    return np.where(inside, asked + shifts[at], asked)
+
+
+def _ranges() -> tuple[npt.NDArray[np.uint64], ...]:
+    room = (c_uint64 * (3 * _ROOM))()
+    count = _library.fake_ranges(room, _ROOM)
+    assert 0 < count <= _ROOM
+    table = np.frombuffer(room, np.uint64, 3 * count).reshape(-1, 3)
+    table = table[np.argsort(table[:, 0])]
+    return table[:, 0], table[:, 1], table[:, 2]
+
+
+def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    """Enqueue a launch: arguments are read now, memory when the stream comes to it."""
+    if warmup:
+        return
+    names = inspect.getfullargspec(self.fn).args
+    function = self.rewrite()
+    executor = interpreter.GridExecutor(function, self.arg_names, grid, self.pre_run_hooks)
+    given = inspect.getcallargs(self.fn, *args, **{k: v for k, v in kwargs.items() if k in names})
+    for name, value in given.items():
+        if isinstance(value, torch.Tensor) and not value.is_cuda:
+            raise RuntimeError(f"a kernel is given a tensor of the CPU: {name}")
+    converted = {
+        name: value if name in executor.constexprs else interpreter._implicit_cvt(value)
+        for name, value in given.items()
+    }
+    sizes = grid(converted) if callable(grid) else grid
+    sizes = (*sizes, *(1,) * (3 - len(sizes)))
+    device = torch.device("cuda", torch.cuda.current_device())
+    enqueue(lambda: _execute(function, converted, sizes), device)
+
+
+def _execute(function: Any, arguments: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    builder = interpreter.interpreter_builder
+    with _one_at_a_time:
+        scope = interpreter._patch_lang(function)
+        try:
+            builder.set_grid_dim(*sizes)
+            for index in np.ndindex(*sizes):
+                builder.set_grid_idx(*index)
+                function(**arguments)
+        finally:
+            scope.restore()
+
+
+def install() -> None:
+    """Have launches enqueued, and memory checked."""
+    interpreter._interpreter = _Memory()
+    interpreter.InterpretedFunction.run = _run
