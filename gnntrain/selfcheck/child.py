@@ -43,13 +43,13 @@ def tried(case: Case, device: torch.device) -> Result:
     try:
         outcome = case.run(device)
     except WrongResultError as wrong:
-        return Result(case.name, case.kernel, f"wrong result: {wrong}")
+        return Result.of(case, f"wrong result: {wrong}")
     except Exception as error:  # whatever it is, the kernel cannot be used
         text = str(error).strip().partition("\n")[0][:_MAX_TEXT]
         is_lasting = not isinstance(error, torch.OutOfMemoryError)
         fault = f"{type(error).__name__}: {text}"
-        return Result(case.name, case.kernel, fault, is_lasting=is_lasting)
-    return Result(case.name, case.kernel, None, **outcome._asdict())
+        return Result.of(case, fault, is_lasting=is_lasting)
+    return Result.of(case, outcome=outcome)
 
 
 def _computes(device: torch.device) -> bool:

@@ -50,7 +50,7 @@ def kernel_choice(
     asked = config.compute.kernels
     if asked == "torch":
         return KernelChoice("torch")
-    if not _takes_triton(asked, device_type):
+    if not takes_triton(asked, device_type):
         return CPU_KERNELS if device_type == "cpu" else KernelChoice("torch")
     faults, slower = _checked_together(config, device_type, rendezvous)
     if asked == "triton":
@@ -61,7 +61,7 @@ def kernel_choice(
     return KernelChoice("torch") if _TRITON in faults else KernelChoice("triton", slower | faults)
 
 
-def _takes_triton(asked: str, device_type: str) -> bool:
+def takes_triton(asked: str, device_type: str) -> bool:
     """Whether Triton's kernels are wanted here. A run that asks for them may be evaluated on a CPU,
     which takes its own, but for Triton's interpreter in tests."""
     interprets = os.environ.get("TRITON_INTERPRET") == "1"

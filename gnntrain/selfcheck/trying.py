@@ -118,4 +118,4 @@ class _Trials:
             fault, is_lasting = f"ends its process: {death}", not death.was_killed
         if time.monotonic() >= self._deadline:
             return None, False
-        return Result(case.name, case.kernel, fault, is_lasting=is_lasting), False
+        return Result.of(case, fault, is_lasting=is_lasting), False
