@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -32,21 +31,22 @@ def wrong(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def raising(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*_: Any) -> Any:
-        raise RuntimeError("out of resources: shared memory")
+        raise RuntimeError(f"out of resources: shared memory for {function.__name__}")
 
     return call
 
 
 def hanging(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*_: Any) -> Any:
+    def call(*arguments: Any) -> Any:
         while True:
-            time.sleep(0.01)
+            function(*arguments)
 
     return call
 
 
 def aborting(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*_: Any) -> Any:
+    def call(*arguments: Any) -> Any:
+        function(*arguments)
         os.abort()
 
     return call
@@ -86,7 +86,7 @@ class _Changing(MetaPathFinder):
     """Changes modules once they are imported."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None, _: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name in CHANGES else None
         if spec is None or spec.loader is None:

@@ -1,4 +1,4 @@
-"""gnntrain's commands in processes of their own, with Triton's interpreter and a cache of theirs."""
+"""gnntrain's commands in processes of their own, with Triton's interpreter and a cache."""
 
 from __future__ import annotations
 

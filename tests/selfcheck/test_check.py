@@ -46,12 +46,11 @@ class Machine:
         self.refusal: str | None = None
         self.milliseconds = 0.5
 
-    def try_cases(
-        self, cases: Iterable[Case], device: str, seconds: float, number: int, results: list[Result]
-    ) -> None:
+    def try_cases(self, cases: Iterable[Case], *others: Any) -> None:
         self.tries.append([case.name for case in cases])
         if self.refusal is not None:
             raise CannotTryError(self.refusal)
+        results: list[Result] = others[-1]
         for case in list(cases)[: self.reached]:
             times = (self.milliseconds, 1.0) if case.is_timing else (None, None)
             outcome = Outcome(1e-7, *times)
@@ -176,7 +175,7 @@ def test_each_gpu_driver_and_version_has_results_of_its_own(
 RESULTS = [Result("gather: x", "gather", "fp32"), Result("sampler: y", "sampler", None, "wrong")]
 
 
-def test_results_are_read_as_they_were_saved(folder: Path) -> None:
+def test_results_are_read_as_they_were_saved() -> None:
     path = cache_file(H100)
     with held(path):
         save(path, RESULTS)
@@ -200,7 +199,7 @@ def test_a_folder_that_cannot_be_written_means_checking_again(
     assert machine.tries[:2] == machine.tries[2:]
 
 
-def test_others_wait_for_who_checks(folder: Path) -> None:
+def test_others_wait_for_who_checks() -> None:
     path, events = cache_file(H100), []
 
     def second() -> None:

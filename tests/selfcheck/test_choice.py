@@ -79,9 +79,8 @@ def test_some_devices_need_no_check(
     assert not checks.asked
 
 
-def test_a_gpu_whose_kernels_pass_takes_them(
-    checks: Checks, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("checks")
+def test_a_gpu_whose_kernels_pass_takes_them(caplog: pytest.LogCaptureFixture) -> None:
     assert kernel_choice(config(), "cuda") == KernelChoice("triton")
     assert not caplog.records
 
@@ -112,8 +111,9 @@ def test_who_insists_on_triton_gets_slow_kernels_too(checks: Checks) -> None:
     assert kernel_choice(config("triton"), "cuda") == KernelChoice("triton")
 
 
+@pytest.mark.usefixtures("checks")
 def test_without_triton_torch_computes(
-    checks: Checks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(choice, "find_spec", lambda _: None)
     assert kernel_choice(config(), "cuda") == KernelChoice("torch")

@@ -82,9 +82,8 @@ def test_what_is_not_done_in_time_has_no_result(broken: pytest.MonkeyPatch) -> N
     assert time.monotonic() - began < PATIENCE
 
 
-def test_a_process_that_does_not_start_is_told_with_its_last_line(
-    broken: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("broken")
+def test_a_process_that_does_not_start_is_told_with_its_last_line(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os\nos.write(2, b'no driver')\nos._exit(3)\n"
     )
@@ -111,7 +110,7 @@ def test_no_process_is_left_after_an_interruption(monkeypatch: pytest.MonkeyPatc
     begun: list[int] = []
 
     class Begun(ChildProcess):
-        def ask(self, request: str, deadline: float) -> object:
+        def ask(self, *_: object) -> object:
             begun.append(self._process.pid)
             raise KeyboardInterrupt
 
