@@ -70,7 +70,7 @@ def main() -> None:
         parser.error(f"{options.command[0]} is no command")
     memory = int(options.memory * 2**30)
     variables = environment(options.gpus, memory, options.delay, interpret=True)
-    os.execve(command, options.command, variables)
+    os.execve(command, [command, *options.command[1:]], variables)
 
 
 if __name__ == "__main__":

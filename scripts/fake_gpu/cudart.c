@@ -94,7 +94,7 @@ static void (*runner)(long);
 static int failed; /* of a kernel: what every later call returns */
 static __thread int current;
 static __thread int last_error;
-static long waits, pageable;
+static long waits, pageable, changes;
 
 static double now(void) {
   struct timespec t;
@@ -197,6 +197,7 @@ long fake_ranges(uint64_t *out, long room) {
 
 void fake_set_runner(void (*function)(long)) { runner = function; }
 void fake_fail(int code) { failed = code; }
+long fake_changes(void) { return changes; } /* how often the ranges have changed */
 long fake_waits(void) { return waits; }
 long fake_pageable(void) { return pageable; }
 
@@ -556,6 +557,7 @@ cudaError_t cudaMalloc(void **out, size_t size) {
     block->offset = offset, block->size = size, block->next = *at;
     *at = block;
     device->used += size;
+    changes++;
     *out = device->device + offset;
     memset(device->host + offset, 0xFF, size); /* not a number: what is read unwritten shows */
   }
@@ -577,6 +579,7 @@ cudaError_t cudaFree(void *address) {
     Block *block = *at;
     *at = block->next;
     device->used -= block->size;
+    changes++;
     free(block);
   }
   pthread_mutex_unlock(&lock);
@@ -602,6 +605,7 @@ static cudaError_t add_range(void *start, size_t size, bool is_registered) {
   if (!twice) {
     range->next = ranges;
     ranges = range;
+    changes++;
   }
   pthread_mutex_unlock(&lock);
   return result(twice ? cudaErrorHostMemoryAlreadyRegistered : cudaSuccess);
@@ -614,6 +618,7 @@ static size_t remove_range(void *start) {
       Range *range = *at;
       size = range->size;
       *at = range->next;
+      changes++;
       free(range);
       break;
     }

@@ -18,6 +18,9 @@ _one_at_a_time = threading.Lock()  # the interpreter has global state
 _interpreter = interpreter._interpreter
 _ROOM = 1 << 14
 
+_patched: set[str] = set()
+_known: tuple[int, tuple[npt.NDArray[np.uint64], ...]] | None = None
+
 
 class _Memory:
     """The interpreter's loads and stores, at the host's addresses of what devices may address."""
@@ -56,6 +59,14 @@ def _on_host(places: npt.NDArray[Any], mask: npt.NDArray[Any]) -> npt.NDArray[np
 
 
 def _ranges() -> tuple[npt.NDArray[np.uint64], ...]:
+    global _known
+    changes = _library.fake_changes()
+    if _known is None or _known[0] != changes:
+        _known = changes, _read_ranges()
+    return _known[1]
+
+
+def _read_ranges() -> tuple[npt.NDArray[np.uint64], ...]:
     room = (c_uint64 * (3 * _ROOM))()
     count = _library.fake_ranges(room, _ROOM)
     assert 0 < count <= _ROOM
@@ -88,17 +99,32 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
 def _execute(function: Any, arguments: dict[str, Any], sizes: tuple[int, ...]) -> None:
     builder = interpreter.interpreter_builder
     with _one_at_a_time:
-        scope = interpreter._patch_lang(function)
-        try:
-            builder.set_grid_dim(*sizes)
-            for index in np.ndindex(*sizes):
-                builder.set_grid_idx(*index)
-                function(**arguments)
-        finally:
-            scope.restore()
+        _patch(function)
+        builder.set_grid_dim(*sizes)
+        for index in np.ndindex(*sizes):
+            builder.set_grid_idx(*index)
+            function(**arguments)
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A kernel calls a function."""
+    _patch(self.fn)
+    return self.rewrite()(*args, **kwargs)
+
+
+def _patch(function: Any) -> None:
+    """Have Triton's language interpreted in the function's module from now on.
+
+    Triton does so again for every call, which takes most of the time.
+    """
+    module = function.__globals__["__name__"]
+    if module not in _patched:
+        interpreter._patch_lang(function)
+        _patched.add(module)
 
 
 def install() -> None:
     """Have launches enqueued, and memory checked."""
     interpreter._interpreter = _Memory()
     interpreter.InterpretedFunction.run = _run
+    interpreter.InterpretedFunction.__call__ = _call

@@ -92,7 +92,7 @@ def _computed(operator: Any) -> Callable[..., Any]:
         def compute() -> Any:
             return operator(*host_args, **host_kwargs)
 
-        if shape_is_data:
+        if shape_is_data and not _is_known(schema.name, args, kwargs):
             return _after_waiting(operator, compute, device)
         if in_place and not is_out:
             enqueue(compute, device)
@@ -114,6 +114,13 @@ def _computed(operator: Any) -> Callable[..., Any]:
         return made
 
     return kernel
+
+
+def _is_known(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether the result's shape does not depend on data, although it may with other arguments."""
+    if name == "aten::index":
+        return not any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1]))
+    return name == "aten::repeat_interleave" and kwargs.get("output_size") is not None
 
 
 def _write(targets: list[Tensor], results: Any) -> None:
@@ -165,6 +172,7 @@ def _device_of(operator: Any, args: Any, kwargs: Any) -> torch.device:
 
 
 def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested sequences."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, list | tuple):
