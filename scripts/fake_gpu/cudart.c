@@ -25,6 +25,7 @@
 
 #define MAX_DEVICES 8
 #define ALIGNMENT 512
+#define SHIFT (1ull << 47) /* beyond all addresses of a process */
 
 typedef struct Block {
   struct Block *next;
@@ -167,10 +168,14 @@ static Range *range_at(const void *address) {
   return NULL;
 }
 
+/* Devices know memory that was registered under other addresses than the host does. */
+static size_t shift_of(const Range *range) { return range->is_registered ? SHIFT : 0; }
+
 /* Where the host finds what is at an address. */
 void *fake_host_address(const void *address) {
   Device *device = device_at(address);
-  return device ? device->host + ((char *)address - device->device) : (void *)address;
+  if (device) return device->host + ((char *)address - device->device);
+  return (uintptr_t)address >= SHIFT ? (char *)address - SHIFT : (void *)address;
 }
 
 /* The live ranges that a device may address: start, size, and what to add for the host's address.
@@ -187,9 +192,9 @@ long fake_ranges(uint64_t *out, long room) {
       }
   for (Range *range = ranges; range; range = range->next, n++)
     if (n < room) {
-      out[3 * n] = (uint64_t)range->start;
+      out[3 * n] = (uint64_t)range->start + shift_of(range);
       out[3 * n + 1] = range->size;
-      out[3 * n + 2] = 0;
+      out[3 * n + 2] = -shift_of(range);
     }
   pthread_mutex_unlock(&lock);
   return n;
@@ -647,8 +652,8 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *address, unsigned flags) 
   (void)flags;
   pthread_mutex_lock(&lock);
   Range *range = range_at(address);
+  *out = range ? (char *)address + shift_of(range) : NULL;
   pthread_mutex_unlock(&lock);
-  *out = address;
   return result(range ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *address) {
@@ -667,7 +672,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
   } else if (range) {
     out->type = cudaMemoryTypeHost;
     out->device = current;
-    out->devicePointer = (void *)address;
+    out->devicePointer = (char *)address + shift_of(range);
   }
   return result(cudaSuccess);
 }
@@ -680,7 +685,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMe
   item->from = fake_host_address(from);
   item->size = size;
   pthread_mutex_lock(&lock);
-  bool to_host = !device_at(to) && !range_at(to), from_host = !device_at(from) && !range_at(from);
+  bool to_host = !device_at(to) && !range_at(item->to);
+  bool from_host = !device_at(from) && !range_at(item->from);
   Stream *stream = stream_of(handle);
   if (from_host) { /* memory that is not pinned is copied before the call returns */
     item->staged = must(malloc(size + 1));

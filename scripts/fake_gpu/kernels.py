@@ -7,8 +7,9 @@ Tensors of two devices are refused, but for CPU tensors without a dimension.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,11 +86,12 @@ def _computed(operator: Any) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         device = _device_of(operator, args, kwargs)
-        if draws:
-            kwargs = {**kwargs, "generator": _generator(kwargs.get("generator"), device)}
         host_args, host_kwargs = _to_host(args), _to_host(kwargs)
+        seeds = _seeds(kwargs.get("generator"), device) if draws else None
 
         def compute() -> Any:
+            if seeds is not None:
+                host_kwargs["generator"] = torch.Generator().manual_seed(next(seeds))
             return operator(*host_args, **host_kwargs)
 
         if shape_is_data and not _is_known(schema.name, args, kwargs):
@@ -105,8 +107,8 @@ def _computed(operator: Any) -> Callable[..., Any]:
             for out, shape in zip(_tensors(outs), _tensors(shapes), strict=True):
                 if out.shape != shape.shape:
                     out.resize_(shape.shape)
-            host_kwargs = _to_host(kwargs)
-            enqueue(lambda: operator(*host_args, **host_kwargs), device)
+            host_kwargs.update(_to_host(kwargs))
+            enqueue(compute, device)
             return outs
         made = tree_map_only(Tensor, lambda like: _empty(like, device), shapes)
         targets = [on_host(out) for out in _tensors(made)]
@@ -224,14 +226,21 @@ def _to_meta(value: Any) -> Any:
     return value
 
 
-def _generator(given: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """A generator of the CPU for one call, made of the GPU's seed and offset, which moves on."""
+def _seeds(given: torch.Generator | None, device: torch.device) -> Iterator[int]:
+    """Seeds for generators of the CPU: one a call, and one a replay where a graph is captured.
+
+    They are made of the state of the GPU's generator, which moves on, as with torch's kernels.
+    """
     source = given or torch.cuda.default_generators[device.index]
+    if torch.cuda.is_current_stream_capturing():  # its offset is known when the graph is replayed
+        return (_hash("replay", number) for number in itertools.count())
     offset = source.get_offset()
     source.set_offset(offset + 4)
-    text = f"{source.initial_seed()} {offset}".encode()
-    seed = int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
-    return torch.Generator().manual_seed(seed)
+    return iter([_hash(source.initial_seed(), offset)])
+
+
+def _hash(*values: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:7], "little")
 
 
 def _item(tensor: Tensor) -> Any:
