@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from gnntrain import models
+from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
@@ -267,7 +267,8 @@ def build_layerwise(
     of other machines as the loaders do.
     """
     buffers = build_buffers(config, context, scratch_dir)
-    on_gpu = context.device.type == "cuda"
+    on_gpu = devices.is_gpu(context.device)
+    reads_host = loaders.kernels.reads_host
     reads_as_loaders = on_gpu and config.sampler.name == "neighbor"
     features: LazyFeatures | FeatureSource | None = None
     if loaders.is_sharded:
@@ -277,7 +278,7 @@ def build_layerwise(
     return LayerwiseEvaluator(
         graph,
         context,
-        DeviceBuffers(context, buffers) if on_gpu else buffers,
+        DeviceBuffers(context, buffers, reads_host=reads_host) if on_gpu else buffers,
         task=task,
         all_ranks=config.evaluation.ranks == "all",
         features=features,

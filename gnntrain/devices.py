@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 
 def accelerator() -> str | None:
@@ -64,10 +65,16 @@ def pins_memory(device: torch.device) -> bool:
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done its work."""
-    if device.type == "mps":
-        torch.mps.synchronize()
-    elif is_gpu(device):
-        _module(device.type).synchronize(device)
+    if is_gpu(device):
+        _module(device.type).synchronize(*_numbered(device))
+
+
+def synchronize_stream(device: torch.device) -> None:
+    """Wait until the device has done the work of this thread's stream; others may go on."""
+    if has_streams(device):
+        _module(device.type).current_stream(device).synchronize()
+    else:
+        synchronize(device)
 
 
 def free_memory(device: torch.device) -> int:
@@ -88,6 +95,52 @@ def peak_memory(device: torch.device) -> int:
     module = _module(device.type)
     counts = hasattr(module, "max_memory_allocated") and is_gpu(device)
     return int(module.max_memory_allocated(device)) if counts else 0
+
+
+def release_memory() -> None:
+    """Give back what torch's allocator holds and no tensor uses, and begin a new peak; on a GPU
+    that this process has used."""
+    kind = accelerator()
+    if kind is None:
+        return
+    module = _module(kind)
+    if hasattr(module, "is_initialized") and not module.is_initialized():
+        return
+    module.empty_cache()
+    if hasattr(module, "reset_peak_memory_stats"):
+        module.reset_peak_memory_stats()
+
+
+def float_type(device: torch.device) -> torch.dtype:
+    """The most precise type of floating-point numbers: float64, but float32 on Apple's GPUs."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def timing_event(device: torch.device) -> Any:
+    """An event as `torch.cuda.Event`; None where torch has none that tells the time."""
+    event = getattr(_module(device.type), "Event", None) if is_gpu(device) else None
+    return None if event is None else event(enable_timing=True)
+
+
+def is_recording(device: torch.device) -> bool:
+    """Whether this thread's work goes to a CUDA graph instead of the device."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def rng_state(device: torch.device) -> Tensor:
+    """The state of a GPU's random-number generator: uint8, on the CPU."""
+    state: Tensor = _module(device.type).get_rng_state(*_numbered(device))
+    return state
+
+
+def set_rng_state(state: Tensor, device: torch.device) -> None:
+    """Set the state of a GPU's random-number generator."""
+    _module(device.type).set_rng_state(state, *_numbered(device))
+
+
+def _numbered(device: torch.device) -> tuple[torch.device, ...]:
+    """The device as an argument, where torch's functions take one: of Apple's GPUs there is one."""
+    return () if device.type == "mps" else (device,)
 
 
 def _module(kind: str) -> Any:

@@ -24,6 +24,7 @@ from gnntrain.build import (
 from gnntrain.compute.selection import select
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
+from gnntrain.devices import peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
@@ -43,7 +44,7 @@ from gnntrain.startup import resume_collection
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
-from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
+from gnntrain.training.measure import peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.serving import ServedEvaluator, ServerTimes, serve_evaluations
 from gnntrain.training.trainer import Trainer
@@ -202,7 +203,7 @@ def _fit(
                 num_parameters=trainer.num_parameters,
                 world_size=context.world_size,
                 peak_rss=peak or peak_resident_bytes(),
-                peak_gpu=peak_gpu_bytes(context.device),
+                peak_gpu=peak_memory(context.device),
                 initial_weights=_plain(initial),
             )
             unwritten = _write(summary, run)

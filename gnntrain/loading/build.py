@@ -89,7 +89,7 @@ class LoaderBuilder:
         kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self._config = config
-        self._kernels = kernels
+        self.kernels = kernels
         self._store = store
         self._context = context
         self._needs = needs
@@ -334,7 +334,7 @@ class LoaderBuilder:
             topology=config.sampler.topology,
             features=features,
             samples_on_gpu=self._draws_on_gpu,
-            reads_host=self._kernels.reads_host or not devices.is_gpu(self._context.device),
+            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
         )
 
     @property
@@ -344,7 +344,7 @@ class LoaderBuilder:
         Raises:
             UserError: The asked sampler is one of the kernels that this run does not use.
         """
-        asked, kernels = self._config.sampler.backend, self._kernels
+        asked, kernels = self._config.sampler.backend, self.kernels
         if asked == "auto":
             return kernels.samples_on_gpu
         is_on_gpu = devices.is_gpu(self._context.device)

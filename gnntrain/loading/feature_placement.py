@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import (
@@ -20,7 +20,7 @@ from gnntrain.loading.features import (
     slots_of,
     stored_rows,
 )
-from gnntrain.loading.pinned import pinned
+from gnntrain.loading.pinned import device_addresses, pinned
 from gnntrain.loading.placement import Placement
 
 
@@ -60,7 +60,7 @@ def cached_rows(rows: Tensor, hot: Tensor, device: torch.device) -> LazyFeatures
     return LazyFeatures(
         rows=rows[hot.cpu()].to(device),
         slots=slots_of(hot, len(rows), device),
-        parts=addresses_of([rows], device),
+        parts=device_addresses([rows], device),
         part_rows=len(rows),
         held=(rows,),
     )
@@ -70,7 +70,7 @@ def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatur
     """All rows, divided equally among the GPUs (the last shard may be smaller)."""
     return LazyFeatures(
         rows=shards[0],
-        parts=addresses_of(shards, device),
+        parts=device_addresses(shards, device),
         part_rows=len(shards[0]),
         held=shards,
     )

@@ -133,7 +133,6 @@ def summary_of(run_dir: str | Path) -> dict[str, Any]:
 def _release_memory() -> None:
     """The next trial begins with what this one leaves."""
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    devices = sys.modules.get("gnntrain.devices")  # not where a trial failed before torch's import
+    if devices is not None:
+        devices.release_memory()

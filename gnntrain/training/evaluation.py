@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
+from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
@@ -106,7 +107,6 @@ class LayerwiseEvaluator(LayerwiseInference):
             self._stored if features is None else features,
             store.num_features,
             nodes=range(store.num_nodes if is_read else 0),
-            num_own=self._rows[1] - self._rows[0],
         )
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
@@ -118,6 +118,8 @@ class LayerwiseEvaluator(LayerwiseInference):
             for split in SPLITS:
                 rows = as_tensor(self._task.seeds(split))
                 outputs = logits[rows.to(logits.device)]
+                if float_type(outputs.device) != torch.float64:  # in which metrics compute
+                    outputs = outputs.cpu()
                 targets = self._task.targets[rows].to(outputs.device)
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits

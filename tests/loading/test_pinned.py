@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.cuda_runtime import CudaError
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import RunError
 from gnntrain.loading import pinned as module
-from gnntrain.loading.pinned import pinned, pinned_room
+from gnntrain.loading.pinned import PinningError, device_addresses, pinned, pinned_room
 
 
-class Cudart:
-    """In the place of CUDA's runtime."""
+class Runtime:
+    """In the place of CUDA's runtime, whose GPU has other addresses for the host's memory."""
 
-    def __init__(self, code: int = 0) -> None:
-        self.code = code
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.refuses = refuses
         self.registered: dict[int, int] = {}
 
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
-        assert flags & 2  # or kernels may not read it
+    def register_host_memory(self, address: int, size: int) -> None:
         assert address % mmap.PAGESIZE == 0
+        assert address not in self.registered
+        if self.refuses:
+            raise CudaError("cudaHostRegister has failed: out of memory.")
         self.registered[address] = size
-        return self.code
 
-    def cudaHostUnregister(self, address: int) -> None:
+    def unregister_host_memory(self, address: int) -> None:
         del self.registered[address]
 
+    def device_address(self, address: int) -> int:
+        first = max(start for start in self.registered if start <= address)
+        assert address < first + self.registered[first]
+        return address + AWAY
 
-def runtime(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> Cudart:
-    made = Cudart(code)
-    monkeypatch.setattr(module, "_cudart", lambda: made)
+
+AWAY = 1 << 40
+
+
+def runtime(monkeypatch: pytest.MonkeyPatch, *, refuses: bool = False) -> Runtime:
+    made = Runtime(refuses=refuses)
+    monkeypatch.setattr(module, "cuda_runtime", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     return made
 
@@ -63,9 +74,20 @@ def test_nothing_is_pinned_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime(monkeypatch, code=2)
-    with pytest.raises(RunError, match="could not be pinned: CUDA error 2"):
+    runtime(monkeypatch, refuses=True)
+    with pytest.raises(PinningError, match="out of memory"):
         pinned_room((4, 3))
+
+
+def test_kernels_read_pinned_rows_at_the_gpus_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime(monkeypatch)
+    rows = pinned_room((70, 3))
+    parts = (rows[:35], rows[35:])
+    with mock.patch.object(torch, "tensor") as made:  # no GPU is here
+        device_addresses(parts, torch.device("cuda", 0))
+    assert made.call_args.args == ([part.data_ptr() + AWAY for part in parts],)
+    found = device_addresses(parts, torch.device("cpu")).tolist()
+    assert found == [part.data_ptr() for part in parts]
 
 
 ROWS = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
@@ -84,3 +106,27 @@ def share_rank(context: DistributedContext, out: Path) -> None:
 def test_all_ranks_see_one_copy_of_the_rows(tmp_path: Path) -> None:
     launch(share_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["99.0", "99.0"]
+
+
+def pin_twice(context: DistributedContext, out: Path) -> None:
+    """Pin as two GPU ranks of a machine would; the second one's CUDA refuses."""
+    made = Runtime()
+    on_gpu = replace(context, device=torch.device("cuda", context.rank))
+    with (
+        mock.patch.object(module, "cuda_runtime", made),
+        mock.patch.object(torch.cuda, "synchronize"),
+    ):
+        rows = pinned(ROWS, on_gpu)
+        told = [torch.equal(rows, ROWS), made.registered == {rows.data_ptr(): rows.nbytes}]
+        made.refuses = context.rank == 1
+        with pytest.raises(PinningError, match="out of memory"):
+            pinned(ROWS, on_gpu)
+        told.append(len(made.registered) == 1)
+        del rows
+        told.append(len(made.registered) == 0)
+    (out / f"{context.rank}").write_text(str(told))
+
+
+def test_ranks_pin_one_copy_each_once_or_all_do_without(tmp_path: Path) -> None:
+    launch(pin_twice, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == [str([True] * 4)] * 2

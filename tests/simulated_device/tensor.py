@@ -88,7 +88,7 @@ class SimulatedTensor(Tensor):
         return self.numpy()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return torch.Tensor.to, (self.detach().cpu(), self.device)
+        return self.detach().cpu().__reduce_ex__(protocol)  # as `map_location="cpu"` reads it
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.host!r} on {self.device}"

@@ -182,8 +182,8 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     places: dict[str, buffers.Buffers] = {
         "all": host,
         "one": host,
-        "on device": DeviceBuffers(context, host, room=2**40),
-        "on host": DeviceBuffers(context, host, room=0),
+        "on device": DeviceBuffers(context, host, free=2**40),
+        "on host": DeviceBuffers(context, host, free=0),
     }
     for name, scratch in places.items():
         evaluator = LayerwiseEvaluator(store, context, scratch, all_ranks=name != "one")

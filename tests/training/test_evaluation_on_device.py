@@ -69,7 +69,7 @@ def evaluator(
     return LayerwiseEvaluator(
         store,
         context,
-        DeviceBuffers(context, host, room),
+        DeviceBuffers(context, host, free=room),
         features=placed.select(),
         graph=graph,
     )
