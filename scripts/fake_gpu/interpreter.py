@@ -88,7 +88,7 @@ def _read_ranges() -> tuple[npt.NDArray[np.uint64], ...]:
     room = (c_uint64 * (3 * _ROOM))()
     count = _library.fake_ranges(room, _ROOM)
     assert 0 < count <= _ROOM
-    table = np.frombuffer(room, np.uint64, 3 * count).reshape(-1, 3)
+    table = np.frombuffer(bytes(room), np.uint64, 3 * count).reshape(-1, 3)
     table = table[np.argsort(table[:, 0])]
     return table[:, 0], table[:, 1], table[:, 2]
 
@@ -97,8 +97,8 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
     """Enqueue a launch: arguments are read now, memory when the stream comes to it."""
     if warmup:
         return
-    given = [*args, *kwargs.values()]
-    if not any(isinstance(value, torch.Tensor) and value.is_cuda for value in given):
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    if not any(tensor.is_cuda for tensor in tensors):
         with _one_at_a_time, _memory.of_host():
             _run_on_cpu(self, *args, grid=grid, warmup=warmup, **kwargs)
         return

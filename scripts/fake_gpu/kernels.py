@@ -42,7 +42,7 @@ _libraries: list[Any] = []
 
 def install() -> None:
     """Replace every kernel of torch's own operators for CUDA."""
-    library = torch.library.Library("aten", "IMPL")
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _libraries.append(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

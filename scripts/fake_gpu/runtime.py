@@ -1,4 +1,4 @@
-"""The fake CUDA runtime as Python sees it: memory, streams, and the calls that make the host wait."""
+"""The fake CUDA runtime as Python sees it: memory, streams, and where the host waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wait_for_stream(device: torch.device) -> None:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """The same memory as a tensor of the CPU. It does not keep the memory alive, as a GPU does not."""
+    """The same memory as a tensor of the CPU, which does not keep it alive."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -101,7 +101,6 @@ def write_report() -> None:
         path.write_text(json.dumps(waits, indent=1))
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_long)
 def _run(number: int) -> None:
     call, is_captured = _calls[number]
     if not is_captured:
@@ -115,4 +114,5 @@ def _run(number: int) -> None:
         _library.fake_fail(_ILLEGAL_ADDRESS)
 
 
-_library.fake_set_runner(_run)
+_runner = ctypes.CFUNCTYPE(None, ctypes.c_long)(_run)
+_library.fake_set_runner(_runner)
