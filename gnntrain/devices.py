@@ -111,6 +111,29 @@ def release_memory() -> None:
         module.reset_peak_memory_stats()
 
 
+def describe(device: torch.device) -> tuple[str, int]:
+    """A GPU's name, with its architecture where torch knows it, and the bytes of its memory."""
+    if device.type == "mps":
+        name = getattr(torch.backends.mps, "get_name", lambda: "Apple GPU")()  # torch 2.6 has none
+        return name, torch.mps.recommended_max_memory()
+    properties = _module(device.type).get_device_properties(device)
+    architecture = ""
+    if device.type == "cuda":
+        by_number = f"sm_{properties.major}{properties.minor}"
+        architecture = getattr(properties, "gcnArchName", "") if torch.version.hip else by_number
+    name = ", ".join(text for text in (properties.name, architecture) if text)
+    return name, int(properties.total_memory)
+
+
+def software() -> str:
+    """The libraries with which torch drives this machine's GPUs; empty: torch is built for none."""
+    parts = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": torch.version.xpu}
+    if accelerator() == "cuda":
+        numbers = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        parts["RCCL" if torch.version.hip else "NCCL"] = ".".join(map(str, numbers))
+    return ", ".join(f"{name} {version}" for name, version in parts.items() if version)
+
+
 def float_type(device: torch.device) -> torch.dtype:
     """The most precise type of floating-point numbers: float64, but float32 on Apple's GPUs."""
     return torch.float32 if device.type == "mps" else torch.float64

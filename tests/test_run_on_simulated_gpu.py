@@ -6,7 +6,11 @@ the order of every sum is the same. On another GPU it need not be.
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -18,7 +22,6 @@ import torch
 
 from gnntrain import plugins
 from gnntrain.app import compose_config, recompose_config
-from gnntrain.cli import main
 from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.export import export
@@ -28,6 +31,7 @@ from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.simulated_device import Traffic, present, watched
 
+ROOT = Path(__file__).parents[1]
 KEYS = [
     *("dataset.num_nodes=300", "dataset.avg_degree=6", "dataset.num_features=12"),
     *("model.hidden_channels=8", "trainer.batch_size=16", "trainer.epochs=2", "logger=[csv]"),
@@ -160,7 +164,7 @@ def test_a_plain_model_of_pyg_does_the_same(
     monkeypatch.syspath_prepend(tmp_path)
     found = EntryPoints([EntryPoint("theirs", "their_package:make", plugins.MODELS)])
     monkeypatch.setattr(plugins, "entry_points", lambda **wanted: found.select(**wanted))
-    keys = [stores, "model=plugin", "model.name=theirs"]
+    keys = [stores, "~model.hidden_channels", "model=plugin", "model.name=theirs"]
     on_gpu(tmp_path / "gpu", *keys)
     on_cpu(tmp_path / "cpu", *keys)
     assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
@@ -186,10 +190,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 ) -> None:
     keys = [stores, way, "model.dropout=0.5", "trainer.epochs=3", "checkpoint.every_steps=1"]
     on_gpu(tmp_path / "whole", *keys)
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match="broken"):
-        fail_at(patch, 6 if way == "model=gat" else 3)
-        on_gpu(tmp_path / "run", *keys)
     run = tmp_path / "run"
+    with monkeypatch.context() as patch, present():
+        fail_at(patch, 6 if way == "model=gat" else 3)
+        config = compose_config([*KEYS, f"run.dir={run}", *keys]).config
+        with pytest.raises(ValueError, match="broken"):
+            train(config)
+    gc.collect()  # what the failed run has left
     with present(), watched() as traffic:
         resume(run, recompose_config(saved_config(run), []), [])
     assert not traffic.races
@@ -235,11 +242,47 @@ def test_its_weights_are_exported_as_those_of_a_cpu(tmp_path: Path, stores: str)
     )
 
 
-def test_the_command_says_on_what_it_trains(
-    tmp_path: Path, stores: str, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with two simulated GPUs: torch loads the device as a plug-in."""
+    site = tmp_path / "site"
+    info = site / "simulated-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: simulated\nVersion: 1.0\n")
+    plugin = "[torch.backends]\nsim = tests.simulated_device:register_present\n"
+    (info / "entry_points.txt").write_text(plugin)
+    paths = os.pathsep.join([str(site), str(ROOT)])
+    return os.environ | {"PYTHONPATH": paths, "SIMULATED_GPUS": "2", "OMP_NUM_THREADS": "1"}
+
+
+def command(machine: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gnntrain", *words],
+        env=machine,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_command_trains_on_two_gpus(
+    tmp_path: Path, stores: str, machine: dict[str, str]
 ) -> None:
-    with present():
-        assert main([*KEYS, stores, f"run.dir={tmp_path / 'run'}"]) == 0
-        assert main(["evaluate", str(tmp_path / "run")]) == 0
-        assert main(["plan", *KEYS, stores]) == 0
-    assert "1 GPU rank" in capsys.readouterr().out
+    told = command(machine, *KEYS, stores, f"run.dir={tmp_path / 'gpu'}")
+    assert "2 GPU ranks" in told
+    on_cpu(tmp_path / "cpu", stores, "distributed.num_processes=2")
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
+    command(machine, "evaluate", str(tmp_path / "gpu"))
+
+
+def test_the_command_evaluates_and_plans(
+    tmp_path: Path, stores: str, machine: dict[str, str]
+) -> None:
+    told = command(machine, *KEYS, stores, f"run.dir={tmp_path / 'gpu'}", "trainer.gpus=1")
+    assert "1 GPU rank" in told
+    command(machine, "evaluate", str(tmp_path / "gpu"))
+    command(machine, "plan", *KEYS, stores, "trainer.gpus=1")
+    command(machine, "doctor")

@@ -190,8 +190,8 @@ class LayerwiseInference(ABC):
             for a, b, view in self._views(model, i, given):
                 h = self.layer(model, i, source, view, a, b)
                 before = None if states is None else self._own(states, a, b)
-                is_first = before is None or i == 0
-                state = model.jk_update(i, None if is_first else before.to(h.device), h)
+                earlier = None if before is None or i == 0 else before.to(h.device)
+                state = model.jk_update(i, earlier, h)
                 if before is not None:
                     before.copy_(state)
                     if isinstance(embeddings, Tensor):

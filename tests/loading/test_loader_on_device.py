@@ -109,11 +109,11 @@ def test_a_model_that_takes_edges_by_pyg_finds_them_on_the_device(
 def test_later_batches_do_not_overwrite_earlier_ones(
     store: StoredGraph, sim: torch.device, threads: int
 ) -> None:
-    keys = {"sampler": {"fan_outs": [3, 2], "threads": threads}}
+    sampler = {"fan_outs": [3, 2], "threads": threads}
     expected = list(cpu_loader(store, plan_of(store), needs=ALL, threads=0))
     sums = []
     with watched() as traffic:
-        for batch in loader(store, sim, features={"placement": "memmap"}, **keys):
+        for batch in loader(store, sim, features={"placement": "memmap"}, sampler=sampler):
             sums.append(batch.x.sum(dtype=torch.float64))
             del batch
     assert not traffic.races

@@ -21,6 +21,7 @@ _ids = itertools.count()
 _lock = threading.RLock()
 _finished: dict[int, int] = {}  # by stream: its operators that the host has seen finished
 _local = threading.local()
+_own = 0  # the device of a rank
 _unfinished: list[tuple[int, int, Callable[[], None]]] = []  # what ends with a stream's operator
 _default: dict[int, Stream] = {}
 _all: list[Stream] = []
@@ -151,10 +152,17 @@ def index_of(device: Any) -> int:
     """The number of a device: of a number, a name or a `torch.device`."""
     if device is None:
         return current_device()
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return current_device() if index is None else index
+    index = device if isinstance(device, int) else torch.device(device).index
+    return current_device() if index is None else (index or _own)
+
+
+def in_torch(index: int) -> int:
+    """The number by which torch knows a device.
+
+    torch's engine for gradients knows only the first device that is implemented in Python: in each
+    process this is the one that is chosen there.
+    """
+    return 0 if index == _own else index or _own
 
 
 def current_device() -> int:
@@ -164,7 +172,9 @@ def current_device() -> int:
 
 def set_device(device: Any) -> None:
     """Choose this thread's device."""
+    global _own
     _local.device = index_of(device)
+    _own = _own or _local.device
 
 
 def default_stream(device: Any = None) -> Stream:

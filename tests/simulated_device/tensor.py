@@ -43,10 +43,12 @@ class SimulatedTensor(Tensor):
     Attributes:
         host: Its numbers, on the CPU.
         memory: The device memory that they stand for.
+        index: The number of its device.
     """
 
     host: Tensor
     memory: Memory
+    index: int
 
     @staticmethod
     def __new__(cls, host: Tensor, index: int, memory: Memory) -> SimulatedTensor:
@@ -57,9 +59,9 @@ class SimulatedTensor(Tensor):
             storage_offset=host.storage_offset(),
             dtype=host.dtype,
             layout=host.layout,
-            device=torch.device("sim", index),
+            device=torch.device("sim", streams.in_torch(index)),
         )
-        made.host, made.memory = host, memory
+        made.host, made.memory, made.index = host, memory, index
         return made
 
     @classmethod
@@ -68,6 +70,23 @@ class SimulatedTensor(Tensor):
     ) -> Any:
         del types
         return run(func, *args, **(kwargs or {}))
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """As torch."""
+        return torch.device("sim", self.index)
+
+    def get_device(self) -> int:
+        """As torch."""
+        return self.index
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As torch."""
+        device, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None and device.type == "sim" and streams.index_of(device) == self.index:
+            device = None
+        copied = {"copy": True} if kwargs.get("copy") else {}
+        return super().to(device, dtype, non_blocking, memory_format=layout, **copied)
 
     def record_stream(self, stream: Any) -> None:
         """The stream uses the memory, which must not be freed before."""
@@ -123,7 +142,7 @@ def _moved(source: Tensor, *, device: Any = None, non_blocking: bool = False, **
         return _copied(out, source, non_blocking)
     out = _aten.empty_like.default(_host_of(source), **kwargs)
     index = streams.index_of(to)
-    if isinstance(source, SimulatedTensor) and source.device.index == index:
+    if isinstance(source, SimulatedTensor) and source.index == index:
         made = new_tensor(out, index)
         _note_use(_aten._to_copy.default, index, reads=[source], writes=[made])
         made.host.copy_(source.host)
@@ -136,7 +155,7 @@ def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tenso
     if source.numel() == 0:
         return target
     ends = [end for end in (target, source) if isinstance(end, SimulatedTensor)]
-    index = ends[-1].device.index
+    index = ends[-1].index
     _note_use(_aten.copy_.default, index, reads=ends[len(ends) - 1 :], writes=ends[:1])
     if len(ends) == 2:
         if target.device != source.device:
@@ -189,7 +208,7 @@ def _device_of(func: Any, args: Any, given: list[Tensor], kwargs: Any) -> int:
     Raises:
         RuntimeError: They are on several; but torch takes numbers on the CPU, and indices.
     """
-    devices = {tensor.device for tensor in given if isinstance(tensor, SimulatedTensor)}
+    devices = {tensor.index for tensor in given if isinstance(tensor, SimulatedTensor)}
     host = [tensor for tensor in given if not isinstance(tensor, SimulatedTensor)]
     name = func._schema.name
     if not devices:
@@ -205,7 +224,7 @@ def _device_of(func: Any, args: Any, given: list[Tensor], kwargs: Any) -> int:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but {name} got {' and '.join(on)}."
         )
-    return int(next(iter(devices)).index)
+    return next(iter(devices))
 
 
 def _is_index(indices: Any, tensor: Tensor) -> bool:
