@@ -30,12 +30,12 @@ def main(device_type: str) -> None:
     device = torch.device(device_type)
     torch.ones(1, device=device)  # the GPU starts before the first case's time runs
     cases = {case.name: case for case in all_cases(device_type)}
-    try_cases([cases[name] for name in names], device, lambda line: print(json.dumps(line), file=out))
+    try_cases(
+        [cases[name] for name in names], device, lambda line: print(json.dumps(line), file=out)
+    )
 
 
-def try_cases(
-    cases: Iterable[Case], device: torch.device, write: Callable[[Any], None]
-) -> None:
+def try_cases(cases: Iterable[Case], device: torch.device, write: Callable[[Any], None]) -> None:
     """Try one case after the other, and write each name and result."""
     write(None)
     for case in cases:

@@ -1,4 +1,4 @@
-"""Whole runs call collectives as NCCL needs them: in one order, of one shape and type, one thread."""
+"""Whole runs call collectives as NCCL needs it: in one order, of one shape and type."""
 
 from __future__ import annotations
 
