@@ -56,6 +56,12 @@ def is_gpu(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+def has_started() -> bool:
+    """Whether this process has begun to use a GPU: it must not be forked any more."""
+    modules = [_module(kind) for kind in ("cuda", "xpu")]
+    return any(module.is_initialized() for module in modules)
+
+
 def set_current(device: torch.device) -> None:
     """Make the device the one of this thread where "cuda" stands without a number."""
     if device.type in ("cpu", "mps"):

@@ -17,7 +17,8 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
-from gnntrain.inventory.machine import available_memory, free_bytes
+from gnntrain.host_memory import available_memory
+from gnntrain.inventory.machine import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement

@@ -57,9 +57,7 @@ def build(folder: Path) -> list[Path]:
 def _compile(library: Path, sources: Sequence[Path], flags: Sequence[str | Path]) -> None:
     half_made = library.with_name(f"{os.getpid()}.half")
     command = ["gcc", "-O1", "-g", "-Wall", "-fPIC", "-shared", "-pthread", *flags]
-    subprocess.run(
-        [*command, f"-Wl,-soname,{library.name}", *sources, "-o", half_made], check=True
-    )
+    subprocess.run([*command, f"-Wl,-soname,{library.name}", *sources, "-o", half_made], check=True)
     half_made.rename(library)
 
 
