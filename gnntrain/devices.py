@@ -6,6 +6,7 @@ build, for AMD's.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psutil
@@ -39,6 +40,15 @@ def num_gpus(kind: str) -> int:
     if kind == "mps":
         return int(torch.backends.mps.is_available())
     return int(_module(kind).device_count())
+
+
+def visibility(kind: str) -> str:
+    """The environment variable that names the GPUs of a type which a process sees."""
+    if kind == "xpu":
+        return "ZE_AFFINITY_MASK"
+    # AMD's takes precedence over NVIDIA's, which torch's ROCm build heeds too.
+    is_amds = torch.version.hip is not None and "HIP_VISIBLE_DEVICES" in os.environ
+    return "HIP_VISIBLE_DEVICES" if is_amds else "CUDA_VISIBLE_DEVICES"
 
 
 def is_gpu(device: torch.device) -> bool:

@@ -48,7 +48,7 @@ def build(folder: Path) -> list[Path]:
     (folder / "missing.c").write_text(_stubs(real, _SOURCES[0].read_text()))
     (folder / "versions").write_text(f"{real.name} {{ global: *; }};\n")
     _compile(libraries[1], [_SOURCES[1]], [])
-    headers = ["-isystem", folder, "-isystem", real.parent.parent / "include"]
+    headers: list[str | Path] = ["-isystem", folder, "-isystem", real.parent.parent / "include"]
     versions = [f"-Wl,--version-script,{folder / 'versions'}"]
     _compile(libraries[0], [_SOURCES[0], folder / "missing.c"], [*headers, *versions])
     return libraries
@@ -57,9 +57,7 @@ def build(folder: Path) -> list[Path]:
 def _compile(library: Path, sources: Sequence[Path], flags: Sequence[str | Path]) -> None:
     half_made = library.with_name(f"{os.getpid()}.half")
     command = ["gcc", "-O1", "-g", "-Wall", "-fPIC", "-shared", "-pthread", *flags]
-    subprocess.run(
-        [*command, f"-Wl,-soname,{library.name}", *sources, "-o", half_made], check=True
-    )
+    subprocess.run([*command, f"-Wl,-soname,{library.name}", *sources, "-o", half_made], check=True)
     half_made.rename(library)
 
 

@@ -336,6 +336,13 @@ def test_two_launched_ranks_on_one_gpu_are_refused(
         launched_plan(monkeypatch, visible)
 
 
+def test_several_ranks_on_apples_gpus_are_refused() -> None:
+    launching._check_collectives("mps", 1)
+    launching._check_collectives("cuda", 2)
+    with pytest.raises(UserError, match="Apple"):
+        launching._check_collectives("mps", 2)
+
+
 def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
