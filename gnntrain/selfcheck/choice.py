@@ -26,7 +26,7 @@ TRITON_DEVICES = {"cuda"}
 """Types of devices on which `compute.kernels=auto` means Triton's kernels."""
 
 _TRITON = "triton"  # stands among the kernels' names for all of them
-_MAX_NAMED = 3
+_MAX_FAULTS = 4
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -125,7 +125,8 @@ def _warn(faults: Mapping[str, str]) -> None:
 
 
 def _in_words(faults: Mapping[str, str]) -> str:
-    kernels = [f"{kernel} ({fault})" for kernel, fault in sorted(faults.items())]
-    more = [f"{len(kernels) - _MAX_NAMED} more"] if len(kernels) > _MAX_NAMED else []
-    named = ", ".join([*kernels[:_MAX_NAMED], *more])
-    return f"{counted(len(faults), 'kernel')} did not pass the self-check: {named}"
+    """All kernels, the first ones with their faults."""
+    kernels = sorted(faults)
+    told = [f"{kernel} ({faults[kernel]})" for kernel in kernels[:_MAX_FAULTS]]
+    named = ", ".join([*told, *kernels[_MAX_FAULTS:]])
+    return f"{counted(len(kernels), 'kernel')} did not pass the self-check: {named}"
