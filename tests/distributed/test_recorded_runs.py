@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnntrain.app import compose_config
+from gnntrain.config import from_dict
 from gnntrain.distributed.launch import LaunchPlan
-from gnntrain.run import train
-from tests.distributed.recording import check, names_of, recorded
+from gnntrain.run import resume, saved_config, train
+from tests.distributed.recording import Call, check, names_of, recorded
 from tests.simulated_device import present
 
 KEYS = [
@@ -56,14 +58,51 @@ def test_ranks_call_the_same_collectives_in_one_order(
     assert {"allreduce", "barrier"} <= set(names_of(calls))
 
 
+def test_a_run_that_goes_on_calls_them_in_one_order(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "trainer.max_steps=3")
+    keys = saved_config(tmp_path / "run")
+    keys["trainer"]["max_steps"] = None
+    with recorded(tmp_path / "calls"):
+        resume(tmp_path / "run", from_dict(keys))
+    calls = check(tmp_path / "calls")
+    assert "broadcast" in names_of(calls)
+
+
+ROW = ((8,), "float32")
+SUM = Call((0, 1, 2), "allreduce", (ROW,), -1, "sim", "MainThread")
+OF_MACHINE = SUM._replace(group=(1, 2))
+SENT = SUM._replace(name="send", peer=1)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [[SUM], [SUM], [SUM, SUM]],
+        [[SUM], [SUM], [SUM._replace(tensors=(((9,), "float32"),))]],
+        [[SUM], [SUM], [SUM._replace(tensors=(((8,), "float64"),))]],
+        [[SUM], [SUM], [SUM._replace(name="broadcast", peer=0)]],
+        [[SUM], [SUM, OF_MACHINE], [OF_MACHINE, SUM]],  # ranks 1 and 2 wait for each other
+        [[SUM._replace(tensors=(((8,), "complex64"),))] * 1] * 3,
+        [[SUM._replace(thread="loader")]] * 3,
+        [[SENT], [], []],
+        [[SENT], [SENT._replace(name="recv", peer=0, tensors=(((9,), "float32"),))], []],
+    ],
+)
+def test_what_nccl_does_not_forgive_is_found(tmp_path: Path, calls: list[list[Call]]) -> None:
+    for rank, mine in enumerate(calls):
+        (tmp_path / f"{rank}.jsonl").write_text("\n".join(map(json.dumps, mine)))
+    with pytest.raises(AssertionError):
+        check(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("machines", "keys"),
     [
-        ((), ()),
-        ((), ("model=gat", "evaluation=sampled")),
-        ((), ("sampler=full", "model=gcn")),
         ((0, 1, 1), ()),
-        ((0, 1, 1), ("distributed.graph=sharded",)),
+        pytest.param((), (), marks=pytest.mark.slow),
+        pytest.param((), ("model=gat", "evaluation=sampled"), marks=pytest.mark.slow),
+        pytest.param((), ("sampler=full", "model=gcn"), marks=pytest.mark.slow),
+        pytest.param((0, 1, 1), ("distributed.graph=sharded",), marks=pytest.mark.slow),
     ],
 )
 def test_ranks_of_gpus_give_a_group_tensors_of_their_own_gpu(
