@@ -229,8 +229,8 @@ def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, me
         assert traffic.copies
         assert not traffic.races
         predict(run, tmp_path / f"cpu_{what}.npy", what=what)
-        of_devices = [np.load(tmp_path / f"{device}_{what}.npy") for device in ("gpu", "cpu")]
-        np.testing.assert_allclose(*of_devices, rtol=1e-5, atol=1e-6)
+        there, here = (np.load(tmp_path / f"{device}_{what}.npy") for device in ("gpu", "cpu"))
+        np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
 
 
 def test_its_weights_are_exported_as_those_of_a_cpu(tmp_path: Path, stores: str) -> None:
