@@ -15,13 +15,14 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
+    ["devices"],
     [
         "__init__",
         "errors",
         "jit",
         "groups",
         "cores",
-        "devices",
+        "host_memory",
         "phases",
         "paths",
         "atomic_io",

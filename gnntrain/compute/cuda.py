@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import (
     Chunks,
     Tile,
+    exact_type,
     launch,
     launch_by_edge,
     launch_by_row,
@@ -21,6 +23,9 @@ from gnntrain.compute.ops import Edges, Sum
 
 transpose = reference.transpose
 
+_MOST_BYTES = 16
+"""What a thread reads at once."""
+
 
 def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """See `ops.SCHEMAS`, as for all functions that are named as operators."""
@@ -29,7 +34,7 @@ def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) ->
     tile = Tile.of(width)
     grid = num_parts(number, tile.rows), num_parts(width, tile.block)
     args = {**_places(features), "first": start, "num_rows": number}
-    launch("triton_kernels.gather_rows", grid, tile, out, width, **args)
+    launch("triton_kernels.gather_rows", grid, tile, width, out=out, **args)
     return out
 
 
@@ -39,35 +44,26 @@ def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype)
     out = torch.empty(total.num_dst, across, dtype=dtype, device=total.indptr.device)
     weight, loop, adds_own = total.edge_weight, total.loop, root == "added"
     num_edges = len(features.rows if total.indices is None else total.indices)
-    chunks = Chunks.of(num_edges, total.max_in_edges)
-    args = {
-        **_places(features),
-        "indptr": total.indptr,
-        "indices": total.indices,
-        "edges": total.edge_ids,
-        "edge_weight": None if weight is None else weight.contiguous(),
-        "source_scale": total.source_scale,
-        "source_indptr": total.source_indptr,
-        "own": total.dst_offset,
-        "HEADS": total.heads,
-        "SKIP_OWN": total.skip_own,
-        "CHUNK": chunks.size,
-    }
-    partial = chunks.partial(out, width)
-    if partial is not None:
-        num_rows = total.num_dst
-        launch_by_row("triton_kernels.reduce_chunks", partial, width, **args, num_rows=num_rows)
     launch_by_row(
         "triton_kernels.reduce_rows",
         out,
         width,
-        **args,
+        Chunks.of(num_edges, total.max_in_edges),
+        **_places(features),
+        indptr=total.indptr,
+        indices=total.indices,
+        edges=total.edge_ids,
+        edge_weight=None if weight is None else weight.contiguous(),
+        source_scale=total.source_scale,
+        source_indptr=total.source_indptr,
         row_scale=total.scale,
         loop=loop,
         first_loop=total.first_loop,
         num_loops=len(loop) if loop is not None else len(features) * adds_own,
-        partial=partial,
+        own=total.dst_offset,
+        HEADS=total.heads,
         IS_MEAN=total.is_mean,
+        SKIP_OWN=total.skip_own,
         PUTS_OWN=root == "beside",
         ADDS_OWN=adds_own,
     )
@@ -78,53 +74,48 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     assert total.edge_weight is not None
     assert total.indices is not None
     out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
-    args: dict[str, Any] = {
-        "rows": rows.contiguous(),
-        "grad": grad.contiguous(),
-        "indptr": total.indptr,
-        "indices": total.indices,
-        "source_scale": total.source_scale,
-        "row_scale": total.scale,
-        "own": total.dst_offset,
-        "IS_MEAN": total.is_mean,
-        "SKIP_OWN": total.skip_own,
-    }
-    name, width = "triton_kernels.edge_products", rows.shape[1]
-    chunks = Chunks.of(len(total.indices), total.max_in_edges)
-    launch_by_edge(name, out, width, total.num_dst, chunks, **args)
+    width, heads = rows.shape[1], total.heads
+    launch_by_edge(
+        "triton_kernels.edge_products",
+        total.num_dst,
+        heads,
+        Tile.of(width // heads),
+        width,
+        Chunks.of(len(total.indices), total.max_in_edges),
+        out=out,
+        rows=rows.contiguous(),
+        grad=grad.contiguous(),
+        indptr=total.indptr,
+        indices=total.indices,
+        source_scale=total.source_scale,
+        row_scale=total.scale,
+        own=total.dst_offset,
+        HEADS=heads,
+        IS_MEAN=total.is_mean,
+        SKIP_OWN=total.skip_own,
+    )
     return out
 
 
 def aggregate_max(
     features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
 ) -> tuple[Tensor, Tensor]:
-    width, num_dst = features.num_features, edges.num_dst
-    out = torch.empty(num_dst, width, dtype=dtype, device=edges.indptr.device)
+    width = features.num_features
+    out = torch.empty(edges.num_dst, width, dtype=dtype, device=edges.indptr.device)
     ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32, device=out.device)
-    chunks = _chunks_of(edges)
-    given = {**_places(features), **_tables(edges), "CHUNK": chunks.size}
-    partial, partial_ties = chunks.partial(out, width), None
-    if partial is not None:
-        partial_ties = torch.empty_like(partial, dtype=torch.int32)
-        args = {**given, "ties": partial_ties, "num_rows": num_dst}
-        launch_by_row("triton_maximum.max_chunks", partial, width, **args)
-    args = {**given, "partial": partial, "partial_ties": partial_ties}
-    args |= {"ties": ties if count else None}
-    launch_by_row("triton_maximum.max_rows", out, width, **args)
+    args: dict[str, Any] = {**_places(features), **_tables(edges)}
+    also = {"ties": ties if count else None}
+    launch_by_row("triton_maximum.max_rows", out, width, _chunks_of(edges), also, **args)
     return out, ties
 
 
 def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
-    grad_rows, chunks, width = torch.empty_like(rows), Chunks.of(len(indices)), rows.shape[1]
-    args: dict[str, Any] = {"rows": rows, "tops": out, "ties": ties, "grad": grad, "indptr": indptr}
-    args |= {"indices": indices, "CHUNK": chunks.size}
-    partial = chunks.partial(grad_rows, width)
-    if partial is not None:
-        num_rows = len(grad_rows)
-        launch_by_row("triton_maximum.spread_chunks", partial, width, **args, num_rows=num_rows)
-    launch_by_row("triton_maximum.spread_maximum", grad_rows, width, **args, partial=partial)
+    grad_rows, chunks = torch.empty_like(rows), Chunks.of(len(indices))
+    args: dict[str, Any] = {"rows": rows, "tops": out, "ties": ties, "grad": grad}
+    args |= {"indptr": indptr, "indices": indices}
+    launch_by_row("triton_maximum.spread_maximum", grad_rows, rows.shape[1], chunks, **args)
     return grad_rows
 
 
@@ -136,24 +127,15 @@ def edge_softmax(
     dst_offset: int,
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    out = torch.empty_like(loop_score)
-    alpha = out.new_zeros(len(edges.indices), out.shape[1])
-    chunks, width, num_rows = _chunks_of(edges), out.shape[1], len(out)
-    given: dict[str, Any] = {"rows": score, "target": target, **_tables(edges)}
-    given |= {"own": dst_offset, "SLOPE": slope, "CHUNK": chunks.size}
-    partial, partial_tops = (chunks.partial(out, width) for _ in range(2))
-    tops, totals = (torch.empty_like(out) if chunks.size else None for _ in range(2))
-    if partial_tops is not None:
-        args = {**given, "totals": partial, "num_rows": num_rows}
-        launch_by_row("triton_attention.softmax_chunks", partial_tops, width, **args)
-    sums = {"tops": tops, "totals": totals}
-    partials = {"partial_tops": partial_tops, "partial": partial}
-    args = {**given, **sums, **partials, "loop_score": loop_score, "alpha": alpha}
-    launch_by_row("triton_attention.edge_softmax", out, width, **args)
-    if chunks.size:
-        args = {**given, **sums, "num_rows": num_rows}
-        _launch_by_chunk("softmax_of_chunks", alpha, chunks, **args)
-    return alpha, out
+    tops, totals, loop_alpha = (torch.empty_like(loop_score) for _ in range(3))
+    alpha = tops.new_zeros(len(edges.indices), tops.shape[1])
+    args: dict[str, Any] = {"rows": score, "target": target, "loop_score": loop_score}
+    args |= {"own": dst_offset, "SLOPE": slope, **_tables(edges)}
+    name, place = "triton_attention.softmax_sums", (tops.shape[1], _chunks_of(edges))
+    launch_by_row(name, tops, *place, {"totals": totals}, **args)
+    args |= {"tops": tops, "totals": totals, "alpha": alpha}
+    _launch_by_head("softmax_weights", loop_alpha, edges, **args)
+    return alpha, loop_alpha
 
 
 def edge_softmax_backward(
@@ -166,30 +148,23 @@ def edge_softmax_backward(
     slope: float,
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    chunks, num_dst, width = _chunks_of(edges), edges.num_dst, alpha.shape[1]
+    grad = grad.contiguous()
     score_grad, out = torch.zeros_like(alpha), torch.empty_like(loop_alpha)
-    given: dict[str, Any] = {"rows": alpha, "grad": grad.contiguous(), "indptr": edges.indptr}
-    partial = chunks.partial(out, width)
-    if partial is not None:
-        args = {**given, "num_rows": num_dst, "CHUNK": chunks.size}
-        launch_by_row("triton_attention.mean_chunks", partial, width, **args)
-    given |= {"source": score, "target": target, "indices": edges.indices}
-    given |= {"means": torch.empty_like(out) if chunks.size else None}
-    given |= {"SLOPE": slope, "CHUNK": chunks.size}
-    loops = {"loop_alpha": loop_alpha, "loop_grad": loop_grad.contiguous(), "partial": partial}
-    name = "triton_attention.edge_softmax_gradient"
-    launch_by_row(name, out, width, **given, **loops, score_grad=score_grad)
-    if chunks.size:
-        _launch_by_chunk("gradient_of_chunks", score_grad, chunks, **given, num_rows=num_dst)
+    weighted = Sum(edges.indptr, None, edge_weight=alpha, max_in_edges=edges.max_in_edges)
+    sums = aggregate(LazyFeatures(grad), weighted, "none", alpha.dtype)
+    args: dict[str, Any] = {"rows": alpha, "grad": grad, "sums": sums, "loop_alpha": loop_alpha}
+    args |= {"loop_grad": loop_grad.contiguous(), "source": score, "target": target}
+    args |= {"score_grad": score_grad, "SLOPE": slope, **_tables(edges)}
+    _launch_by_head("softmax_gradient", out, edges, **args)
     return score_grad, out
 
 
-def _launch_by_chunk(name: str, out: Tensor, chunks: Chunks, **arguments: Any) -> None:
-    """Run a kernel with a program for each chunk of edges, which writes to `out` by edge."""
+def _launch_by_head(name: str, out: Tensor, edges: Edges, **arguments: Any) -> None:
+    """Run a kernel that writes by edge, and besides `out`, `[num_dst, H]`."""
     width = out.shape[1]
-    tile = Tile.of(width)
-    grid = chunks.number, num_parts(width, tile.block)
-    launch(f"triton_attention.{name}", grid, tile, out, width, **arguments)
+    tile, name = Tile.of(width), f"triton_attention.{name}"
+    across, chunks = num_parts(width, tile.block), _chunks_of(edges)
+    launch_by_edge(name, edges.num_dst, across, tile, width, chunks, out=out, **arguments)
 
 
 def pair_scores(
@@ -199,10 +174,11 @@ def pair_scores(
     slope: float,
     edges: Edges,
 ) -> Tensor:
-    out = att.new_zeros(len(edges.indices), len(att))
-    args: dict[str, Any] = {"rows": left, "right": right, "att": att, "SLOPE": slope}
-    name, chunks = "triton_pairs.pair_scores", _chunks_of(edges)
-    launch_by_edge(name, out, left.shape[1], edges.num_dst, chunks, **args, **_tables(edges))
+    out, heads, width = att.new_zeros(len(edges.indices), len(att)), len(att), left.shape[1]
+    args: dict[str, Any] = {"rows": left, "right": right, "att": att, **_tables(edges)}
+    args |= {"out": out, "SLOPE": slope, "HEADS": heads}
+    place = edges.num_dst, heads, Tile.of(width // heads), width, _chunks_of(edges)
+    launch_by_edge("triton_pairs.pair_scores", *place, **args)
     return out
 
 
@@ -217,45 +193,31 @@ def pair_scores_backward(
     out_indices: Tensor,
     out_edge_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    left_grad, right_grad = torch.empty_like(left), torch.empty_like(right)
+    values = torch.empty_like(right, dtype=exact_type(att.dtype))
+    name, width = "triton_pairs.pair_gradient", right.shape[1]
     given: dict[str, Any] = {"att": att, "grad": grad.contiguous()}
     given |= {"SLOPE": slope, "HEADS": len(att)}
-    exact = torch.promote_types(att.dtype, torch.float32)
-    values = right.new_empty(right.shape, dtype=exact)
-    by_target = {**given, **_tables(edges), "edges": None}
-    right_grad = _side_gradient(left, right, values, _chunks_of(edges), **by_target)
-    out_edges = Edges(out_indptr, out_indices)
-    by_source = {**given, **_tables(out_edges), "edges": out_edge_ids}
-    left_grad = _side_gradient(right, left, None, _chunks_of(out_edges), **by_source)
+    args = {**given, **_tables(edges), "rows": left, "mine": right, "edges": None}
+    launch_by_row(name, right_grad, width, _chunks_of(edges), {"values": values}, **args)
+    back = Edges(out_indptr, out_indices)
+    args = {**given, **_tables(back), "rows": right, "mine": left, "edges": out_edge_ids}
+    launch_by_row(name, left_grad, width, _chunks_of(back), {"values": None}, **args)
     return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
 
-def _side_gradient(
-    other: Tensor, mine: Tensor, values: Tensor | None, chunks: Chunks, **arguments: Any
-) -> Tensor:
-    """The gradient of `mine`; the terms of the gradient of `att` are written to `values`."""
-    out, width = torch.empty_like(mine), mine.shape[1]
-    given = {**arguments, "rows": other, "mine": mine, "CHUNK": chunks.size}
-    partial, partial_values = chunks.partial(out, width), None
-    if partial is not None:
-        partial_values = None if values is None else torch.empty_like(partial)
-        args = {name: value for name, value in given.items() if name != "att"}
-        args |= {"num_rows": len(mine), "values": partial_values}
-        launch_by_row("triton_pairs.pair_chunks", partial, width, **args)
-    partials = {"partial": partial, "partial_values": partial_values, "values": values}
-    launch_by_row("triton_pairs.pair_gradient", out, width, **given, **partials)
-    return out
-
-
 def _places(features: LazyFeatures) -> dict[str, Any]:
-    """The arguments of kernels that read features, see `triton_tables.place_of`."""
+    """The arguments of kernels that read features, see `triton_tables.begin_of`."""
+    rows, stride = features.rows, features.rows.stride(0)
+    begins = [matrix.data_ptr() for matrix in (rows, *features.held)]
     return {
-        "rows": features.rows,
+        "rows": rows,
         "nodes": features.nodes,
         "slots": features.slots,
         "parts": features.parts,
-        "STRIDE": features.rows.stride(0),
+        "STRIDE": stride,
         "PART_ROWS": features.part_rows,
-        "ALIGN": features.align,
+        "ALIGN": math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins),
     }
 
 

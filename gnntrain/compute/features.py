@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,7 +70,8 @@ class LazyFeatures:
     def select(self, nodes: Tensor | npt.NDArray[np.int64]) -> LazyFeatures:
         """The rows of `nodes` (int64 `[n]`, positions in this selection), still lazy."""
         nodes = torch.from_numpy(nodes) if isinstance(nodes, np.ndarray) else nodes
-        nodes = nodes.to(self.device, non_blocking=True)
+        to = self.device
+        nodes = nodes.to(to, non_blocking=to.type != "cpu")  # the host reads them at once
         return replace(self, nodes=nodes if self.nodes is None else self.nodes[nodes])
 
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -94,13 +94,6 @@ class LazyFeatures:
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of operators that read rows, see `ops`."""
         return self.rows, self.nodes, self.slots, self.parts, self.part_rows, self.held
-
-    @property
-    def align(self) -> int:
-        """A power of two that divides all distances between `rows` and parts, in numbers."""
-        begin = self.rows.data_ptr()
-        apart = math.gcd(16, *(part.data_ptr() - begin for part in self.held))
-        return max(1, apart // self.rows.element_size())
 
 
 def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:

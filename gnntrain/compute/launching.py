@@ -5,8 +5,9 @@ Triton is imported when first needed: computing on a CPU does not need it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -57,9 +58,9 @@ class Chunks(NamedTuple):
             return cls(0, 0)
         return cls(_CHUNK_EDGES, num_edges // _CHUNK_EDGES)
 
-    def partial(self, like: Tensor, width: int) -> Tensor | None:
-        """An empty tensor for the chunks' results, `[number, width]`, in `like`'s type of sums."""
-        if not self.size:
+    def partial(self, like: Tensor | None, width: int) -> Tensor | None:
+        """An empty tensor for the chunks' part of `like`, `[number, width]`, if there are any."""
+        if not self.size or like is None:
             return None
         return like.new_empty(self.number, width, dtype=exact_type(like.dtype))
 
@@ -74,35 +75,59 @@ def num_parts(whole: int, part: int) -> int:
     return -(-whole // part)
 
 
-def launch_by_row(name: str, out: Tensor, width: int, **arguments: Any) -> None:
-    """Run a kernel with a program for each row of `out` and tile of columns."""
-    tile = Tile.of(width)
-    launch(name, (len(out), num_parts(width, tile.block)), tile, out, width, **arguments)
-
-
-def launch_by_edge(
-    name: str, out: Tensor, width: int, num_rows: int, chunks: Chunks, **arguments: Any
+def launch_by_row(
+    name: str,
+    out: Tensor,
+    width: int,
+    chunks: Chunks,
+    also: Mapping[str, Tensor | None] = MappingProxyType({}),
+    **arguments: Any,
 ) -> None:
-    """Run a kernel that writes `out` by edge: a program for the edges of each row and head.
+    """Run a kernel that writes by row: a program for each chunk, then one for each row.
 
     Args:
         name: See `launch`.
-        out: `[num_edges]`, or `[num_edges, H]` for H heads.
-        width: Of the rows that belong to the edges; each head has a part.
-        num_rows: Number of rows.
-        chunks: The edges of long rows, which have programs of their own.
+        out: `[num_rows, any]`.
+        width: Columns of the rows that it sums.
+        chunks: The edges of long rows. Their programs write to tensors which those of the rows
+            find under the same names with `partial_` in front.
+        also: What it writes besides, `[num_rows, width]`.
         **arguments: Further arguments of the kernel.
     """
-    heads = out.shape[1] if out.dim() == 2 else 1
-    tile = Tile.of(width // heads)
-    given = {**arguments, "num_rows": num_rows, "HEADS": heads, "CHUNK": chunks.size}
-    launch(name, (num_rows, heads), tile, out, width, **given, OF_CHUNKS=False)
-    if chunks.size:
-        launch(name, (chunks.number, heads), tile, out, width, **given, OF_CHUNKS=True)
+    outs: dict[str, Any] = {"out": out, **also}
+    of_chunks: dict[str, Any] = {key: chunks.partial(outs[key], width) for key in outs}
+    partials: dict[str, Any] = {f"partial_{key}": of_chunks[key] for key in outs}
+    tile, given = Tile.of(width), {**arguments, "num_rows": len(out), "CHUNK": chunks.size}
+    across = num_parts(width, tile.block)
+    if chunks.size and len(out):
+        none: dict[str, Any] = dict.fromkeys(partials)
+        grid = chunks.number, across
+        launch(name, grid, tile, width, **given, **of_chunks, **none, OF_CHUNKS=True)
+    launch(name, (len(out), across), tile, width, **given, **outs, **partials, OF_CHUNKS=False)
+
+
+def launch_by_edge(
+    name: str, num_rows: int, across: int, tile: Tile, width: int, chunks: Chunks, **arguments: Any
+) -> None:
+    """Run a kernel that writes by edge: a program for the edges of each row and of each chunk.
+
+    Args:
+        name: See `launch`.
+        num_rows: Number of rows.
+        across: Programs of a row.
+        tile: See `launch`.
+        width: See `launch`.
+        chunks: The edges of long rows.
+        **arguments: Further arguments of the kernel.
+    """
+    given = {**arguments, "num_rows": num_rows, "CHUNK": chunks.size}
+    launch(name, (num_rows, across), tile, width, **given, OF_CHUNKS=False)
+    if chunks.size and num_rows:
+        launch(name, (chunks.number, across), tile, width, **given, OF_CHUNKS=True)
 
 
 def launch(
-    name: str, grid: tuple[int, int], tile: Tile, out: Tensor, width: int, **arguments: Any
+    name: str, grid: tuple[int, int], tile: Tile, width: int, *, out: Tensor, **arguments: Any
 ) -> None:
     """Run a kernel on `out`'s device, on the current stream.
 
@@ -110,8 +135,8 @@ def launch(
         name: Module and kernel, as "triton_kernels.reduce_rows".
         grid: Number of programs.
         tile: A program's tile.
+        width: Columns of the rows that it reads.
         out: The tensor that it writes.
-        width: Columns of its rows.
         **arguments: What else it takes.
     """
     if out.numel() == 0 or 0 in grid:
@@ -119,10 +144,9 @@ def launch(
     module, kernel = name.split(".")
     kernels = _kernels(module)
     number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
+    constants = {"WIDTH": width, "TOTAL": number, "ROWS": tile.rows, "BLOCK": tile.block}
     with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        getattr(kernels, kernel)[grid](
-            **arguments, out=out, WIDTH=width, TOTAL=number, ROWS=tile.rows, BLOCK=tile.block
-        )
+        getattr(kernels, kernel)[grid](**arguments, **constants, out=out, enable_fp_fusion=True)
 
 
 def _kernels(module: str) -> ModuleType:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_tables import edges_at, place_of, row_of_chunk, span_of, walk_of
+from gnntrain.compute.triton_tables import edges_at, rows_at, sum_of_chunks, walk_of
 
 
 @triton.jit(do_not_specialize=["first", "num_rows"])  # type: ignore[untyped-decorator]
@@ -35,142 +35,15 @@ def gather_rows(
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, source = number < num_rows, number + first
-    place = place_of(rows, nodes, slots, parts, source, is_row, STRIDE, PART_ROWS, ALIGN)
+    row_at = rows_at(rows, nodes, slots, parts, source, is_row, STRIDE, PART_ROWS, ALIGN)
     mask = is_row[:, None] & (columns < WIDTH)[None, :]
-    row = tl.load(rows + place[:, None] + columns[None, :], mask=mask)
+    row = tl.load(row_at[:, None] + columns[None, :], mask=mask)
     # By way of float32: Triton converts no 16-bit type to another.
     at = number[:, None] * WIDTH + columns[None, :]
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def sum_of_edges(
-    rows: tl.tensor,
-    nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
-    indices: tl.tensor,
-    edges: tl.tensor,
-    edge_weight: tl.tensor,
-    source_scale: tl.tensor,
-    source_indptr: tl.tensor,
-    skipped: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    WIDTH: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    HEADS: tl.constexpr,
-    SKIP_OWN: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:
-    """`[BLOCK]`: Σ edge_weight[e] · source_scale[u] · row(u) over some edges, see `reduce_rows`.
-
-    Over the edges `first … last − 1`, without the chunks `begin … end − 1` in between.
-    """
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_column = columns < WIDTH
-    totals = tl.zeros([ROWS, BLOCK], TOTAL)
-    for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, CHUNK)
-        is_edge = edge < last
-        source = edge
-        if indices is not None:
-            source = tl.load(indices + edge, mask=is_edge, other=0)
-        if SKIP_OWN:
-            is_edge = is_edge & (source != skipped)
-        weight = tl.full([ROWS], 1, TOTAL)
-        if source_scale is not None:
-            weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if source_indptr is not None:
-            from_edge = tl.load(source_indptr + source, mask=is_edge, other=0)
-            to_edge = tl.load(source_indptr + source + 1, mask=is_edge, other=1)
-            weight /= (to_edge - from_edge).to(TOTAL)
-        place = place_of(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
-        mask = is_edge[:, None] & is_column[None, :]
-        row = tl.load(rows + place[:, None] + columns[None, :], mask=mask, other=0)
-        row = weight[:, None] * row.to(TOTAL)
-        if edge_weight is not None:
-            if edges is not None:
-                edge = tl.load(edges + edge, mask=is_edge, other=0)
-            if HEADS == 1:
-                factor = tl.load(edge_weight + edge, mask=is_edge, other=0)[:, None]
-            else:
-                head = columns // (WIDTH // HEADS)
-                at = edge.to(tl.int64)[:, None] * HEADS + head[None, :]
-                factor = tl.load(edge_weight + at, mask=mask, other=0)
-            row *= factor.to(TOTAL)
-        totals += row
-    return tl.sum(totals, axis=0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def sum_of_chunks(
-    partial: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    WIDTH: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:
-    """`[BLOCK]`: the sum of the rows `first … last − 1` of `partial`, `[num_chunks, WIDTH]`."""
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    totals = tl.zeros([ROWS, BLOCK], TOTAL)
-    for start in range(first, last, ROWS):
-        chunk = start + tl.arange(0, ROWS)
-        mask = (chunk < last)[:, None] & (columns < WIDTH)[None, :]
-        at = chunk.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-        totals += tl.load(partial + at, mask=mask, other=0)
-    return tl.sum(totals, axis=0)
-
-
-@triton.jit(do_not_specialize=["own", "num_rows"])  # type: ignore[untyped-decorator]
-def reduce_chunks(
-    rows: tl.tensor,
-    nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
-    indptr: tl.tensor,
-    indices: tl.tensor,
-    edges: tl.tensor,
-    edge_weight: tl.tensor,
-    source_scale: tl.tensor,
-    source_indptr: tl.tensor,
-    own: tl.tensor,
-    num_rows: tl.tensor,
-    out: tl.tensor,
-    WIDTH: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    HEADS: tl.constexpr,
-    SKIP_OWN: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The sums over the chunks of long rows that `reduce_rows` adds up, `[num_chunks, WIDTH]`."""
-    chunk = tl.program_id(0)
-    v, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
-    if v >= 0:
-        total = sum_of_edges(
-            rows, nodes, slots, parts, indices, edges, edge_weight, source_scale, source_indptr,
-            own + v, first, last, last, last,
-            WIDTH, STRIDE, PART_ROWS, ALIGN, HEADS, SKIP_OWN, 0, TOTAL, ROWS, BLOCK,
-        )  # fmt: skip
-        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(out + chunk.to(tl.int64) * WIDTH + columns, total, mask=columns < WIDTH)
-
-
-@triton.jit(do_not_specialize=["first_loop", "num_loops", "own"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["first_loop", "num_loops", "own", "num_rows"])  # type: ignore[untyped-decorator]
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
@@ -187,7 +60,8 @@ def reduce_rows(
     first_loop: tl.tensor,
     num_loops: tl.tensor,
     own: tl.tensor,
-    partial: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -198,6 +72,7 @@ def reduce_rows(
     SKIP_OWN: tl.constexpr,
     PUTS_OWN: tl.constexpr,
     ADDS_OWN: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -206,7 +81,7 @@ def reduce_rows(
     """Weighted sums of the rows of every destination's in-neighbours.
 
     out[v] = row_scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(own + v)
-    where e runs over the in-edges of v and u is the source of e.
+    where e runs over the in-edges of v and u is the source of e; of a chunk only Σ_e.
 
     Args:
         indices: The source of each edge; None: edge e comes from source e.
@@ -216,42 +91,66 @@ def reduce_rows(
         loop, first_loop, num_loops: `loop[i]` belongs to destination `first_loop + i`; other
             destinations have none.
         own: Source number of destination 0; negative where it is none.
-        partial: Result of `reduce_chunks`, `TOTAL [num_chunks, WIDTH]`.
         IS_MEAN: Divide the sum by the number of in-edges.
         SKIP_OWN: Leave out edges from a node to itself.
         PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(own + v).
         ADDS_OWN: Add the numbers `WIDTH … 2 · WIDTH − 1` of row(own + v) where v has a loop.
     """
-    v = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, v, CHUNK)
-    total = sum_of_edges(
-        rows, nodes, slots, parts, indices, edges, edge_weight, source_scale, source_indptr,
-        own + v, first, last, begin, end,
-        WIDTH, STRIDE, PART_ROWS, ALIGN, HEADS, SKIP_OWN, CHUNK, TOTAL, ROWS, BLOCK,
-    )  # fmt: skip
-    if CHUNK > 0:
-        total += sum_of_chunks(partial, begin // CHUNK, end // CHUNK, WIDTH, TOTAL, ROWS, BLOCK)
-    if IS_MEAN:
-        total /= tl.maximum(last - first, 1).to(TOTAL)
-    if row_scale is not None:
-        total *= tl.load(row_scale + v).to(TOTAL)
-    if (loop is not None) or ADDS_OWN:  # noqa: SIM102  # decided when the kernel is compiled
-        if (v >= first_loop) & (v < first_loop + num_loops):
-            has = v >= first_loop
-            place = place_of(rows, nodes, slots, parts, own + v, has, STRIDE, PART_ROWS, ALIGN)
+    v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    totals = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        is_edge = edge < last
+        source = edge
+        if indices is not None:
+            source = tl.load(indices + edge, mask=is_edge, other=0)
+        if SKIP_OWN:
+            is_edge = is_edge & (source != own + v)
+        weight = tl.full([ROWS], 1, TOTAL)
+        if source_scale is not None:
+            weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
+        if source_indptr is not None:
+            from_edge = tl.load(source_indptr + source, mask=is_edge, other=0)
+            to_edge = tl.load(source_indptr + source + 1, mask=is_edge, other=1)
+            weight /= (to_edge - from_edge).to(TOTAL)
+        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        mask = is_edge[:, None] & is_column[None, :]
+        row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=0)
+        row = weight[:, None] * row.to(TOTAL)
+        if edge_weight is not None:
+            if edges is not None:
+                edge = tl.load(edges + edge, mask=is_edge, other=0)
+            if HEADS == 1:
+                factor = tl.load(edge_weight + edge, mask=is_edge, other=0)[:, None]
+            else:
+                head = columns // (WIDTH // HEADS)
+                at = edge.to(tl.int64)[:, None] * HEADS + head[None, :]
+                factor = tl.load(edge_weight + at, mask=mask, other=0)
+            row *= factor.to(TOTAL)
+        totals += row
+    total = tl.sum(totals, axis=0)
+    at = tl.program_id(0).to(tl.int64) * (WIDTH * (1 + PUTS_OWN * (not OF_CHUNKS))) + columns
+    if not OF_CHUNKS:
+        if CHUNK > 0:
+            total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+        if IS_MEAN:
+            total /= tl.maximum(last - first, 1).to(TOTAL)
+        if row_scale is not None:
+            total *= tl.load(row_scale + v).to(TOTAL)
+        if (loop is not None) or ADDS_OWN or PUTS_OWN:
+            has_loop = (v >= first_loop) & (v < first_loop + num_loops)
+            has_row = has_loop | PUTS_OWN
+            row_at = rows_at(rows, nodes, slots, parts, own + v, has_row, STRIDE, PART_ROWS, ALIGN)
+            row = tl.load(row_at + columns, mask=is_column & has_row, other=0).to(TOTAL)
             if loop is not None:
-                row = tl.load(rows + place + columns, mask=is_column, other=0)
-                total += tl.load(loop + (v - first_loop)).to(TOTAL) * row.to(TOTAL)
+                total += tl.load(loop + v - first_loop, mask=has_loop, other=0).to(TOTAL) * row
             if ADDS_OWN:
-                row = tl.load(rows + place + WIDTH + columns, mask=is_column, other=0)
-                total += row.to(TOTAL)
-    at = v.to(tl.int64) * (WIDTH * (1 + PUTS_OWN)) + columns
-    if PUTS_OWN:
-        place = place_of(rows, nodes, slots, parts, own + v, v >= 0, STRIDE, PART_ROWS, ALIGN)
-        row = tl.load(rows + place + columns, mask=is_column, other=0)
-        tl.store(out + at + WIDTH, row.to(TOTAL).to(out.dtype.element_ty), mask=is_column)
+                mask = is_column & has_loop
+                total += tl.load(row_at + WIDTH + columns, mask=mask, other=0).to(TOTAL)
+            if PUTS_OWN:
+                tl.store(out + at + WIDTH, row.to(out.dtype.element_ty), mask=is_column)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 

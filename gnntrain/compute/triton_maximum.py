@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_kernels import sum_of_chunks
-from gnntrain.compute.triton_tables import edges_at, place_of, row_of_chunk, span_of
+from gnntrain.compute.triton_tables import edges_at, rows_at, sum_of_chunks, walk_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -28,78 +27,7 @@ def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return tl.where(is_nan, float("nan"), top), count
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def top_of_edges(
-    rows: tl.tensor,
-    nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
-    indices: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    WIDTH: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """`[ROWS, BLOCK]`: the largest numbers of each lane and their counts; −∞ without edges."""
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
-    counts = tl.zeros([ROWS, BLOCK], tl.int32)
-    for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, CHUNK)
-        is_edge = edge < last
-        source = tl.load(indices + edge, mask=is_edge, other=0)
-        place = place_of(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
-        mask = is_edge[:, None] & (columns < WIDTH)[None, :]
-        at = place[:, None] + columns[None, :]
-        row = tl.load(rows + at, mask=mask, other=float("-inf")).to(TOTAL)
-        tops, counts = higher_of(tops, counts, row, mask.to(tl.int32))
-    return tops, counts
-
-
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def max_chunks(
-    rows: tl.tensor,
-    nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
-    indptr: tl.tensor,
-    indices: tl.tensor,
-    num_rows: tl.tensor,
-    out: tl.tensor,
-    ties: tl.tensor,
-    WIDTH: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The maxima of the chunks of long rows, `TOTAL [num_chunks, WIDTH]`, for `max_rows`."""
-    chunk = tl.program_id(0)
-    v, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
-    if v >= 0:
-        tops, counts = top_of_edges(
-            rows, nodes, slots, parts, indices, first, last, last, last,
-            WIDTH, STRIDE, PART_ROWS, ALIGN, 0, TOTAL, ROWS, BLOCK,
-        )  # fmt: skip
-        top, count = top_of(tops, counts)
-        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        at = chunk.to(tl.int64) * WIDTH + columns
-        tl.store(out + at, top, mask=columns < WIDTH)
-        tl.store(ties + at, count, mask=columns < WIDTH)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def max_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
@@ -107,7 +35,8 @@ def max_rows(
     parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
-    partial: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
     partial_ties: tl.tensor,
     out: tl.tensor,
     ties: tl.tensor,
@@ -115,6 +44,7 @@ def max_rows(
     STRIDE: tl.constexpr,
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -123,96 +53,41 @@ def max_rows(
     """The largest numbers of every destination's in-neighbours; 0 without any, NaN is the largest.
 
     Args:
-        partial, partial_ties: Results of `max_chunks`.
-        ties: int32 as `out`: the number of in-edges with the largest number.
+        partial_out, partial_ties: The chunks' results.
+        ties: As `out`: the number of in-edges with the largest number.
     """
-    v = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, v, CHUNK)
-    tops, counts = top_of_edges(
-        rows, nodes, slots, parts, indices, first, last, begin, end,
-        WIDTH, STRIDE, PART_ROWS, ALIGN, CHUNK, TOTAL, ROWS, BLOCK,
-    )  # fmt: skip
-    if CHUNK > 0:
-        end_chunk = end // CHUNK
-        for start in range(begin // CHUNK, end_chunk, ROWS):
+    _v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
+    counts = tl.zeros([ROWS, BLOCK], tl.int32)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        is_edge = edge < last
+        source = tl.load(indices + edge, mask=is_edge, other=0)
+        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        mask = is_edge[:, None] & is_column[None, :]
+        row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=float("-inf"))
+        tops, counts = higher_of(tops, counts, row.to(TOTAL), mask.to(tl.int32))
+    if CHUNK > 0 and not OF_CHUNKS:
+        for start in range(begin // CHUNK, end // CHUNK, ROWS):
             chunk = start + tl.arange(0, ROWS)
-            mask = (chunk < end_chunk)[:, None] & is_column[None, :]
+            mask = (chunk < end // CHUNK)[:, None] & is_column[None, :]
             at = chunk.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-            row = tl.load(partial + at, mask=mask, other=float("-inf"))
-            count = tl.load(partial_ties + at, mask=mask, other=0)
+            row = tl.load(partial_out + at, mask=mask, other=float("-inf"))
+            count = mask.to(tl.int32)
+            if ties is not None:
+                count = tl.load(partial_ties + at, mask=mask, other=0).to(tl.int32)
             tops, counts = higher_of(tops, counts, row, count)
     top, count = top_of(tops, counts)
     top = tl.where(last > first, top, 0)
-    at = v.to(tl.int64) * WIDTH + columns
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
     tl.store(out + at, top.to(out.dtype.element_ty), mask=is_column)
     if ties is not None:
         tl.store(ties + at, count, mask=is_column)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def shares_of_edges(
-    row: tl.tensor,
-    tops: tl.tensor,
-    ties: tl.tensor,
-    grad: tl.tensor,
-    indices: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    WIDTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:
-    """`[BLOCK]`: some out-edges' part of the gradient of a source's `row`; see `spread_maximum`."""
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    totals = tl.zeros([ROWS, BLOCK], TOTAL)
-    for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, CHUNK)
-        is_edge = edge < last
-        v = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
-        mask = is_edge[:, None] & (columns < WIDTH)[None, :]
-        at = v[:, None] * WIDTH + columns[None, :]
-        is_top = mask & (tl.load(tops + at, mask=mask, other=0) == row[None, :])
-        given = tl.load(grad + at, mask=is_top, other=0).to(TOTAL)
-        totals += given / tl.load(ties + at, mask=is_top, other=1).to(TOTAL)
-    return tl.sum(totals, axis=0)
-
-
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def spread_chunks(
-    rows: tl.tensor,
-    tops: tl.tensor,
-    ties: tl.tensor,
-    grad: tl.tensor,
-    indptr: tl.tensor,
-    indices: tl.tensor,
-    num_rows: tl.tensor,
-    out: tl.tensor,
-    WIDTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The gradients by chunks of long rows, `TOTAL [num_chunks, WIDTH]`, for `spread_maximum`."""
-    chunk = tl.program_id(0)
-    u, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
-    if u >= 0:
-        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        is_column = columns < WIDTH
-        row = tl.load(rows + u.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
-        total = shares_of_edges(
-            row, tops, ties, grad, indices, first, last, last, last, WIDTH, 0, TOTAL, ROWS, BLOCK
-        )
-        tl.store(out + chunk.to(tl.int64) * WIDTH + columns, total, mask=is_column)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def spread_maximum(
     rows: tl.tensor,
     tops: tl.tensor,
@@ -220,9 +95,11 @@ def spread_maximum(
     grad: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
-    partial: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -234,17 +111,22 @@ def spread_maximum(
         rows: The sources' `[num_src, WIDTH]`.
         tops, ties, grad: The destinations' maxima, their counts, and their gradient.
         indptr, indices: The out-edges of every source.
-        partial: Result of `spread_chunks`.
     """
-    u = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, u, CHUNK)
-    own = u.to(tl.int64) * WIDTH + columns
-    row = tl.load(rows + own, mask=is_column, other=0)
-    total = shares_of_edges(
-        row, tops, ties, grad, indices, first, last, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK
-    )
-    if CHUNK > 0:
-        total += sum_of_chunks(partial, begin // CHUNK, end // CHUNK, WIDTH, TOTAL, ROWS, BLOCK)
-    tl.store(out + own, total.to(out.dtype.element_ty), mask=is_column)
+    u, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    row = tl.load(rows + u.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
+    totals = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        v = tl.load(indices + edge, mask=edge < last, other=0).to(tl.int64)
+        mask = (edge < last)[:, None] & is_column[None, :]
+        at = v[:, None] * WIDTH + columns[None, :]
+        is_top = mask & (tl.load(tops + at, mask=mask, other=0) == row[None, :])
+        given = tl.load(grad + at, mask=is_top, other=0).to(TOTAL)
+        totals += given / tl.load(ties + at, mask=is_top, other=1).to(TOTAL)
+    total = tl.sum(totals, axis=0)
+    if CHUNK > 0 and not OF_CHUNKS:
+        total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_kernels import sum_of_chunks
-from gnntrain.compute.triton_tables import edges_at, row_of_chunk, span_of, walk_of
+from gnntrain.compute.triton_tables import edges_at, sum_of_chunks, walk_of
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
@@ -62,88 +61,7 @@ def pair_scores(
         tl.store(out + at, total.to(out.dtype.element_ty), mask=is_edge)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def pairs_of_edges(
-    rows: tl.tensor,
-    mine: tl.tensor,
-    grad: tl.tensor,
-    indices: tl.tensor,
-    edges: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    WIDTH: tl.constexpr,
-    HEADS: tl.constexpr,
-    SLOPE: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """`[BLOCK]` twice: Σ grad[e] · leaky_relu′(row + mine) and Σ grad[e] · leaky_relu(row + mine).
-
-    Over the edges `first … last − 1`, without the chunks `begin … end − 1` in between.
-    """
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_column = columns < WIDTH
-    head = columns // (WIDTH // HEADS)
-    slopes = tl.zeros([ROWS, BLOCK], TOTAL)
-    values = tl.zeros([ROWS, BLOCK], TOTAL)
-    for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, CHUNK)
-        is_edge = edge < last
-        other = tl.load(indices + edge, mask=is_edge, other=0)
-        if edges is not None:
-            edge = tl.load(edges + edge, mask=is_edge, other=0)
-        mask = is_edge[:, None] & is_column[None, :]
-        at = other.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-        pair = tl.load(rows + at, mask=mask, other=0).to(TOTAL) + mine[None, :]
-        at = edge.to(tl.int64)[:, None] * HEADS + head[None, :]
-        given = tl.load(grad + at, mask=mask, other=0).to(TOTAL)
-        given = tl.where(pair > 0, given, given * SLOPE)
-        slopes += given
-        values += given * pair
-    return tl.sum(slopes, axis=0), tl.sum(values, axis=0)
-
-
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def pair_chunks(
-    rows: tl.tensor,
-    mine: tl.tensor,
-    grad: tl.tensor,
-    indptr: tl.tensor,
-    indices: tl.tensor,
-    edges: tl.tensor,
-    num_rows: tl.tensor,
-    values: tl.tensor,
-    out: tl.tensor,
-    WIDTH: tl.constexpr,
-    HEADS: tl.constexpr,
-    SLOPE: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The sums over the chunks of long rows for `pair_gradient`, `TOTAL [num_chunks, WIDTH]`."""
-    chunk = tl.program_id(0)
-    r, first, last = row_of_chunk(indptr, num_rows, chunk, CHUNK)
-    if r >= 0:
-        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        is_column = columns < WIDTH
-        own = tl.load(mine + r.to(tl.int64) * WIDTH + columns, mask=is_column, other=0).to(TOTAL)
-        slope_sum, value_sum = pairs_of_edges(
-            rows, own, grad, indices, edges, first, last, last, last,
-            WIDTH, HEADS, SLOPE, 0, TOTAL, ROWS, BLOCK,
-        )  # fmt: skip
-        at = chunk.to(tl.int64) * WIDTH + columns
-        tl.store(out + at, slope_sum, mask=is_column)
-        if values is not None:
-            tl.store(values + at, value_sum, mask=is_column)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def pair_gradient(
     rows: tl.tensor,
     mine: tl.tensor,
@@ -152,13 +70,15 @@ def pair_gradient(
     indptr: tl.tensor,
     indices: tl.tensor,
     edges: tl.tensor,
-    partial: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
     partial_values: tl.tensor,
-    values: tl.tensor,
     out: tl.tensor,
+    values: tl.tensor,
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -166,32 +86,49 @@ def pair_gradient(
 ) -> None:
     """The gradient of one side behind `pair_scores`.
 
+    out[r] = att · Σ_e grad[e] · leaky_relu′(row(other) + mine[r]), of a chunk only Σ_e, where e
+    runs over the edges of r and connects it with the row `other`;
+    values[r] = Σ_e grad[e] · leaky_relu(row(other) + mine[r]).
+
     Args:
         rows: The other side, `[any, WIDTH]`.
         mine: This side, `[num_rows, WIDTH]`.
         grad: The scores' gradient, `[num_edges, HEADS]`.
         indptr, indices: By row of this side, the rows of the other.
         edges: The number of each edge in `grad`; None: as they lie.
-        partial, partial_values: Results of `pair_chunks`.
-        values: As `out`: each row's term of the gradient of `att`.
+        partial_out, partial_values: The chunks' results.
         out: The gradient of `mine`.
+        values: Each row's term of the gradient of `att`; None: not needed.
     """
-    r = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
-    first, last, begin, end = span_of(indptr, r, CHUNK)
-    at = r.to(tl.int64) * WIDTH + columns
-    own = tl.load(mine + at, mask=is_column, other=0).to(TOTAL)
-    slope_sum, value_sum = pairs_of_edges(
-        rows, own, grad, indices, edges, first, last, begin, end,
-        WIDTH, HEADS, SLOPE, CHUNK, TOTAL, ROWS, BLOCK,
-    )  # fmt: skip
-    if CHUNK > 0:
-        begin, end = begin // CHUNK, end // CHUNK
-        slope_sum += sum_of_chunks(partial, begin, end, WIDTH, TOTAL, ROWS, BLOCK)
-        if values is not None:
-            value_sum += sum_of_chunks(partial_values, begin, end, WIDTH, TOTAL, ROWS, BLOCK)
-    slope_sum *= tl.load(att + columns, mask=is_column, other=0).to(TOTAL)
-    tl.store(out + at, slope_sum.to(out.dtype.element_ty), mask=is_column)
+    head = columns // (WIDTH // HEADS)
+    r, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    own = tl.load(mine + r.to(tl.int64) * WIDTH + columns, mask=is_column, other=0).to(TOTAL)
+    slopes = tl.zeros([ROWS, BLOCK], TOTAL)
+    products = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        is_edge = edge < last
+        other = tl.load(indices + edge, mask=is_edge, other=0)
+        if edges is not None:
+            edge = tl.load(edges + edge, mask=is_edge, other=0)
+        mask = is_edge[:, None] & is_column[None, :]
+        at = other.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        pair = tl.load(rows + at, mask=mask, other=0).to(TOTAL) + own[None, :]
+        at = edge.to(tl.int64)[:, None] * HEADS + head[None, :]
+        given = tl.load(grad + at, mask=mask, other=0).to(TOTAL)
+        given = tl.where(pair > 0, given, given * SLOPE)
+        slopes += given
+        products += given * pair
+    slope, value = tl.sum(slopes, axis=0), tl.sum(products, axis=0)
+    if not OF_CHUNKS:
+        if CHUNK > 0:
+            slope += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+            if values is not None:
+                value += sum_of_chunks(partial_values, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+        slope *= tl.load(att + columns, mask=is_column, other=0).to(TOTAL)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    tl.store(out + at, slope.to(out.dtype.element_ty), mask=is_column)
     if values is not None:
-        tl.store(values + at, value_sum, mask=is_column)
+        tl.store(values + at, value, mask=is_column)

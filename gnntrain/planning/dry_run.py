@@ -20,7 +20,7 @@ from gnntrain.build import build_evaluator, build_loaders, build_model, build_ta
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
-from gnntrain.devices import synchronize
+from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.run_control import Phase
@@ -34,7 +34,7 @@ from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_b
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import SplitMetrics
-from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
+from gnntrain.training.measure import peak_resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -170,7 +170,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         training_bytes=training_bytes,
         peak_bytes=max(training_bytes, peak_resident_bytes() - cost.mapped_bytes),
         library_bytes=library_bytes,
-        gpu_bytes=peak_gpu_bytes(context.device),
+        gpu_bytes=peak_memory(context.device),
         checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
         placement=loaders.why_placed,
     )
