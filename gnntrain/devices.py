@@ -6,6 +6,7 @@ build, for AMD's.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psutil
@@ -41,9 +42,24 @@ def num_gpus(kind: str) -> int:
     return int(_module(kind).device_count())
 
 
+def visibility(kind: str) -> str:
+    """The environment variable that names the GPUs of a type which a process sees."""
+    if kind == "xpu":
+        return "ZE_AFFINITY_MASK"
+    # AMD's takes precedence over NVIDIA's, which torch's ROCm build heeds too.
+    is_amds = torch.version.hip is not None and "HIP_VISIBLE_DEVICES" in os.environ
+    return "HIP_VISIBLE_DEVICES" if is_amds else "CUDA_VISIBLE_DEVICES"
+
+
 def is_gpu(device: torch.device) -> bool:
     """Whether host memory is not the device's."""
     return device.type != "cpu"
+
+
+def has_started() -> bool:
+    """Whether this process has begun to use a GPU: it must not be forked any more."""
+    modules = [_module(kind) for kind in ("cuda", "xpu")]
+    return any(module.is_initialized() for module in modules)
 
 
 def set_current(device: torch.device) -> None:
@@ -167,4 +183,5 @@ def _numbered(device: torch.device) -> tuple[torch.device, ...]:
 
 
 def _module(kind: str) -> Any:
-    return torch.get_device_module(kind)
+    """torch's module of a device's type; None of `meta`, whose tensors have no memory."""
+    return getattr(torch, kind, None)

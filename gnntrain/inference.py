@@ -179,7 +179,8 @@ def load_best(
 def _device_here(trainer: TrainerConfig) -> torch.device:
     """A GPU, unless training was to use none; also one of another kind than training had."""
     wants_gpu = trainer.device != "cpu" and trainer.gpus != 0
-    return torch.device((accelerator() if wants_gpu else None) or "cpu")
+    kind = accelerator() if wants_gpu else None
+    return torch.device("cpu") if kind is None else torch.device(kind, 0)
 
 
 def _for_one_process(config: Config, device: torch.device) -> Config:

@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -21,14 +21,27 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-"""NVIDIA's A100, H100, B200 and AMD's MI300."""
+"""NVIDIA's A100, H100 and B200, and AMD's MI300."""
 
-_BINARIES = {"cuda": "cubin", "hip": "hsaco"}
-_AMD_KEYS = {
-    "registers": "vgpr_count",
-    "shared": "group_segment_fixed_size",
-    "local": "private_segment_fixed_size",
-}
+_SIZES = 1, 16, 17
+"""On these numbers Triton specialises kernels: 1, and multiples of 16."""
+
+
+class Compiled(NamedTuple):
+    """What a kernel takes on a target.
+
+    Attributes:
+        kernel, target: Their names.
+        registers: Of a thread.
+        shared: Bytes of a program.
+        local: Bytes of a thread, in the GPU's memory: what does not fit into registers.
+    """
+
+    kernel: str
+    target: str
+    registers: int
+    shared: int
+    local: int
 
 
 class AbsentGPUs:
@@ -38,23 +51,29 @@ class AbsentGPUs:
         self._current = next(iter(TARGETS))
         triton.runtime.driver.set_active(self)
 
-    def compiled(self, kernel: Any, target: str, arguments: dict[str, Any]) -> Any:
-        """The kernel that a launch with these arguments runs on a target.
+    def compile_all(self, kernel: Any, arguments: dict[str, Any]) -> list[Compiled]:
+        """What a launch with these arguments would run, on each target.
 
         Raises:
-            AssertionError: Other sizes would compile it anew, or there is no machine code.
+            AssertionError: A batch of another size would compile the kernel anew.
         """
-        self._current = target
-        sizes = [name for name, value in arguments.items() if type(value) is int]
-        sizes = [name for name in sizes if not name.isupper()]
-        found = [
-            kernel.warmup(grid=(1,), **{**arguments, **dict.fromkeys(sizes, size)})
-            for size in (1, 16, 17)
-        ]
-        assert found[0] is found[1] is found[2], f"specialised on one of {sizes}"
-        assert found[0].asm[_BINARIES[TARGETS[target].backend]]
-        return found[0]
+        found = []
+        for self._current in TARGETS:
+            binaries = [self._compiled(kernel, arguments, size) for size in _SIZES]
+            assert binaries.count(binaries[0]) == len(_SIZES), f"{kernel} is specialised on a size"
+            found.append(Compiled(kernel.__name__, self._current, *_resources(binaries[0])))
+        return found
 
+    def _compiled(self, kernel: Any, arguments: dict[str, Any], size: int) -> Any:
+        """For all sizes that change from batch to batch, which are not in capitals, equal."""
+        sizes = {
+            name: size
+            for name, value in arguments.items()
+            if isinstance(value, int) and name.islower() and name != "enable_fp_fusion"
+        }
+        return kernel.warmup(grid=(1,), **{**arguments, **sizes})
+
+    # What Triton asks of a driver.
     def get_current_device(self) -> str:
         return self._current
 
@@ -65,23 +84,18 @@ class AbsentGPUs:
         return TARGETS[self._current]
 
 
-def resources(compiled: Any) -> dict[str, int]:
-    """What a thread and a program take: registers, bytes of shared memory, bytes of local memory.
-
-    Local memory holds what does not fit into registers.
-    """
-    if "hsaco" in compiled.asm:
-        return {
-            name: int(re.findall(rf"\.{key}:\s+(\d+)", compiled.asm["amdgcn"])[-1])
-            for name, key in _AMD_KEYS.items()
-        }
+def _resources(binary: Any) -> tuple[int, int, int]:
+    if "hsaco" in binary.asm:
+        keys = "vgpr_count", "group_segment_fixed_size", "private_segment_fixed_size"
+        registers, shared, local = (
+            int(re.findall(rf"\.{key}:\s+(\d+)", binary.asm["amdgcn"])[-1]) for key in keys
+        )
+        return registers, shared, local
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
+        file.write(binary.asm["cubin"])
         file.flush()
-        shown = subprocess.run(
-            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown)}
-    local = max(numbers["STACK"], numbers["LOCAL"])
-    return {"registers": numbers["REG"], "shared": compiled.metadata.shared, "local": local}
+        command = [str(tool), "-res-usage", file.name]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    used = {name: int(number) for name, number in re.findall(r"(\w+):(\d+)", shown)}
+    return used["REG"], binary.metadata.shared, max(used["STACK"], used["LOCAL"])

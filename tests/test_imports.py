@@ -22,6 +22,7 @@ FLOORS = [
         "jit",
         "groups",
         "cores",
+        "host_memory",
         "phases",
         "paths",
         "atomic_io",

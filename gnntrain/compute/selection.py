@@ -15,6 +15,8 @@ Kernels = Literal["numba", "triton", "torch"]
 
 SAMPLER = "sampler"
 """Stands among the operators' names for the sampler on the GPU."""
+HOST_MEMORY = "host memory"
+"""Stands there for kernels that read pinned host memory, or other GPUs' memory."""
 
 _libraries: dict[str, Any] = {}  # by dispatch key: what is selected, while the object lives
 
@@ -25,8 +27,8 @@ class KernelChoice:
 
     Attributes:
         kernels: Numba's (CPU) or Triton's (GPU) kernels, or torch's operators.
-        replaced: Operators (and perhaps `SAMPLER`) that torch's operators (the CPU's sampler)
-            compute although there is a kernel; by name, the reason.
+        replaced: Operators (and perhaps `SAMPLER`, `HOST_MEMORY`) that torch's operators (the CPU's
+            sampler) compute although there is a kernel; by name, the reason.
     """
 
     kernels: Kernels
@@ -35,7 +37,7 @@ class KernelChoice:
     @property
     def reads_host(self) -> bool:
         """Whether all operators read feature rows in pinned host memory, or on other GPUs."""
-        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear"}
+        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear", HOST_MEMORY}
         return self.kernels == "triton" and not readers & set(self.replaced)
 
     @property

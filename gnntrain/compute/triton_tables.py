@@ -49,18 +49,21 @@ def rows_at(
     if nodes is not None:
         source = tl.load(nodes + source, mask=mask, other=0)
     node = source.to(tl.int64)
-    slot = node
+    row = node
     if slots is not None:
-        slot = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
-    if parts is None:
-        return rows + slot * STRIDE
-    is_far = mask
-    if slots is not None:
-        is_far = (slot < 0) & mask
-    part = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
-    matrix = tl.where(is_far, part, rows.to(tl.int64)).to(rows.dtype)
-    row = tl.where(is_far, node % PART_ROWS, slot)
-    return tl.multiple_of(matrix + row * STRIDE, ALIGN)
+        row = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
+    matrix = rows
+    if parts is not None:
+        is_far = mask
+        if slots is not None:
+            is_far = mask & (row < 0)
+        part = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
+        matrix = tl.where(is_far, part, rows.to(tl.int64)).to(rows.dtype)
+        row = tl.where(is_far, node % PART_ROWS, row)
+    row_at = matrix + row * STRIDE
+    if parts is not None:
+        row_at = tl.multiple_of(row_at, ALIGN)
+    return row_at
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -114,6 +114,7 @@ class LaunchPlan:
         else:  # process 0's machine may have GPUs and this one none, or the other way round
             num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
         if device != "cpu":
+            _check_collectives(device, len(rendezvous.machines))
             _check_gpus(device, num_ranks, launched.launcher)
             own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
             refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
@@ -147,6 +148,15 @@ def _check_servers(servers: int, num_ranks: int, device: str) -> None:
         raise UserError(
             f"distributed.servers={servers} takes {ranks}: none is left to train.",
             "Start more ranks (distributed.num_processes, or by the launcher), or fewer servers.",
+        )
+
+
+def _check_collectives(device: str, num_processes: int) -> None:
+    """Refuse several ranks on Apple's GPUs."""
+    if device == "mps" and num_processes > 1:
+        raise UserError(
+            "torch has no collectives for Apple's GPUs: only one rank can train on them.",
+            "Write trainer.device=cpu for several ranks.",
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from gnntrain import host_memory
 from gnntrain.config import Config
 from gnntrain.cores import available_cores
 from gnntrain.inventory import machine
@@ -144,14 +145,14 @@ def _instructions(flags: set[str]) -> Check:
 
 def memory() -> Iterator[Check]:
     """Memory of the machine, and of the container."""
-    available, total = machine.available_memory(), psutil.virtual_memory().total
+    available, total = host_memory.available_memory(), psutil.virtual_memory().total
     text = f"{format_bytes(available)} available of {format_bytes(total)}"
     if available < _LITTLE_MEMORY:
         hint = "End other programs; `gnntrain plan` says what a run needs."
         yield Check("note", "RAM", text, hint)
     else:
         yield Check("ok", "RAM", text)
-    limit = machine.memory_limit()
+    limit = host_memory.memory_limit()
     if limit is not None and limit < total:
         hint = "A run beyond it is killed; `gnntrain plan` says what a run needs."
         yield Check("note", "limit", f"a container allows {format_bytes(limit)}", hint)

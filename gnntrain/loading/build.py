@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
-from gnntrain.loading.feature_placement import place_features
+from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
@@ -31,7 +31,6 @@ from gnntrain.loading.hotness import (
     presampled,
 )
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
-from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import (
     Placement,
     Sizes,
@@ -98,6 +97,7 @@ class LoaderBuilder:
         self._uses_graph = uses_graph
         self._exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
+        self._pinned = PinnedArrays()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
         if exchange is not None:
             exchange.serve(ROWS, answers_of(self._own_rows()))
@@ -218,9 +218,8 @@ class LoaderBuilder:
         placement = self._placement
         if not self.samples_on_gpu or placement is None:
             return GraphTensors.of(self._store, self._needs, targets=self._targets)
-        context, is_pinned = self._context, placement.topology == "pinned"
-        indices = pinned(self._store.indices, context) if is_pinned else None
-        return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
+        device, indices = self._context.device, self._pinned.indices
+        return GraphTensors.of(self._store, self._needs, device, indices, self._targets)
 
     def _training_features(self) -> FeatureSource:
         """The feature rows of training's batches. Collective.
@@ -256,7 +255,7 @@ class LoaderBuilder:
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
-        return place_features(self._store, placement, self._context, hot)
+        return place_features(self._store, placement, self._context, hot, self._pinned.rows)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows at each owner, in their order. Collective."""
@@ -343,18 +342,20 @@ class LoaderBuilder:
         config = self._config
         if not devices.is_gpu(self._context.device) and not self._draws_on_gpu:
             return None
-        memory = measured_memory(self._context)
         features = config.features
         if self._exchange is not None and features.placement != "wholegraph":
             features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
-        return place(
+        choose = partial(
+            place,
             self._sizes(),
-            memory,
             topology=config.sampler.topology,
             features=features,
             samples_on_gpu=self._draws_on_gpu,
             reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
         )
+        memory = measured_memory(self._context)
+        placement, self._pinned = place_and_pin(self._store, choose, memory, self._context)
+        return placement
 
     def _sizes(self) -> Sizes:
         store = self._store

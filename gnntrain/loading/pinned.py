@@ -20,6 +20,7 @@ from gnntrain.distributed.cuda_runtime import CudaError
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import as_tensor
+from gnntrain.loading.placement import in_words
 
 
 class PinningError(RunError):
@@ -35,15 +36,15 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
         PinningError: On all ranks, where one of them cannot have the memory.
     """
     source = array if isinstance(array, Tensor) else as_tensor(array)
-    copy, problem = None, None
+    copy, problem = None, ""
     try:
         copy = _own_copy(source, context)
     except PinningError as error:
-        problem = error
+        problem = error.message
     # Where the graph lies decides about the batches and the collectives of all ranks.
-    problems = [said for said in context.gather(problem and problem.message) if said]
-    if problems or copy is None:
-        raise problem or PinningError(problems[0], _HINT)
+    problems = list(filter(None, context.gather(problem)))
+    if copy is None or problems:
+        raise PinningError(problems[0], _HINT)
     if context.is_machine_main:
         copy.copy_(source)
     context.machine_barrier()
@@ -97,7 +98,7 @@ def _own_copy(source: Tensor, context: DistributedContext) -> Tensor:
         shared = shared_tensor(source.shape, source.dtype, context, None)
     except OSError as error:
         raise PinningError(
-            f"{source.nbytes / 2**30:.1f} GiB of shared memory cannot be had: {error}.", _HINT
+            f"{in_words(source.nbytes)} of shared memory cannot be had: {error}.", _HINT
         ) from error
     if not on_gpu or shared.numel() == 0:
         return shared
@@ -113,7 +114,7 @@ def _registered(memory: npt.NDArray[np.uint8]) -> Tensor:
         cuda_runtime.register_host_memory(address, tensor.nbytes)
     except CudaError as error:
         raise PinningError(
-            f"{tensor.nbytes / 2**30:.1f} GiB of host memory cannot be pinned: {error.message}",
+            f"{in_words(tensor.nbytes)} of host memory cannot be pinned: {error.message}",
             _HINT,
         ) from error
     # The tensor's storage holds the array, and with it every view of the tensor does.

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import psutil
-import torch
-
 from gnntrain import devices
 from gnntrain.config import FeaturesConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.host_memory import available_memory
+from gnntrain.loading.peers import why_no_peers
 
 Topology = Literal["resident", "pinned", "host"]
 Features = Literal["resident", "sharded", "cached", "pinned", "memmap", "wholegraph"]
@@ -52,13 +51,15 @@ class Memory:
         gpus: Free bytes of each rank's GPU, before anything is placed.
         host: Available bytes of host memory; all ranks share the pinned copy.
         num_gpus: GPUs of the run, on all machines.
-        has_peers: Whether every GPU can read every other's memory directly.
+        has_peers: Whether every GPU can read the memory of every other one of its machine.
+        why_no_peers: Why not, as the end of a sentence.
     """
 
     gpus: tuple[int, ...]
     host: int
     has_peers: bool = False
     num_gpus: int = 1
+    why_no_peers: str = "these do not"
 
     @property
     def room(self) -> int:
@@ -92,6 +93,11 @@ class Placement:
     num_cached: int = 0
     cold: Literal["pinned", "memmap"] = "pinned"
     why: tuple[str, ...] = ()
+
+    @property
+    def pins_rows(self) -> bool:
+        """Whether all rows are in pinned host memory."""
+        return self.features == "pinned" or (self.features == "cached" and self.cold == "pinned")
 
 
 def place(
@@ -236,7 +242,8 @@ def _why(sizes: Sizes, memory: Memory, room: int, chosen: Features) -> str:
 def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Features) -> UserError:
     if asked == "sharded" and not memory.has_peers:
         return UserError(
-            "features.placement=sharded needs GPUs that read each other's memory; these do not.",
+            "features.placement=sharded needs GPUs that read each other's memory: "
+            f"{memory.why_no_peers}.",
             "Leave it out: auto takes what fits.",
         )
     if asked == "wholegraph" and memory.num_gpus == 1:
@@ -263,17 +270,15 @@ def measured_memory(context: DistributedContext) -> Memory:
 
     Of several machines the least that one has. Collective: all ranks get the same result.
     """
-    host, device = psutil.virtual_memory().available, context.device
+    host, device = available_memory(), context.device
     free = devices.free_memory(device) if devices.is_gpu(device) else host
-    everyone = context.gather((free, host, device.index))
-    others = [everyone[rank][2] for rank in context.machine_ranks if rank != context.rank]
-    has_peers = device.type == "cuda" and all(
-        torch.cuda.can_device_access_peer(device, other) for other in others
-    )
+    everyone = context.gather((free, host))
+    why_not = why_no_peers(context)
     ranks = [context.ranks_of(machine) for machine in range(context.num_machines)]
     return Memory(
-        tuple(sorted(free for free, _, _ in everyone)[: min(map(len, ranks))]),
-        min(host for _, host, _ in everyone),
-        has_peers=all(context.gather(has_peers)),
+        tuple(sorted(free for free, _ in everyone)[: min(map(len, ranks))]),
+        min(host for _, host in everyone),
+        has_peers=not why_not,
         num_gpus=context.world_size,
+        why_no_peers=why_not,
     )

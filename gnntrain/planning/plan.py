@@ -17,7 +17,8 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
-from gnntrain.inventory.machine import available_memory, free_bytes
+from gnntrain.host_memory import available_memory
+from gnntrain.inventory.machine import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
@@ -232,13 +233,14 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
         return config
     batch_size = min(config.trainer.batch_size, -(-num_seeds // asked))  # as a rank of so many has
     trainer: dict[str, object] = {"gpus": min(1, num_gpus), "batch_size": batch_size}
+    parts: dict[str, dict[str, object]] = {"trainer": trainer, "features": {"placement": "auto"}}
     if num_gpus == 0:
-        trainer |= {"cuda_graph": False}
+        trainer |= {"device": "cpu", "cuda_graph": False}
         trainer |= {"precision": "bf16"} if config.trainer.precision == "fp16" else {}
-    sampler = {"topology": "auto"} if config.sampler.name == "neighbor" else {}
-    if config.sampler.name == "neighbor" and config.sampler.backend == "triton":
-        sampler["backend"] = "auto"
-    parts = {"trainer": trainer, "sampler": sampler, "features": {"placement": "auto"}}
+        parts |= {"compute": {"kernels": "auto"}} if config.compute.kernels == "triton" else {}
+    if config.sampler.name == "neighbor":
+        is_triton = config.sampler.backend == "triton"
+        parts["sampler"] = {"topology": "auto", **({"backend": "auto"} if is_triton else {})}
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
     )

@@ -30,7 +30,8 @@ MAX_PADDED_EDGES = 2**24
 MAX_LOCAL = 2**31 - 2 * BLOCK
 """Known nodes and edges of one hop, together: with a program more they stay below `UNKNOWN`."""
 
-_ROW_TILE = 1024
+_ROW_TILE = 256
+"""Draws a program of `draw_by_row`: with more, its registers leave room for few programs."""
 
 
 class GPUSampler(Sampler):
@@ -175,17 +176,9 @@ class GPUSampler(Sampler):
         """The offsets of each destination's edges, and an upper bound of their number."""
         num_dst = batch.num_known
         counts = batch.empty(num_dst + 1, torch.int64)
-        kernels.count_edges[_grid(num_dst)](
-            self._indptr,
-            batch.nodes,
-            batch.sizes,
-            hop,
-            num_dst,
-            fan_out,
-            counts,
-            REPLACE=self._replace,
-            BLOCK=BLOCK,
-        )
+        graph = self._indptr, batch.nodes, batch.sizes
+        sizes = {"REPLACE": self._replace, "BLOCK": BLOCK}
+        _launch(kernels.count_edges, num_dst, *graph, hop, num_dst, fan_out, counts, **sizes)
         offsets = counts.cumsum(0)
         most = num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
         if fan_out > 0 and most <= MAX_PADDED_EDGES:
@@ -207,22 +200,23 @@ class GPUSampler(Sampler):
         fan_out, num_dst = self._fan_outs[hop], offsets.numel() - 1
         positions = batch.empty(num_edges, torch.int64)
         graph = self._indptr, batch.nodes, offsets
+        args: tuple[Any, ...]
         # The steps of the binary search, rounded up to eights: each number is compiled separately.
         steps = max(8, -(-num_dst.bit_length() // 8) * 8)
         if fan_out < 0 or self._replace:
             sizes = {"TAKE_ALL": fan_out < 0, "STEPS": steps, "BLOCK": BLOCK}
-            kernels.draw_by_edge[_grid(num_edges)](*graph, num_dst, hop, keys, positions, **sizes)
+            args = *graph, num_dst, hop, keys, positions
+            _launch(kernels.draw_by_edge, num_edges, *args, **sizes)
         elif fan_out <= MAX_ROW_DRAWS:
             width = triton.next_power_of_2(fan_out)
             sizes = {"FAN_OUT": fan_out, "WIDTH": width, "ROWS": _ROW_TILE // width}
-            grid = _grid(num_dst, _ROW_TILE // width)
-            kernels.draw_by_row[grid](*graph, batch.sizes, hop, keys, positions, **sizes)
+            rest = batch.sizes, hop, keys, positions
+            _launch(kernels.draw_by_row, num_dst * width, *graph, *rest, **sizes, tile=_ROW_TILE)
         else:
             values, twins, fallbacks = (torch.empty_like(positions) for _ in range(3))
             draws = values, twins, positions, fallbacks
-            kernels.draw_with_twins[_grid(num_edges)](
-                *graph, num_dst, num_edges, fan_out, hop, keys, *draws, STEPS=steps, BLOCK=BLOCK
-            )
+            args = *graph, num_dst, num_edges, fan_out, hop, keys, *draws
+            _launch(kernels.draw_with_twins, num_edges, *args, STEPS=steps, BLOCK=BLOCK)
             positions = resolve_draws(*draws, fan_out)
             if batch.is_padded:
                 number = torch.arange(num_edges, device=self._device)
@@ -299,16 +293,8 @@ class _Batch:
         self._most = num_nodes + num_seeds  # repeated seeds count as often as they are given
         self.nodes = torch.empty_like(seeds)
         self.sizes = seeds.new_zeros(3 * num_hops + 2)
-        kernels.register_seeds[_grid(num_seeds)](
-            seeds,
-            num_seeds,
-            num_nodes,
-            self.nodes,
-            local,
-            self.sizes,
-            3 * num_hops + 1,
-            BLOCK=BLOCK,
-        )
+        args = seeds, num_seeds, num_nodes, self.nodes, local, self.sizes, 3 * num_hops + 1
+        _launch(kernels.register_seeds, num_seeds, *args, BLOCK=BLOCK)
 
     def empty(self, length: int, dtype: torch.dtype) -> Tensor:
         new = torch.zeros if self.is_padded else torch.empty
@@ -317,39 +303,24 @@ class _Batch:
     def number(self, hop: int, graph: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
         """Number the sources of a hop's edges: int32, the local numbers; new nodes are appended."""
         num_edges, base = positions.numel(), self.num_known
-        num_dst, grid = offsets.numel() - 1, _grid(num_edges)
+        hop_edges = offsets, offsets.numel() - 1
         sources = torch.empty_like(positions)
         codes, is_first, indices = (self.empty(num_edges, torch.int32) for _ in range(3))
-        kernels.claim[grid](
-            graph, positions, offsets, num_dst, base, sources, self.local, BLOCK=BLOCK
-        )
-        kernels.mark[grid](
-            sources, self.local, offsets, num_dst, num_edges, base, codes, is_first, BLOCK=BLOCK
-        )
+        args: tuple[Any, ...] = graph, positions, *hop_edges, base, sources, self.local
+        _launch(kernels.claim, num_edges, *args, BLOCK=BLOCK)
+        args = sources, self.local, *hop_edges, num_edges, base, codes, is_first
+        _launch(kernels.mark, num_edges, *args, BLOCK=BLOCK)
         self._make_room(num_edges)
-        kernels.number[grid](
-            sources,
-            codes,
-            is_first.cumsum(0, dtype=torch.int32),
-            offsets,
-            num_dst,
-            num_edges,
-            base,
-            hop,
-            self._num_hops,
-            self.sizes,
-            self.nodes,
-            self.local,
-            indices,
-            BLOCK=BLOCK,
-        )
+        ranks, sizes = is_first.cumsum(0, dtype=torch.int32), self.sizes
+        args = sources, codes, ranks, *hop_edges, num_edges, base, hop, self._num_hops, sizes
+        args = *args, self.nodes, self.local, indices
+        _launch(kernels.number, num_edges, *args, BLOCK=BLOCK)
         return indices
 
     def forget(self) -> None:
         """Restore `local` to its state before the batch."""
-        kernels.forget[_grid(self.num_known)](
-            self.nodes, self.sizes, self._num_hops, self.local, BLOCK=BLOCK
-        )
+        args = self.nodes, self.sizes, self._num_hops, self.local
+        _launch(kernels.forget, self.num_known, *args, BLOCK=BLOCK)
 
     def _make_room(self, num_new: int) -> None:
         num_known = min(self.num_known + num_new, self._most)
@@ -385,8 +356,10 @@ def _read(sizes: Tensor) -> list[int]:
     return numbers
 
 
-def _grid(length: int, block: int = BLOCK) -> tuple[int]:
-    return (max(1, -(-length // block)),)
+def _launch(kernel: Any, length: int, *args: Any, tile: int = BLOCK, **constants: int) -> None:
+    """Run a kernel for `length` places, `tile` a program, on the current stream."""
+    # There is nothing to fuse, but Triton 3.9 warns where this is left open.
+    kernel[(max(1, -(-length // tile)),)](*args, **constants, enable_fp_fusion=True)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

@@ -22,6 +22,9 @@ class Outcome(NamedTuple):
     reference_ms: float | None = None
 
 
+NOTHING = Outcome()
+
+
 class WrongResultError(Exception):
     """A kernel's result is not that of its reference."""
 
@@ -57,17 +60,36 @@ class Result:
 
     Attributes:
         case: Its name.
-        kernel: See `Case`.
+        kernel, precision: See `Case`.
         fault: What is wrong; None: nothing.
         error, kernel_ms, reference_ms: See `Outcome`.
+        is_lasting: Whether another try would end alike; not so, for example, without memory.
     """
 
     case: str
     kernel: str
+    precision: str | None
     fault: str | None = None
     error: float = 0.0
     kernel_ms: float | None = None
     reference_ms: float | None = None
+    is_lasting: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        case: Case,
+        fault: str | None = None,
+        outcome: Outcome = NOTHING,
+        *,
+        is_lasting: bool = True,
+    ) -> Result:
+        return cls(case.name, case.kernel, case.precision, fault, *outcome, is_lasting)
+
+    @property
+    def options(self) -> str:
+        """The case's name without the kernel's."""
+        return self.case.partition(": ")[2]
 
     @property
     def is_slower(self) -> bool:

@@ -1,67 +1,55 @@
-"""The process that tries kernels: what it does to the GPU, or to itself, does not reach the run.
+"""The process that tries kernels: what they do to it, or to its GPU, does not reach the run.
 
-It reads a line of JSON, the names of the cases, and writes one before each case (its name) and one
-after it (its `Result`). It ends with its input, or where the GPU no longer computes.
+It reads the name of a case a line, and answers with a line of JSON: the `Result`, and whether it
+can try further cases. It ends with its input, also while a kernel does not end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any
 
 import torch
 
-from gnntrain.selfcheck.case import Case, Outcome, Result, WrongResultError
+from gnntrain.selfcheck.case import Case, Result, WrongResultError
 from gnntrain.selfcheck.cases import all_cases
 
+_MAX_TEXT = 300
 
-def main(device_type: str) -> None:
-    """Try the cases that the parent names."""
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # libraries that print must not disturb the lines
-    names = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+def main(device_name: str) -> None:
+    """Answer the parent's requests; first say that the GPU has started."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries that print must not disturb the answers
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
     torch.set_num_threads(1)
-    device = torch.device(device_type)
-    torch.ones(1, device=device)  # the GPU starts before the first case's time runs
-    cases = {case.name: case for case in all_cases(device_type)}
-    try_cases(
-        [cases[name] for name in names], device, lambda line: print(json.dumps(line), file=out)
-    )
+    device = torch.device(device_name)
+    cases = {case.name: case for case in all_cases(device.type)}
+    torch.ones(1, device=device)
+    print(json.dumps(None), file=answers)
+    while True:
+        result = tried(cases[requests.get()], device)
+        computes = result.fault is None or _computes(device)
+        print(json.dumps([asdict(result), computes]), file=answers)
 
 
-def try_cases(cases: Iterable[Case], device: torch.device, write: Callable[[Any], None]) -> None:
-    """Try one case after the other, and write each name and result."""
-    write(None)
-    for case in cases:
-        write(case.name)
-        result = _tried(case, device)
-        write(asdict(result))
-        if result.fault is not None and not _computes(device):
-            return
-
-
-def _tried(case: Case, device: torch.device) -> Result:
+def tried(case: Case, device: torch.device) -> Result:
+    """Try a case; the result has what it raises."""
     try:
         outcome = case.run(device)
     except WrongResultError as wrong:
-        return Result(case.name, case.kernel, f"wrong result: {wrong}")
-    except torch.OutOfMemoryError as error:
-        return Result(case.name, case.kernel, _line(error), is_lasting=False)
+        return Result.of(case, f"wrong result: {wrong}")
     except Exception as error:  # whatever it is, the kernel cannot be used
-        return Result(case.name, case.kernel, _line(error))
-    return Result(case.name, case.kernel, None, **outcome._asdict())
-
-
-def _line(error: Exception) -> str:
-    """The error's type and the first line of its text."""
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        text = str(error).strip().partition("\n")[0][:_MAX_TEXT]
+        is_lasting = not isinstance(error, torch.OutOfMemoryError)
+        fault = f"{type(error).__name__}: {text}"
+        return Result.of(case, fault, is_lasting=is_lasting)
+    return Result.of(case, outcome=outcome)
 
 
 def _computes(device: torch.device) -> bool:
@@ -72,8 +60,7 @@ def _computes(device: torch.device) -> bool:
         return False
 
 
-def _end_with_parent() -> None:
-    """Wait until the parent has gone, also where a kernel never ends."""
-    while os.read(0, 1):
-        pass
+def _read(requests: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        requests.put(line.strip())
     os._exit(1)

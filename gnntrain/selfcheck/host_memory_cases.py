@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 from gnntrain.compute import cuda
-from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import HOST_MEMORY
-from gnntrain.loading.pinned import pinned_room
+from gnntrain.loading.pinned import device_addresses, pinned_room
 from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
 
 _NUM_ROWS, _WIDTH, _NUM_CACHED = 50, 40, 20
@@ -35,7 +35,7 @@ def _tried(device: torch.device, *, is_cached: bool) -> Outcome:
             rows[:_NUM_CACHED].to(device),
             nodes.to(device),
             slots.to(device),
-            addresses_of([rows], device),
+            device_addresses([rows], device),
             _NUM_ROWS,
             (rows,),
         )

@@ -14,7 +14,7 @@ from gnntrain import devices
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.shared import exchange_rows, shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.pinned import pinned_room
+from gnntrain.loading.pinned import PinningError, pinned_room
 
 # One chunk on a CPU: bounds the memory beside the matrices.
 _MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
@@ -184,9 +184,17 @@ class DeviceBuffers:
             return self._host.matrix(name, *size)
         if name not in self._matrices:
             device = self._context.device
-            made = torch.empty(size, device=device) if self._is_resident else pinned_room(size)
+            made = (
+                torch.empty(size, device=device) if self._is_resident else self._pinned(name, size)
+            )
             self._matrices[name] = made
         return self._matrices[name]
+
+    def _pinned(self, name: str, size: tuple[int, int]) -> Tensor:
+        try:
+            return pinned_room(size)
+        except PinningError:  # chunks are copied then
+            return self._host.matrix(name, *size)
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
         """See `Buffers.sync`. If rank 0 computes alone, no other rank needs the rows."""

@@ -6,7 +6,8 @@
 It needs torch's CUDA build (`pip install torch==2.14.1`), gcc and binutils, and no GPU, no driver.
 torch's own code for CUDA runs: dispatcher, autograd, allocators, streams, events, pinned memory,
 CUDA graphs. `cudart.c` stands in the place of CUDA's runtime library; torch's operators compute on
-the CPU (`kernels.py`), Triton's kernels in Triton's interpreter (`interpreter.py`). Results are real.
+the CPU (`kernels.py`), Triton's kernels in Triton's interpreter (`interpreter.py`). So results are
+real.
 These are errors: an operator on tensors of two devices; a kernel's access outside of live memory;
 the host's access to a GPU's memory (the process crashes, as it does with a GPU).
 """
@@ -70,7 +71,7 @@ def main() -> None:
         parser.error(f"{options.command[0]} is no command")
     memory = int(options.memory * 2**30)
     variables = environment(options.gpus, memory, options.delay, interpret=True)
-    os.execve(command, options.command, variables)
+    os.execve(command, [command, *options.command[1:]], variables)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def build(folder: Path) -> list[Path]:
     (folder / "missing.c").write_text(_stubs(real, _SOURCES[0].read_text()))
     (folder / "versions").write_text(f"{real.name} {{ global: *; }};\n")
     _compile(libraries[1], [_SOURCES[1]], [])
-    headers = ["-isystem", folder, "-isystem", real.parent.parent / "include"]
+    headers: list[str | Path] = ["-isystem", folder, "-isystem", real.parent.parent / "include"]
     versions = [f"-Wl,--version-script,{folder / 'versions'}"]
     _compile(libraries[0], [_SOURCES[0], folder / "missing.c"], [*headers, *versions])
     return libraries

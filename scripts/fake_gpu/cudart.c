@@ -25,6 +25,7 @@
 
 #define MAX_DEVICES 8
 #define ALIGNMENT 512
+#define SHIFT (1ull << 47) /* beyond all addresses of a process */
 
 typedef struct Block {
   struct Block *next;
@@ -94,7 +95,7 @@ static void (*runner)(long);
 static int failed; /* of a kernel: what every later call returns */
 static __thread int current;
 static __thread int last_error;
-static long waits, pageable;
+static long waits, pageable, changes;
 
 static double now(void) {
   struct timespec t;
@@ -167,10 +168,14 @@ static Range *range_at(const void *address) {
   return NULL;
 }
 
+/* Devices know memory that was registered under other addresses than the host does. */
+static size_t shift_of(const Range *range) { return range->is_registered ? SHIFT : 0; }
+
 /* Where the host finds what is at an address. */
 void *fake_host_address(const void *address) {
   Device *device = device_at(address);
-  return device ? device->host + ((char *)address - device->device) : (void *)address;
+  if (device) return device->host + ((char *)address - device->device);
+  return (uintptr_t)address >= SHIFT ? (char *)address - SHIFT : (void *)address;
 }
 
 /* The live ranges that a device may address: start, size, and what to add for the host's address.
@@ -187,9 +192,9 @@ long fake_ranges(uint64_t *out, long room) {
       }
   for (Range *range = ranges; range; range = range->next, n++)
     if (n < room) {
-      out[3 * n] = (uint64_t)range->start;
+      out[3 * n] = (uint64_t)range->start + shift_of(range);
       out[3 * n + 1] = range->size;
-      out[3 * n + 2] = 0;
+      out[3 * n + 2] = -shift_of(range);
     }
   pthread_mutex_unlock(&lock);
   return n;
@@ -197,6 +202,7 @@ long fake_ranges(uint64_t *out, long room) {
 
 void fake_set_runner(void (*function)(long)) { runner = function; }
 void fake_fail(int code) { failed = code; }
+long fake_changes(void) { return changes; } /* how often the ranges have changed */
 long fake_waits(void) { return waits; }
 long fake_pageable(void) { return pageable; }
 
@@ -556,6 +562,7 @@ cudaError_t cudaMalloc(void **out, size_t size) {
     block->offset = offset, block->size = size, block->next = *at;
     *at = block;
     device->used += size;
+    changes++;
     *out = device->device + offset;
     memset(device->host + offset, 0xFF, size); /* not a number: what is read unwritten shows */
   }
@@ -577,6 +584,7 @@ cudaError_t cudaFree(void *address) {
     Block *block = *at;
     *at = block->next;
     device->used -= block->size;
+    changes++;
     free(block);
   }
   pthread_mutex_unlock(&lock);
@@ -602,6 +610,7 @@ static cudaError_t add_range(void *start, size_t size, bool is_registered) {
   if (!twice) {
     range->next = ranges;
     ranges = range;
+    changes++;
   }
   pthread_mutex_unlock(&lock);
   return result(twice ? cudaErrorHostMemoryAlreadyRegistered : cudaSuccess);
@@ -614,6 +623,7 @@ static size_t remove_range(void *start) {
       Range *range = *at;
       size = range->size;
       *at = range->next;
+      changes++;
       free(range);
       break;
     }
@@ -642,8 +652,8 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *address, unsigned flags) 
   (void)flags;
   pthread_mutex_lock(&lock);
   Range *range = range_at(address);
+  *out = range ? (char *)address + shift_of(range) : NULL;
   pthread_mutex_unlock(&lock);
-  *out = address;
   return result(range ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *address) {
@@ -662,7 +672,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
   } else if (range) {
     out->type = cudaMemoryTypeHost;
     out->device = current;
-    out->devicePointer = (void *)address;
+    out->devicePointer = (char *)address + shift_of(range);
   }
   return result(cudaSuccess);
 }
@@ -675,7 +685,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMe
   item->from = fake_host_address(from);
   item->size = size;
   pthread_mutex_lock(&lock);
-  bool to_host = !device_at(to) && !range_at(to), from_host = !device_at(from) && !range_at(from);
+  bool to_host = !device_at(to) && !range_at(item->to);
+  bool from_host = !device_at(from) && !range_at(item->from);
   Stream *stream = stream_of(handle);
   if (from_host) { /* memory that is not pinned is copied before the call returns */
     item->staged = must(malloc(size + 1));

@@ -7,8 +7,9 @@ Tensors of two devices are refused, but for CPU tensors without a dimension.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ _libraries: list[Any] = []
 
 def install() -> None:
     """Replace every kernel of torch's own operators for CUDA."""
-    library = torch.library.Library("aten", "IMPL")
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _libraries.append(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -85,14 +86,15 @@ def _computed(operator: Any) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         device = _device_of(operator, args, kwargs)
-        if draws:
-            kwargs = {**kwargs, "generator": _generator(kwargs.get("generator"), device)}
         host_args, host_kwargs = _to_host(args), _to_host(kwargs)
+        seeds = _seeds(kwargs.get("generator"), device) if draws else None
 
         def compute() -> Any:
+            if seeds is not None:
+                host_kwargs["generator"] = torch.Generator().manual_seed(next(seeds))
             return operator(*host_args, **host_kwargs)
 
-        if shape_is_data:
+        if shape_is_data and not _is_known(schema.name, args, kwargs):
             return _after_waiting(operator, compute, device)
         if in_place and not is_out:
             enqueue(compute, device)
@@ -105,19 +107,28 @@ def _computed(operator: Any) -> Callable[..., Any]:
             for out, shape in zip(_tensors(outs), _tensors(shapes), strict=True):
                 if out.shape != shape.shape:
                     out.resize_(shape.shape)
-            host_kwargs = _to_host(kwargs)
-            enqueue(lambda: operator(*host_args, **host_kwargs), device)
+            host_kwargs.update(_to_host(kwargs))
+            enqueue(compute, device)
             return outs
         made = tree_map_only(Tensor, lambda like: _empty(like, device), shapes)
         targets = [on_host(out) for out in _tensors(made)]
+        if schema.name.startswith("aten::_embedding_bag"):
+            targets = targets[:1]  # the others, for its gradient, differ from device to device
         enqueue(lambda: _write(targets, compute()), device)
         return made
 
     return kernel
 
 
+def _is_known(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether the result's shape does not depend on data, although it may with other arguments."""
+    if name == "aten::index":
+        return not any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1]))
+    return name == "aten::repeat_interleave" and kwargs.get("output_size") is not None
+
+
 def _write(targets: list[Tensor], results: Any) -> None:
-    for target, value in zip(targets, _tensors(results), strict=True):
+    for target, value in zip(targets, _tensors(results), strict=False):
         target.copy_(value)
 
 
@@ -165,6 +176,7 @@ def _device_of(operator: Any, args: Any, kwargs: Any) -> torch.device:
 
 
 def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested sequences."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, list | tuple):
@@ -216,14 +228,21 @@ def _to_meta(value: Any) -> Any:
     return value
 
 
-def _generator(given: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """A generator of the CPU for one call, made of the GPU's seed and offset, which moves on."""
+def _seeds(given: torch.Generator | None, device: torch.device) -> Iterator[int]:
+    """Seeds for generators of the CPU: one a call, and one a replay where a graph is captured.
+
+    They are made of the state of the GPU's generator, which moves on, as with torch's kernels.
+    """
     source = given or torch.cuda.default_generators[device.index]
+    if torch.cuda.is_current_stream_capturing():  # its offset is known when the graph is replayed
+        return (_hash("replay", number) for number in itertools.count())
     offset = source.get_offset()
     source.set_offset(offset + 4)
-    text = f"{source.initial_seed()} {offset}".encode()
-    seed = int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
-    return torch.Generator().manual_seed(seed)
+    return iter([_hash(source.initial_seed(), offset)])
+
+
+def _hash(*values: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:7], "little")
 
 
 def _item(tensor: Tensor) -> Any:

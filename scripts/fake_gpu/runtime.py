@@ -1,4 +1,4 @@
-"""The fake CUDA runtime as Python sees it: memory, streams, and the calls that make the host wait."""
+"""The fake CUDA runtime as Python sees it: memory, streams, and where the host waits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import os
 import sys
 import threading
 import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -27,9 +27,17 @@ _library.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
 
 _ILLEGAL_ADDRESS = 700
 
+# In which a wait costs time, by a file of the stack.
+_PHASES = {
+    "training/step.py": "step",
+    "training/update.py": "step",
+    "training/cuda_graph.py": "step",
+    "loading/streams.py": "loader",
+}
+
 _calls: dict[int, tuple[Callable[[], object], bool]] = {}
 _numbers = itertools.count()
-_waits: Counter[str] = Counter()
+_waits: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by phase, by place
 _lock = threading.Lock()
 
 
@@ -53,7 +61,7 @@ def wait_for_stream(device: torch.device) -> None:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """The same memory as a tensor of the CPU. It does not keep the memory alive, as a GPU does not."""
+    """The same memory as a tensor of the CPU, which does not keep it alive."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -68,21 +76,20 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 def host_wait(what: str) -> None:
-    """Note that the host waits for the device, with the place in our code that asks for it."""
-    place = _place(sys._getframe(1))
+    """Note that the host waits for the device: in which phase, and the place in our code."""
+    frames = list(_frames(sys._getframe(1)))
+    phase = next((name for part, name in _PHASES.items() for f in frames if part in f), "other")
     with _lock:
-        _waits[f"{what} | {place}"] += 1
+        _waits[phase][f"{what} | {' < '.join(frames[:4])}"] += 1
 
 
-def _place(frame: FrameType | None) -> str:
-    """The innermost three functions of gnntrain on the stack."""
-    found: list[str] = []
-    while frame is not None and len(found) < 4:
+def _frames(frame: FrameType | None) -> Iterator[str]:
+    """The lines of gnntrain on the stack, the innermost first."""
+    while frame is not None:
         path = frame.f_code.co_filename
-        if "/gnntrain/" in path or "/tests/" in path:
-            found.append(f"{path.rpartition('/gnntrain/')[2]}:{frame.f_lineno}")
+        if "/gnntrain/" in path:
+            yield f"{path.rpartition('/gnntrain/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
-    return " < ".join(found)
 
 
 def write_report() -> None:
@@ -90,10 +97,10 @@ def write_report() -> None:
     folder = os.environ.get("FAKE_GPU_REPORT")
     if folder and _waits:
         path = Path(folder) / f"{os.getpid()}.json"
-        path.write_text(json.dumps({"waits": dict(_waits.most_common())}, indent=1))
+        waits = {phase: dict(counts.most_common()) for phase, counts in _waits.items()}
+        path.write_text(json.dumps(waits, indent=1))
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_long)
 def _run(number: int) -> None:
     call, is_captured = _calls[number]
     if not is_captured:
@@ -107,4 +114,5 @@ def _run(number: int) -> None:
         _library.fake_fail(_ILLEGAL_ADDRESS)
 
 
-_library.fake_set_runner(_run)
+_runner = ctypes.CFUNCTYPE(None, ctypes.c_long)(_run)
+_library.fake_set_runner(_runner)

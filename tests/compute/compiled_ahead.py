@@ -1,8 +1,9 @@
-"""Compile every kernel that the GPU's reductions launch, without a GPU; prints which and for what.
+"""Compile every kernel that the GPU's operators launch, for GPUs that are not here.
 
     python -m tests.compute.compiled_ahead
 
-A process of its own: here Triton compiles, elsewhere in the tests it interprets.
+Prints what each takes, as JSON: a list of `absent_gpus.Compiled`. A process of its own: here Triton
+compiles, elsewhere in the tests it interprets.
 """
 
 from __future__ import annotations
@@ -13,10 +14,6 @@ from importlib import import_module
 from typing import Any
 
 import torch
-import triton
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
@@ -24,55 +21,32 @@ from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
+from tests.absent_gpus import AbsentGPUs, Compiled
 from tests.compute.registrations import registered
 
-ARCHITECTURES = [80, 90]
 MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]
-_TYPES = {
-    torch.float32: "*fp32",
-    torch.float64: "*fp64",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-}
 
 
-class Compiled:
+class CompilesInstead:
     """Stands where a kernel is launched, and compiles it for the arguments that come."""
 
-    def __init__(self, name: str, kernel: Any, found: set[tuple[str, int]]) -> None:
-        self._name, self._kernel, self._found = name, kernel, found
+    def __init__(self, kernel: Any, gpus: AbsentGPUs, found: set[Compiled]) -> None:
+        self._kernel, self._gpus, self._found = kernel, gpus, found
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self._compile
 
     def _compile(self, **arguments: Any) -> None:
-        constants = {parameter.name for parameter in self._kernel.params if parameter.is_constexpr}
-        constants |= {name for name, value in arguments.items() if value is None}
-        signature = {
-            name: "constexpr" if name in constants else _type_of(arguments[name])
-            for name in self._kernel.arg_names
-        }
-        values = {name: arguments[name] for name in constants}
-        for architecture in ARCHITECTURES:
-            source = ASTSource(self._kernel, signature=signature, constexprs=values)
-            binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
-            assert binary.asm["cubin"]
-            self._found.add((self._name, architecture))
+        self._found.update(self._gpus.compile_all(self._kernel, arguments))
 
 
-def _type_of(value: Tensor | int) -> str:
-    return _TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
-
-
-def compile_all() -> set[tuple[str, int]]:
-    """(kernel, architecture) of all that was compiled, through the calls that launch them."""
-    found: set[tuple[str, int]] = set()
+def compile_all() -> set[Compiled]:
+    """All that was compiled, through the calls that launch them."""
+    gpus, found = AbsentGPUs(), set[Compiled]()
     for name in launched():
         place, kernel = name.split(".")
         module = import_module(f"gnntrain.compute.{place}")
-        setattr(module, kernel, Compiled(name, getattr(module, kernel), found))
+        setattr(module, kernel, CompilesInstead(getattr(module, kernel), gpus, found))
     for aggregation in _aggregations(torch.int32):
         _aggregate(aggregation, torch.bfloat16)
     _read_stored()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import torch
 
 from gnntrain.config import from_dict
 from gnntrain.distributed import launch as launching
-from gnntrain.distributed import watch
+from gnntrain.distributed import supervision, watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
@@ -90,6 +91,45 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
         assert isinstance(caught.value, UserError)
         assert caught.value.hint == "take 8"
     assert not rank_processes(psutil.Process())
+
+
+def hang_in_nccl(context: DistributedContext, payload: tuple[float, Exception]) -> None:
+    """NCCL ends a rank that waits, and does not connect ranks in any time."""
+    seconds, failure = payload
+    if context.rank == 0:
+        assert isinstance(failure, RunError)
+        with context.control.must_end_within(seconds, failure):
+            time.sleep(60)
+    time.sleep(2 + context.rank / 10)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.abort()
+
+
+@pytest.mark.parametrize(
+    ("timeout", "words"),
+    [
+        (1.0, r"^Rank 0 has not answered since its start: the others waited 1 s for it"),
+        (60.0, r"^Rank 1 was ended by SIGABRT"),  # too early: CUDA has failed there
+    ],
+)
+def test_a_rank_that_nccl_aborts_has_waited_for_another_if_there_was_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: float, words: str
+) -> None:
+    monkeypatch.setattr(supervision, "_NOTICE_SECONDS", 1.5)
+    monkeypatch.setattr(supervision, "_END_SECONDS", 0.5)
+    job = 60.0, RunError("")
+    with pytest.raises(RunError, match=words):
+        launch(hang_in_nccl, job, LaunchPlan(3, "cpu", 1, timeout), tmp_path)
+
+
+def test_a_rank_that_is_overdue_is_ended_with_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "_NOTICE_SECONDS", 0.5)
+    failure = RunError("NCCL has not connected the ranks.", "Set NCCL_DEBUG=INFO.")
+    with pytest.raises(RunError, match="not connected") as caught:
+        launch(hang_in_nccl, (0.5, failure), plan(2), tmp_path)
+    assert caught.value.hint == failure.hint
 
 
 def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
@@ -294,6 +334,13 @@ def test_two_launched_ranks_on_one_gpu_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=r"0 and 2 .*07.*MIG"):
         launched_plan(monkeypatch, visible)
+
+
+def test_several_ranks_on_apples_gpus_are_refused() -> None:
+    launching._check_collectives("mps", 1)
+    launching._check_collectives("cuda", 2)
+    with pytest.raises(UserError, match="Apple"):
+        launching._check_collectives("mps", 2)
 
 
 def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(

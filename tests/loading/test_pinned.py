@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,43 +11,10 @@ import pytest
 import torch
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.cuda_runtime import CudaError
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading import pinned as module
 from gnntrain.loading.pinned import PinningError, device_addresses, pinned, pinned_room
-
-
-class Runtime:
-    """In the place of CUDA's runtime, whose GPU has other addresses for the host's memory."""
-
-    def __init__(self, *, refuses: bool = False) -> None:
-        self.refuses = refuses
-        self.registered: dict[int, int] = {}
-
-    def register_host_memory(self, address: int, size: int) -> None:
-        assert address % mmap.PAGESIZE == 0
-        assert address not in self.registered
-        if self.refuses:
-            raise CudaError("cudaHostRegister has failed: out of memory.")
-        self.registered[address] = size
-
-    def unregister_host_memory(self, address: int) -> None:
-        del self.registered[address]
-
-    def device_address(self, address: int) -> int:
-        first = max(start for start in self.registered if start <= address)
-        assert address < first + self.registered[first]
-        return address + AWAY
-
-
-AWAY = 1 << 40
-
-
-def runtime(monkeypatch: pytest.MonkeyPatch, *, refuses: bool = False) -> Runtime:
-    made = Runtime(refuses=refuses)
-    monkeypatch.setattr(module, "cuda_runtime", made)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    return made
+from tests.loading.cuda_runtimes import AWAY, Runtime, runtime
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
@@ -74,7 +40,7 @@ def test_nothing_is_pinned_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime(monkeypatch, refuses=True)
+    runtime(monkeypatch, room=8)
     with pytest.raises(PinningError, match="out of memory"):
         pinned_room((4, 3))
 
@@ -118,7 +84,8 @@ def pin_twice(context: DistributedContext, out: Path) -> None:
     ):
         rows = pinned(ROWS, on_gpu)
         told = [torch.equal(rows, ROWS), made.registered == {rows.data_ptr(): rows.nbytes}]
-        made.refuses = context.rank == 1
+        if context.rank == 1:
+            made.room = 0
         with pytest.raises(PinningError, match="out of memory"):
             pinned(ROWS, on_gpu)
         told.append(len(made.registered) == 1)

@@ -1,31 +1,26 @@
-"""Compile the sampler's kernels, without a GPU, for the launches given as JSON on standard input.
+"""Compile the sampler's kernels, for GPUs that are not here, for the launches on standard input.
 
     python -m tests.sampling.compiled_ahead < launches.json
 
-A process of its own: here Triton compiles, elsewhere in the tests it interprets. A launch is the
-kernel's name, the types of its arguments and the values of its constants.
+Prints what each takes, as JSON: a list of `absent_gpus.Compiled`. A process of its own: here Triton
+compiles, elsewhere in the tests it interprets. A launch is the kernel's name and its arguments:
+numbers, and the types of tensors.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from gnntrain.sampling import triton_kernels
+from tests.absent_gpus import AbsentGPUs, Compiled
 
-ARCHITECTURES = [80, 90]
-_TYPES = {torch.int32: "*i32", torch.int64: "*i64"}
-
-Launch = tuple[str, dict[str, str], dict[str, int]]
+Launch = tuple[str, dict[str, str | int]]
 
 
 class Recorded:
@@ -36,31 +31,34 @@ class Recorded:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
-            given = inspect.signature(self._kernel.fn).bind(*args, **kwargs).arguments
-            constants = {name: int(value) for name, value in given.items() if name.isupper()}
-            types = {name: _type_of(name, value) for name, value in given.items()}
-            self._launches.append((self._name, types, constants))
+            names = self._kernel.arg_names
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            self._launches.append((self._name, {key: _noted(given[key]) for key in given}))
             self._kernel[grid](*args, **kwargs)
 
         return launch
 
 
-def _type_of(name: str, value: Tensor | int) -> str:
-    if name.isupper():
-        return "constexpr"
-    return _TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
+def _noted(value: Tensor | int) -> str | int:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else value
 
 
-def compile_for_gpus(name: str, types: dict[str, str], constants: dict[str, int]) -> None:
-    kernel = getattr(triton_kernels, name)
-    for parameter in kernel.params:
-        # Or each batch whose sizes happen to be multiples of 16, or 1, would be compiled anew.
-        assert types[parameter.name] != "i32" or parameter.do_not_specialize, parameter.name
-    for architecture in ARCHITECTURES:
-        source = ASTSource(kernel, signature=types, constexprs=constants)
-        assert triton.compile(source, target=GPUTarget("cuda", architecture, 32)).asm["cubin"]
+def compiled_alike(launch: Launch) -> Launch:
+    """Without the sizes that change from batch to batch."""
+    name, noted = launch
+    return name, {key: noted[key] for key in noted if key.isupper() or isinstance(noted[key], str)}
+
+
+def compile_all(launches: list[Launch]) -> set[Compiled]:
+    gpus, found = AbsentGPUs(), set[Compiled]()
+    for name, noted in launches:
+        arguments = {
+            key: torch.empty(1, dtype=getattr(torch, value)) if isinstance(value, str) else value
+            for key, value in noted.items()
+        }
+        found.update(gpus.compile_all(getattr(triton_kernels, name), arguments))
+    return found
 
 
 if __name__ == "__main__":
-    for launched in json.load(sys.stdin):
-        compile_for_gpus(*launched)
+    print(json.dumps(sorted(compile_all(json.load(sys.stdin)))))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from tests.absent_gpus import TARGETS, Compiled
 from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
 from tests.examples import examples
 from tests.sampling.graphs import CSC, cpu_sampler, csc, graphs, random_csc
@@ -28,7 +30,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.sampling import gpu, triton_kernels
 from gnntrain.sampling.gpu import GPUSampler
-from tests.sampling.compiled_ahead import Launch, Recorded
+from tests.sampling.compiled_ahead import Launch, Recorded, compiled_alike
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
 interpreted = pytest.mark.skipif(not INTERPRETS, reason="the kernels are compiled as it is")
@@ -289,8 +291,7 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
         for fan_outs, replace in (([1, 10, 64, 65, -1], False), ([3], True)):
             sampler = gpu_sampler(graph, fan_outs, "cpu", replace=replace)
             sampler.sample(torch.arange(3), key=KEY)
-    distinct = {json.dumps(launch): launch for launch in launches}
-    assert {name for name, _, _ in distinct.values()} == KERNELS
+    distinct = {json.dumps(compiled_alike(launch)): launch for launch in launches}
     done = subprocess.run(
         [sys.executable, "-m", "tests.sampling.compiled_ahead"],
         input=json.dumps(list(distinct.values())),
@@ -301,6 +302,10 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    found = [Compiled(*values) for values in json.loads(done.stdout)]
+    assert {(one.kernel, one.target) for one in found} == set(product(KERNELS, TARGETS))
+    assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
+    assert max(one.local for one in found) == 0
 
 
 def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
