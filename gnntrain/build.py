@@ -269,11 +269,10 @@ def build_layerwise(
     buffers = build_buffers(config, context, scratch_dir)
     on_gpu = devices.is_gpu(context.device)
     reads_host = loaders.kernels.reads_host
-    reads_as_loaders = on_gpu and config.sampler.name == "neighbor"
     features: LazyFeatures | FeatureSource | None = None
     if loaders.is_sharded:
         features = loaders.features
-    elif reads_as_loaders:
+    elif on_gpu:
         features = loaders.features.select()
     return LayerwiseEvaluator(
         graph,
@@ -282,7 +281,7 @@ def build_layerwise(
         task=task,
         all_ranks=config.evaluation.ranks == "all",
         features=features,
-        graph=loaders.graph if reads_as_loaders and loaders.samples_on_gpu else None,
+        graph=loaders.graph_on_device if on_gpu else None,
     )
 
 

@@ -183,4 +183,5 @@ def _numbered(device: torch.device) -> tuple[torch.device, ...]:
 
 
 def _module(kind: str) -> Any:
-    return torch.get_device_module(kind)
+    """torch's module of a device's type; None of `meta`, whose tensors have no memory."""
+    return getattr(torch, kind, None)

@@ -234,3 +234,12 @@ def test_autocast_computes_products_in_the_lower_precision() -> None:
     model(on_device(3, 4)).sum().backward()
     assert model.weight.grad is not None
     assert model.weight.grad.device.type == "sim"
+
+
+def test_a_tensor_stays_where_it_is() -> None:
+    x = on_device(3)
+    assert x.to("sim") is x
+    assert x.to(x.device, torch.float32) is x
+    assert x.to(x.device, copy=True) is not x
+    assert x.to("sim", torch.float64).dtype == torch.float64
+    assert x.to("cpu").device.type == x.cpu().device.type == "cpu"

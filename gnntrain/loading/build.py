@@ -151,19 +151,45 @@ class LoaderBuilder:
         return loader
 
     def _full_graph_loader(self) -> Loader:
-        store, device = self._store, self._context.device
-        features: FeatureSource = InPlaceFeatures.of(store)
-        if devices.is_gpu(device):
-            features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), device)
+        on_gpu = devices.is_gpu(self._context.device)
         return FullGraphLoader(
-            store,
-            features,
+            (on_gpu and self.graph_on_device) or self._placed_graph(),
+            self._whole_rows or self._placed_features(),
             self._plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
-            device=device,
-            targets=self._targets,
         )
+
+    def _placed_graph(self) -> GraphTensors:
+        store, device = self._store, self._context.device
+        return GraphTensors.of(store, self._needs, device, targets=self._targets)
+
+    def _placed_features(self) -> FeatureSource:
+        rows, device = stored_rows(self._store), self._context.device
+        return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+
+    @cached_property
+    def graph_on_device(self) -> GraphTensors | None:
+        """The graph's tensors where a GPU reads them, to train or to evaluate; None: the edges are
+        in host memory. Collective."""
+        if self._as_one_batch is None:
+            return self.graph if self.samples_on_gpu else None
+        return self._placed_graph() if self._as_one_batch.topology == "resident" else None
+
+    @cached_property
+    def _whole_rows(self) -> FeatureSource | None:
+        """With full-graph training: all rows in the GPU's memory; None: they do not fit."""
+        is_resident = self._as_one_batch is not None and self._as_one_batch.features == "resident"
+        return self._placed_features() if is_resident else None
+
+    @cached_property
+    def _as_one_batch(self) -> Placement | None:
+        """What of the whole graph a GPU's memory holds with room to spare, in full-graph training.
+        Collective."""
+        if self._config.sampler.name != "full" or not devices.is_gpu(self._context.device):
+            return None
+        no_cache = FeaturesConfig(cache_bytes=0)
+        return place(self._sizes(), measured_memory(self._context), features=no_cache)
 
     @cached_property
     def backend(self) -> str:
@@ -223,6 +249,8 @@ class LoaderBuilder:
         """The feature rows where the model reads them. Collective."""
         if self._exchange is not None:
             return self._sharded_features(self._exchange)
+        if self._whole_rows is not None:
+            return self._whole_rows
         placement = self._placement
         if placement is None:
             return InPlaceFeatures.of(self._store)
@@ -311,10 +339,27 @@ class LoaderBuilder:
     @cached_property
     def _placement(self) -> Placement | None:
         """The placement for a GPU; None: a CPU reads the store. Collective."""
-        config, store = self._config, self._store
+        config = self._config
         if not devices.is_gpu(self._context.device) and not self._draws_on_gpu:
             return None
-        sizes = Sizes(
+        features = config.features
+        if self._exchange is not None and features.placement != "wholegraph":
+            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
+        choose = partial(
+            place,
+            self._sizes(),
+            topology=config.sampler.topology,
+            features=features,
+            samples_on_gpu=self._draws_on_gpu,
+            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
+        )
+        memory = measured_memory(self._context)
+        placement, self._pinned = place_and_pin(self._store, choose, memory, self._context)
+        return placement
+
+    def _sizes(self) -> Sizes:
+        store = self._store
+        return Sizes(
             small=store.indptr.nbytes
             + self._targets.nbytes
             + 4 * store.num_nodes * self._needs.norm
@@ -323,20 +368,6 @@ class LoaderBuilder:
             features=store.features.nbytes,
             num_nodes=store.num_nodes,
         )
-        features = config.features
-        if self._exchange is not None and features.placement != "wholegraph":
-            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
-        choose = partial(
-            place,
-            sizes,
-            topology=config.sampler.topology,
-            features=features,
-            samples_on_gpu=self._draws_on_gpu,
-            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
-        )
-        memory = measured_memory(self._context)
-        placement, self._pinned = place_and_pin(store, choose, memory, self._context)
-        return placement
 
     @property
     def _draws_on_gpu(self) -> bool:

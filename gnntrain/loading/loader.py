@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gnntrain.data.graph import Float32Array, Graph, IntArray
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
-from gnntrain.loading.graph import BatchValues
+from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.streams import BatchStream
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
@@ -268,44 +267,41 @@ class FullGraphLoader(Loader):
     """Full-graph training: one step an epoch, over all nodes.
 
     Every rank computes the whole graph and takes its own seeds into the loss, so the result is the
-    same on any number of ranks, and the work is not divided. The graph is moved to `device` once.
+    same on any number of ranks, and the work is not divided.
 
     Args:
-        store: The graph.
-        features: Source of the feature rows.
+        graph: The graph on the model's device.
+        features: Source of the feature rows, which that device reads.
         plan: The seeds of the rank.
         num_layers: Layers of the model.
         needs: The fields that the model reads. A plain PyG model, which might write to the
             features, gets a copy of the store's pages in every epoch.
-        device: The model's device.
-        targets: By node, see `Task.targets`; None: the store's labels.
     """
 
     def __init__(
         self,
-        store: Graph,
+        graph: GraphTensors,
         features: FeatureSource,
         plan: SeedPlan,
         *,
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
-        device: torch.device | str = "cpu",
-        targets: Tensor | None = None,
     ) -> None:
         super().__init__(plan, Phases())
-        targets = as_tensor(store.labels) if targets is None else targets
         self._copies_features = needs.edge_index
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
+        seed_rows = as_tensor(seeds).to(graph.device)
         rows = features.select()
+        block = graph.in_edges(0, graph.num_nodes, 0, len(graph.indices))
         self._batch = MiniBatch(
-            x=None if needs.rows else rows.whole().to(device),
+            x=None if needs.rows else rows.whole(),
             rows=rows if needs.rows else None,
-            y=targets[as_tensor(seeds)].to(device),
-            n_id=torch.arange(store.num_nodes, device=device),
+            y=graph.targets[seed_rows],
+            n_id=torch.arange(graph.num_nodes, device=graph.device),
             batch_size=len(seeds),
-            blocks=(whole_graph_block(store, needs).to(device),) * num_layers,
-            seed_rows=as_tensor(seeds).to(device),
+            blocks=(replace(block, norm=graph.norm),) * num_layers,
+            seed_rows=seed_rows,
             num_counted=len(own),
             global_batch_size=len(plan.seeds),
             sampled=None,

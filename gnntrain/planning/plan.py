@@ -240,7 +240,7 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
         parts |= {"compute": {"kernels": "auto"}} if config.compute.kernels == "triton" else {}
     if config.sampler.name == "neighbor":
         is_triton = config.sampler.backend == "triton"
-        parts["sampler"] = {"topology": "auto"} | ({"backend": "auto"} if is_triton else {})
+        parts["sampler"] = {"topology": "auto", **({"backend": "auto"} if is_triton else {})}
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
     )

@@ -33,8 +33,6 @@ from gnntrain.training.layerwise import (
 if TYPE_CHECKING:
     from gnntrain.loading.graph import GraphTensors
 
-_INT32_MAX = 2**31 - 1
-
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
 
@@ -163,16 +161,10 @@ class LayerwiseEvaluator(LayerwiseInference):
     def _in_edges(self, model: GNN, a: int, b: int) -> Block:
         needs, graph, device = model.needs, self._graph, self._context.device
         first, last = int(self._store.indptr[a]), int(self._store.indptr[b])
-        if graph is None or last - first > _INT32_MAX:
+        if graph is None:
             return whole_graph_block(self._store, replace(needs, norm=False), a, b).to(device)
-        weight = graph.weight if needs.weight else None
-        return Block(
-            indptr=(graph.indptr[a : b + 1] - first).to(graph.indices.dtype),
-            indices=graph.indices[first:last].to(device, non_blocking=True),
-            num_src=self._store.num_nodes,
-            dst_offset=a,
-            weight=None if weight is None else weight[first:last],
-        )
+        block = graph.in_edges(a, b, first, last).to(device, non_blocking=True)
+        return block if needs.weight else replace(block, weight=None)
 
     def _norm_of(self, nodes: Tensor) -> Tensor:
         return self._norm()[nodes]

@@ -13,20 +13,27 @@ import json
 import os
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gnntrain.distributed import launch as launching
+from gnntrain.distributed.processes import start_process
 
 _FOLDER = "GNNTRAIN_TEST_COLLECTIVES"
 _GIVEN = {"allgather": 1, "gather": 1}  # the position of what a rank gives; else 0
+_OBJECT_COLLECTIVES = ("all_gather_object", "broadcast_object_list", "gather_object")
+_of_objects: ContextVar[bool] = ContextVar("_of_objects", default=False)
 _POINT_TO_POINT = ("send", "recv")
 _NCCL_TYPES = (
     *("bool", "uint8", "int8", "int32", "int64"),
@@ -66,14 +73,20 @@ class Call(NamedTuple):
 
 
 class RecordingGroup(dist.ProcessGroup):
-    """Gloo's group, with notes."""
+    """Gloo's group, with notes. As NCCL's, a group of GPUs takes tensors of this rank's GPU alone.
+
+    Args:
+        options: Of the group.
+        file: Where the notes go.
+        device: Of this rank.
+    """
 
     _gloo: Any
 
-    def __init__(self, options: Any, file: Path) -> None:
+    def __init__(self, options: Any, file: Path, device: torch.device) -> None:
         super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-        self._file = file
+        self._file, self._device = file, device
         store, rank, size = options.store, options.group_rank, options.group_size
         self._gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
 
@@ -87,17 +100,28 @@ class RecordingGroup(dist.ProcessGroup):
         with self._file.open("a") as file:
             file.write(json.dumps(call) + "\n")
 
+    def _on_host(self, value: Any) -> Any:
+        """The tensors' memory as gloo takes it."""
+        if isinstance(value, list | tuple):
+            return [self._on_host(item) for item in value]
+        if not isinstance(value, Tensor):
+            return value
+        is_object = value.device.type == "cpu" and _of_objects.get()
+        allowed = is_object or value.device == self._device
+        assert allowed, f"a tensor on {value.device} in a group of {self._device}"
+        return getattr(value, "host", value)
+
     def barrier(self, opts: Any) -> Any:  # type: ignore[override]
         self._note("barrier", [])
         return self._gloo.barrier(opts)
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
         self._note("send", tensors, self._ranks[peer])
-        return self._gloo.send(tensors, peer, tag)
+        return self._gloo.send(self._on_host(tensors), peer, tag)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
         self._note("recv", tensors, self._ranks[peer])
-        return self._gloo.recv(tensors, peer, tag)
+        return self._gloo.recv(self._on_host(tensors), peer, tag)
 
 
 def _noted(name: str) -> Any:
@@ -105,7 +129,7 @@ def _noted(name: str) -> Any:
         *tensors, options = arguments
         root = getattr(options, "rootRank", -1)
         self._note(name, tensors[_GIVEN.get(name, 0)], root)
-        return getattr(self._gloo, name)(*arguments)
+        return getattr(self._gloo, name)(*map(self._on_host, arguments))
 
     return call
 
@@ -116,13 +140,44 @@ for _name in ("allreduce", "broadcast", "allgather", "gather", "reduce", "allgat
 
 def run_rank(rank: int, *arguments: Any) -> None:
     """Be a rank that notes its collectives."""
-    file = Path(os.environ[_FOLDER]) / f"{rank}.jsonl"
+    file, kind = Path(os.environ[_FOLDER]) / f"{rank}.jsonl", plan_of(arguments).device
+    if kind == "sim":
+        import_module("torch._prims.rng_prims")  # or torch makes no generator
+        from tests.simulated_device import register_present
+
+        register_present()
+    for name in _OBJECT_COLLECTIVES:
+        setattr(dist, name, _marked(getattr(dist, name)))
+    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, arguments[0] % 2)
     dist.Backend.register_backend(
-        "recording", lambda options, _: RecordingGroup(options, file), True, devices=["cpu"]
+        "recording", lambda options, _: RecordingGroup(options, file, device), True, devices=[kind]
     )
     init = dist.init_process_group
     dist.init_process_group = lambda _, **given: init("recording", **given)
     launching._run_rank(rank, *arguments)
+
+
+def _marked(function: Callable[..., None]) -> Callable[..., None]:
+    """Torch's function, whose tensors hold objects: torch puts them on a group's device itself."""
+
+    @wraps(function)
+    def marked(*arguments: Any, **options: Any) -> None:
+        token = _of_objects.set(True)
+        try:
+            function(*arguments, **options)
+        finally:
+            _of_objects.reset(token)
+
+    return marked
+
+
+def plan_of(arguments: Sequence[Any]) -> launching.LaunchPlan:
+    """The plan among the arguments of a rank."""
+    return next(given for given in arguments if isinstance(given, launching.LaunchPlan))
+
+
+def _forked(target: Any, arguments: Sequence[Any], *, uses_gpu: bool) -> Any:  # noqa: ARG001
+    return start_process(target, arguments, uses_gpu=False)
 
 
 @contextmanager
@@ -132,6 +187,8 @@ def recorded(folder: Path) -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, {_FOLDER: str(folder)}),
         mock.patch.object(launching, "_run_rank", run_rank),
+        # A simulated GPU survives a fork, which is faster.
+        mock.patch.object(launching, "start_process", _forked),
     ):
         yield
 
@@ -164,12 +221,11 @@ def check(folder: Path) -> dict[int, list[Call]]:
 
 
 def _check_alone(calls: Sequence[Call]) -> None:
-    threads = defaultdict(set)
     for call in calls:
-        threads[call.group].add(call.thread)
+        # A GPU's backward runs in a thread of torch's own, for which the main one waits.
+        assert call.thread == "MainThread" or call.thread.startswith("Dummy"), call
         for shape, dtype in call.tensors:
             assert dtype in _NCCL_TYPES, f"{call.name} of {dtype} {shape}"
-    assert all(len(names) == 1 for names in threads.values()), dict(threads)
 
 
 def _is_message(call: Call) -> bool:

@@ -55,15 +55,19 @@ def plan_of(store: StoredGraph) -> SeedPlan:
     return SeedPlan(store.split("train"), 7, seed=5)
 
 
-def loader(
+def builder(
     store: StoredGraph, device: torch.device, needs: BlockNeeds = ALL, **keys: Any
-) -> Loader:
+) -> LoaderBuilder:
     config = from_dict({"sampler": {"fan_outs": [3, 2]}} | keys)
     targets = torch.from_numpy(store.labels)
     context = DistributedContext(device=device)
-    return LoaderBuilder(
-        config, store, context, needs, plan_of(store), targets, kernels=TORCH
-    ).training_loader()
+    return LoaderBuilder(config, store, context, needs, plan_of(store), targets, kernels=TORCH)
+
+
+def loader(
+    store: StoredGraph, device: torch.device, needs: BlockNeeds = ALL, **keys: Any
+) -> Loader:
+    return builder(store, device, needs, **keys).training_loader()
 
 
 def assert_equal(ours: MiniBatch, theirs: MiniBatch) -> None:
@@ -146,6 +150,24 @@ def test_the_whole_graph_lies_on_the_device(
     wanted = np.stack([store.indices, destinations])
     assert np.array_equal(batch.edge_index.cpu().numpy(), wanted)
     assert torch.equal(batch.x.cpu(), torch.from_numpy(store.features))
+
+
+def test_the_whole_graph_lies_once_on_the_device_if_half_its_memory_holds_it(
+    store: StoredGraph, sim: torch.device
+) -> None:
+    with present() as module:
+        made = builder(store, sim, ALL, sampler={"name": "full"})
+        assert made.graph_on_device is not None
+        before = module.memory_allocated(sim) + made.features.select().rows.nbytes
+        batch = next(iter(made.training_loader()))
+        of_batch = batch.x.nbytes + batch.y.nbytes + batch.n_id.nbytes
+        assert (
+            module.memory_allocated(sim) <= before + of_batch + batch.blocks[0].indptr.nbytes + 1024
+        )
+    with present(total_memory=4000):
+        made = builder(store, sim, ALL, sampler={"name": "full"})
+        assert made.graph_on_device is None
+        assert made.features.select().device.type == "cpu"
 
 
 def test_what_needs_a_kernel_that_this_run_has_not_is_refused(

@@ -37,6 +37,7 @@ from tests.compute.devices import on_each_device
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
+from tests.simulated_device import present, watched
 
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -167,6 +168,16 @@ def test_a_gpu_gets_a_copy_of_each_batch(device: str) -> None:
     assert rows.rows.dtype == matrix.dtype
     assert torch.equal(rows.whole().cpu(), matrix[nodes].float())
     assert source.take_reads() == (1, 2)
+
+
+def test_rows_of_other_machines_are_copied_without_a_wait() -> None:
+    matrix = torch.randn(10, 4).bfloat16()
+    nodes = torch.tensor([3, 9, 0, 5])
+    with present(), watched() as traffic:
+        own = Sharded(matrix, [0, 4, 10], 1, cached=[0]).source
+        rows = FeaturesOnDevice(own, torch.device("sim", 0)).select(nodes).rows
+        assert torch.equal(rows.cpu(), matrix[nodes])
+    assert [copy.is_blocking for copy in traffic.copies] == [False, True]
 
 
 @given(st.sets(st.integers(0, 2**40)), st.lists(st.integers(0, 2**40)))

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch._prims.rng_prims as _  # noqa: F401  # else torch makes no generator while it is imported
 from torch import Tensor
 
 from tests.simulated_device import streams

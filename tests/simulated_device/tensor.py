@@ -80,13 +80,12 @@ class SimulatedTensor(Tensor):
         """As torch."""
         return self.index
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         """As torch."""
         device, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None and device.type == "sim" and streams.index_of(device) == self.index:
             device = None
-        copied = {"copy": True} if kwargs.get("copy") else {}
-        return super().to(device, dtype, non_blocking, memory_format=layout, **copied)
+        return super().to(device, dtype, non_blocking, copy=copy, memory_format=layout)
 
     def record_stream(self, stream: Any) -> None:
         """The stream uses the memory, which must not be freed before."""
@@ -95,6 +94,10 @@ class SimulatedTensor(Tensor):
     def tolist(self) -> Any:
         """As torch: the host waits."""
         return self.cpu().tolist()
+
+    def new_tensor(self, data: Any, **kwargs: Any) -> Any:
+        """As torch: made on the host and copied."""
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device} | kwargs)
 
     def numpy(self, *, force: bool = False) -> Any:
         """As torch: refused."""

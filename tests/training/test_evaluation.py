@@ -22,6 +22,7 @@ from gnntrain.distributed.owners import NodeOwners
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
 from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.loading.sharded import ROWS, ShardedFeatures, answers_of, fetch_cache
 from gnntrain.models import GNN, build_model
@@ -81,7 +82,11 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
-        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=model.needs
+        GraphTensors.of(store, model.needs),
+        InPlaceFeatures.of(store),
+        plan,
+        num_layers=model.num_layers,
+        needs=model.needs,
     )
     (batch,) = loader
     with torch.no_grad():

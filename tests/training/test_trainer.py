@@ -67,7 +67,9 @@ def make_loader(
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     if kind == "full":
-        return FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2)
+        return FullGraphLoader(
+            GraphTensors.of(store, NO_NEEDS), InPlaceFeatures.of(store), plan, num_layers=2
+        )
     return cpu_loader(store, plan, threads=1)
 
 
