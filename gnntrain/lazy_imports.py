@@ -8,7 +8,7 @@ of their names is read. A script that imports gnntrain as a library keeps Python
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -24,11 +24,13 @@ class Lazy(NamedTuple):
         stand_ins: Names that can be read without executing it, each with its value until then.
         first: A module that is executed before it.
         is_open: Whether its submodules can be imported without it.
+        instead: Called when it is imported: the part of it that torch cannot do without.
     """
 
     stand_ins: Mapping[str, Any] = {}
     first: str | None = None
     is_open: bool = False
+    instead: Callable[[], None] | None = None
 
 
 def _disable(*arguments: Any, **options: Any) -> Any:
@@ -52,6 +54,13 @@ def _no() -> bool:
 def _default_ddp_mode() -> str:
     """Stand-in for DDP's mode of the compiler: its default."""
     return "ddp_optimizer"
+
+
+def _complete_generators() -> None:
+    """Give `torch.Generator` its metaclass: torch refuses to make a generator without."""
+    from torch import _C, _opaque_base
+
+    _C._set_generator_metaclass(_opaque_base.OpaqueBaseMeta)
 
 
 class _Submodule:
@@ -104,7 +113,7 @@ LAZY_MODULES: Mapping[str, Lazy] = {
 LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
     # A third of `import torch`. Compiler, exporter and fake tensors import it through one of
     # the next two.
-    META: Lazy(),
+    META: Lazy(instead=_complete_generators),
     "torch._decomp": Lazy(first=META),
     "torch.export": Lazy(first=META),
     "torch.distributions": Lazy(),
@@ -187,6 +196,8 @@ class _LazyLoader(Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         module.__class__ = _LazyModule
+        if (instead := _rule(module.__name__).instead) is not None:
+            instead()
 
 
 class _LazyModule(ModuleType):
