@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from gnntrain import models
+from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -142,17 +143,26 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
+    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
+        kernels: Who computes the operators, and draws the batches, on the rank's device.
     """
     plan = training_plan(config, task, context)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaderBuilder(
-            config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
+            config,
+            graph,
+            context,
+            model.needs,
+            plan,
+            exchange,
+            uses_graph=model.uses_graph,
+            kernels=kernels,
         )
     return LoaderBuilder(
         config,
@@ -163,6 +173,7 @@ def build_loaders(
         task.targets,
         uses_graph=model.uses_graph,
         exchange=exchange,
+        kernels=kernels,
     )
 
 
@@ -173,19 +184,21 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
+    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
         context: The servers.
+        kernels: See `build_loaders`.
     """
     # For evaluation, which reads each row once, a cache would be of no use.
     features = config.features.model_copy(update={"cache_ratio": 0.0})
     config = config.model_copy(update={"features": features})
-    serving = build_loaders(config, task, model, graph, context, exchange)
+    serving = build_loaders(config, task, model, graph, context, exchange, kernels)
     if isinstance(graph, PartitionedGraph):
         return serving
-    return build_loaders(config, task, model, graph, context)
+    return build_loaders(config, task, model, graph, context, kernels=kernels)
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
@@ -254,21 +267,21 @@ def build_layerwise(
     of other machines as the loaders do.
     """
     buffers = build_buffers(config, context, scratch_dir)
-    on_gpu = context.device.type == "cuda"
-    reads_as_loaders = on_gpu and config.sampler.name == "neighbor"
+    on_gpu = devices.is_gpu(context.device)
+    reads_host = loaders.kernels.reads_host
     features: LazyFeatures | FeatureSource | None = None
     if loaders.is_sharded:
         features = loaders.features
-    elif reads_as_loaders:
+    elif on_gpu:
         features = loaders.features.select()
     return LayerwiseEvaluator(
         graph,
         context,
-        DeviceBuffers(context, buffers) if on_gpu else buffers,
+        DeviceBuffers(context, buffers, reads_host=reads_host) if on_gpu else buffers,
         task=task,
         all_ranks=config.evaluation.ranks == "all",
         features=features,
-        graph=loaders.graph if reads_as_loaders and loaders.samples_on_gpu else None,
+        graph=loaders.graph_on_device if on_gpu else None,
     )
 
 

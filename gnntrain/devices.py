@@ -6,10 +6,12 @@ build, for AMD's.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 
 def accelerator() -> str | None:
@@ -25,6 +27,12 @@ def accelerator() -> str | None:
     return None if found is None else found.type
 
 
+def gpus_here() -> dict[str, int]:
+    """How many GPUs this machine has, by their type; empty: none. Does not start CUDA."""
+    kind = accelerator()
+    return {} if kind is None else {kind: num_gpus(kind)}
+
+
 def num_gpus(kind: str) -> int:
     """How many GPUs of this type torch sees. Does not start CUDA."""
     if kind == "cpu":
@@ -34,9 +42,24 @@ def num_gpus(kind: str) -> int:
     return int(_module(kind).device_count())
 
 
+def visibility(kind: str) -> str:
+    """The environment variable that names the GPUs of a type which a process sees."""
+    if kind == "xpu":
+        return "ZE_AFFINITY_MASK"
+    # AMD's takes precedence over NVIDIA's, which torch's ROCm build heeds too.
+    is_amds = torch.version.hip is not None and "HIP_VISIBLE_DEVICES" in os.environ
+    return "HIP_VISIBLE_DEVICES" if is_amds else "CUDA_VISIBLE_DEVICES"
+
+
 def is_gpu(device: torch.device) -> bool:
     """Whether host memory is not the device's."""
     return device.type != "cpu"
+
+
+def has_started() -> bool:
+    """Whether this process has begun to use a GPU: it must not be forked any more."""
+    modules = [_module(kind) for kind in ("cuda", "xpu")]
+    return any(module.is_initialized() for module in modules)
 
 
 def set_current(device: torch.device) -> None:
@@ -59,7 +82,15 @@ def pins_memory(device: torch.device) -> bool:
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done its work."""
     if is_gpu(device):
-        _module(device.type).synchronize()
+        _module(device.type).synchronize(*_numbered(device))
+
+
+def synchronize_stream(device: torch.device) -> None:
+    """Wait until the device has done the work of this thread's stream; others may go on."""
+    if has_streams(device):
+        _module(device.type).current_stream(device).synchronize()
+    else:
+        synchronize(device)
 
 
 def free_memory(device: torch.device) -> int:
@@ -82,5 +113,75 @@ def peak_memory(device: torch.device) -> int:
     return int(module.max_memory_allocated(device)) if counts else 0
 
 
+def release_memory() -> None:
+    """Give back what torch's allocator holds and no tensor uses, and begin a new peak; on a GPU
+    that this process has used."""
+    kind = accelerator()
+    if kind is None:
+        return
+    module = _module(kind)
+    if hasattr(module, "is_initialized") and not module.is_initialized():
+        return
+    module.empty_cache()
+    if hasattr(module, "reset_peak_memory_stats"):
+        module.reset_peak_memory_stats()
+
+
+def describe(device: torch.device) -> tuple[str, int]:
+    """A GPU's name, with its architecture where torch knows it, and the bytes of its memory."""
+    if device.type == "mps":
+        name = getattr(torch.backends.mps, "get_name", lambda: "Apple GPU")()  # torch 2.6 has none
+        return name, torch.mps.recommended_max_memory()
+    properties = _module(device.type).get_device_properties(device)
+    architecture = ""
+    if device.type == "cuda":
+        by_number = f"sm_{properties.major}{properties.minor}"
+        architecture = getattr(properties, "gcnArchName", "") if torch.version.hip else by_number
+    name = ", ".join(text for text in (properties.name, architecture) if text)
+    return name, int(properties.total_memory)
+
+
+def software() -> str:
+    """The libraries with which torch drives this machine's GPUs; empty: torch is built for none."""
+    parts = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": torch.version.xpu}
+    if accelerator() == "cuda":
+        numbers = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        parts["RCCL" if torch.version.hip else "NCCL"] = ".".join(map(str, numbers))
+    return ", ".join(f"{name} {version}" for name, version in parts.items() if version)
+
+
+def float_type(device: torch.device) -> torch.dtype:
+    """The most precise type of floating-point numbers: float64, but float32 on Apple's GPUs."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def timing_event(device: torch.device) -> Any:
+    """An event as `torch.cuda.Event`; None where torch has none that tells the time."""
+    event = getattr(_module(device.type), "Event", None) if is_gpu(device) else None
+    return None if event is None else event(enable_timing=True)
+
+
+def is_recording(device: torch.device) -> bool:
+    """Whether this thread's work goes to a CUDA graph instead of the device."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def rng_state(device: torch.device) -> Tensor:
+    """The state of a GPU's random-number generator: uint8, on the CPU."""
+    state: Tensor = _module(device.type).get_rng_state(*_numbered(device))
+    return state
+
+
+def set_rng_state(state: Tensor, device: torch.device) -> None:
+    """Set the state of a GPU's random-number generator."""
+    _module(device.type).set_rng_state(state, *_numbered(device))
+
+
+def _numbered(device: torch.device) -> tuple[torch.device, ...]:
+    """The device as an argument, where torch's functions take one: of Apple's GPUs there is one."""
+    return () if device.type == "mps" else (device,)
+
+
 def _module(kind: str) -> Any:
-    return torch.get_device_module(kind)
+    """torch's module of a device's type; None of `meta`, whose tensors have no memory."""
+    return getattr(torch, kind, None)

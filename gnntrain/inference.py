@@ -16,9 +16,11 @@ from gnntrain.build import (
     build_model,
     build_task,
 )
-from gnntrain.config import Config, from_dict
+from gnntrain.compute.selection import select
+from gnntrain.config import ComputeConfig, Config, TrainerConfig, from_dict
 from gnntrain.cores import available_cores
 from gnntrain.data.graph import Graph
+from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import SeedPlan
@@ -31,6 +33,7 @@ from gnntrain.run_store import (
     prepare_store,
     prepared_alike,
 )
+from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.evaluation import Inferred, SplitMetrics, infer_by_batch
 
@@ -66,15 +69,17 @@ class BestModel:
         self.epoch = epoch
         self.graph = graph
         self.signature = signature
-        if config.features.placement in ("sharded", "wholegraph"):  # training's several GPUs
-            features = config.features.model_copy(update={"placement": "auto"})
-            config = config.model_copy(update={"features": features})
-        use_gpu = config.trainer.gpus != 0 and torch.cuda.is_available()
-        context = DistributedContext(device=torch.device("cuda" if use_gpu else "cpu"))
+        device = _device_here(config.trainer)
+        config = _for_one_process(config, device)
+        kernels = kernel_choice(config, device.type)
+        select(kernels, device.type)
+        context = DistributedContext(device=device)
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
         self.task = build_task(config, graph, signature, signature.target_scale)
         self.model = build_model(config, self.task, graph, context)
-        self._loaders = build_loaders(config, self.task, self.model, graph, context)
+        self._loaders = build_loaders(
+            config, self.task, self.model, graph, context, kernels=kernels
+        )
 
     def evaluate(self) -> SplitMetrics:
         """The metrics of all splits, as the `evaluation` keys describe."""
@@ -169,6 +174,23 @@ def load_best(
     best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
     load_weights(best.model, state, checkpoint)
     return best
+
+
+def _device_here(trainer: TrainerConfig) -> torch.device:
+    """A GPU, unless training was to use none; also one of another kind than training had."""
+    wants_gpu = trainer.device != "cpu" and trainer.gpus != 0
+    kind = accelerator() if wants_gpu else None
+    return torch.device("cpu") if kind is None else torch.device(kind, 0)
+
+
+def _for_one_process(config: Config, device: torch.device) -> Config:
+    """The configuration without what only several GPUs, or those of the training, can do."""
+    if config.features.placement in ("sharded", "wholegraph"):
+        features = config.features.model_copy(update={"placement": "auto"})
+        config = config.model_copy(update={"features": features})
+    if config.compute.kernels == "triton" and device.type != "cuda":
+        config = config.model_copy(update={"compute": ComputeConfig()})
+    return config
 
 
 def _refuse_other_features(graph: Graph, signature: ModelSignature) -> None:

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
@@ -28,6 +29,7 @@ class Job:
         store_seconds: Seconds to open or build it.
         run: The run directory.
         started: Start of the run, or of its resumption, in seconds since 1970.
+        kernels: Who computes the operators, on every rank.
         checkpoint: The checkpoint to resume from; None: train from the beginning.
         listener: The channel to a process that shows the run; None: the console shows it.
     """
@@ -38,6 +40,7 @@ class Job:
     store_seconds: float
     run: Path
     started: float
+    kernels: KernelChoice
     checkpoint: Path | None = None
     listener: Connection | None = None
 
@@ -79,6 +82,7 @@ def summarize(
         peak_gpu_bytes=peak_gpu,
         error=error_text(error),
         data=plain_summary(graph),
+        kernels={"kernels": job.kernels.kernels, "replaced": dict(job.kernels.replaced)},
         extra={} if initial_weights is None else {"initial_weights": initial_weights},
     )
 

@@ -22,6 +22,7 @@ from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
 from gnntrain.run_graph import OpenedParts, open_recorded_graph
 from gnntrain.run_store import record_of
+from gnntrain.selfcheck import kernel_choice
 
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
@@ -132,6 +133,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
             opened = open_recorded_graph(config, record, data=data)
     stores = rendezvous.gather(_STORES, opened and _plain(opened))
     store = stores[rendezvous.machines.index(rendezvous.machine)]
+    kernels = kernel_choice(config, plan.device, rendezvous)
     job = rendezvous.wait_for(_JOB)
     run = Path(job["run"])
     launch(
@@ -143,6 +145,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
             store["seconds"],
             run,
             job["started"],
+            kernels,
             job["checkpoint"] and Path(job["checkpoint"]),
         ),
         plan,

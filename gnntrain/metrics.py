@@ -236,9 +236,11 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
     Tallied: the right ones, and all; int64 `[2]`.
     """
+    import torch
+
     is_right = _predicted(outputs, targets) == targets
     right = is_right.sum()
-    return right.new_tensor([int(right), is_right.numel()])
+    return torch.stack([right, torch.full_like(right, is_right.numel())])
 
 
 @metric("roc_auc", higher_is_better=True, label_kinds=("binary", "multilabel"))

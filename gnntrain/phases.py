@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from gnntrain.devices import is_recording, timing_event
+
 T = TypeVar("T")
 Moment = Any
-"""Seconds of the host's clock, or a `torch.cuda.Event`; None while a CUDA graph is recorded."""
+"""Seconds of the host's clock, or an event as `torch.cuda.Event`; None while a CUDA graph is
+recorded."""
 
 BACKGROUND = "background/"
 _END: Any = object()
@@ -23,7 +26,8 @@ class Phases:
     """Adds up the seconds of each phase; from any thread.
 
     On a GPU a phase is timed by two events on the current stream, which are read after they have
-    passed: the host never waits for the GPU, and a phase costs some microseconds.
+    passed: the host never waits for the GPU, and a phase costs some microseconds. On Apple's GPUs,
+    for which torch has no such events, a phase is the time to enqueue its work.
 
     Args:
         device: Where the phases compute; None or a CPU: the host's clock.
@@ -31,7 +35,8 @@ class Phases:
     """
 
     def __init__(self, device: torch.device | None = None, *, background: bool = False) -> None:
-        self._on_gpu = device is not None and device.type == "cuda"
+        self._device = device or torch.device("cpu")
+        self._has_events = timing_event(self._device) is not None
         self._prefix = BACKGROUND if background else ""
         self._seconds: dict[str, float] = {}
         self._pending: deque[tuple[str, Moment, Moment]] = deque()
@@ -70,7 +75,7 @@ class Phases:
 
     def mark(self, *_: object) -> None:
         """Set the border of `split` to now; a later mark moves it."""
-        if self._on_gpu and self._mark is not None:
+        if self._has_events and self._mark is not None:
             self._mark.record()  # a new event for each gradient would cost more
         else:
             self._mark = self._now()
@@ -83,11 +88,11 @@ class Phases:
         return {self._prefix + name: value for name, value in seconds.items()}
 
     def _now(self) -> Moment:
-        if not self._on_gpu:
+        if not self._has_events:
             return time.perf_counter()
-        if torch.cuda.is_current_stream_capturing():
+        if is_recording(self._device):
             return None  # a captured phase takes no time; replays have a phase of their own
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = timing_event(self._device)
         event.record()
         return event
 
@@ -100,9 +105,9 @@ class Phases:
 
     def _read_events(self) -> None:
         """Add up the events that have passed, so that the list stays short."""
-        while self._pending and (not self._on_gpu or self._pending[0][2].query()):
+        while self._pending and (not self._has_events or self._pending[0][2].query()):
             name, begin, end = self._pending.popleft()
-            seconds = begin.elapsed_time(end) / 1000 if self._on_gpu else end - begin
+            seconds = begin.elapsed_time(end) / 1000 if self._has_events else end - begin
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
 

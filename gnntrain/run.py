@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import (
     Config,
     ConfigError,
@@ -31,6 +32,7 @@ from gnntrain.data.build import OpenedStore
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels
+from gnntrain.devices import gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import Diverged, RunError, UserError
@@ -51,6 +53,7 @@ from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
 from gnntrain.run_store import object_dataset, prepare_store, record_of
+from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
@@ -138,18 +141,19 @@ def _begin(
 
         config = resolved_source(config, opened.store)
     compare_stores(opened, rendezvous)
+    kernels = kernel_choice(config, plan.device, rendezvous)
     run = begun or _create(config, overrides, place, jobs)
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
-    job = _job(config, run, opened, started, listener)
+    job = _job(config, run, opened, started, kernels, listener)
     return _train(run, job, opened.store, plan, rendezvous)
 
 
 def _refuse_mistakes(config: Config) -> None:
     """Raise a ConfigError for contradictory keys in a configuration made in Python."""
-    num_gpus = torch.cuda.device_count() if needs_gpu_count(config) else 0
+    found = gpus_here() if needs_gpu_count(config) else {}
     contradicting = [problem for _, problem in contradictions(config)]
-    problems = [*contradicting, *machine_problems(config, num_gpus)]
+    problems = [*contradicting, *machine_problems(config, found)]
     if problems:
         raise ConfigError(problems)
 
@@ -203,6 +207,7 @@ def _go_on(
         opened = open_run_graph(run, config)
         refuse_unequal_parts(opened.store, plan)
         compare_stores(opened, rendezvous)
+        kernels = kernel_choice(config, plan.device, rendezvous)
         if config.run != saved.run:
             source, run = run, _create(config, overrides)
             _copy_progress(source, run)
@@ -211,7 +216,7 @@ def _go_on(
             run.note_changes(config.to_dict(), overrides)
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
-    job = _job(config, run, opened, started, listener, checkpoint)
+    job = _job(config, run, opened, started, kernels, listener, checkpoint)
     return _train(run, job, opened.store, plan, rendezvous)
 
 
@@ -245,11 +250,12 @@ def _job(
     run: RunDirectory,
     opened: OpenedStore | OpenedParts,
     started: float,
+    kernels: KernelChoice,
     listener: Connection | None,
     checkpoint: Path | None = None,
 ) -> Job:
     store, reason, seconds = opened.store.path, opened.reason, opened.seconds
-    return Job(config, store, reason, seconds, run.path, started, checkpoint, listener)
+    return Job(config, store, reason, seconds, run.path, started, kernels, checkpoint, listener)
 
 
 def _train(

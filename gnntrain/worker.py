@@ -21,8 +21,10 @@ from gnntrain.build import (
     is_server,
     sampler_in_words,
 )
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.graph import Graph
+from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
@@ -42,7 +44,7 @@ from gnntrain.startup import resume_collection
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
-from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
+from gnntrain.training.measure import peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.serving import ServedEvaluator, ServerTimes, serve_evaluations
 from gnntrain.training.trainer import Trainer
@@ -56,6 +58,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     With `distributed.servers` the last ranks serve the others.
     """
     config, everyone = job.config, context
+    select(job.kernels, context.device.type)
     plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
@@ -75,7 +78,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         model = build_model(config, task, graph, context)
         state = _state(context, job)
         initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
-        loaders = build_loaders(config, task, model, graph, context, exchange)
+        loaders = build_loaders(config, task, model, graph, context, exchange, job.kernels)
         evaluator: Evaluator
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
@@ -156,7 +159,7 @@ def _serve(
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
-        loaders = build_server(config, task, model, graph, context, exchange)
+        loaders = build_server(config, task, model, graph, context, exchange, job.kernels)
         evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
         resume_collection()
         num_trainers = everyone.world_size - context.world_size
@@ -200,7 +203,7 @@ def _fit(
                 num_parameters=trainer.num_parameters,
                 world_size=context.world_size,
                 peak_rss=peak or peak_resident_bytes(),
-                peak_gpu=peak_gpu_bytes(context.device),
+                peak_gpu=peak_memory(context.device),
                 initial_weights=_plain(initial),
             )
             unwritten = _write(summary, run)
@@ -250,7 +253,7 @@ def _info(
         num_classes=graph.num_classes,
         num_parameters=trainer.num_parameters,
         world_size=trainer.context.world_size,
-        device=_devices_in_words(trainer.context, config.distributed.servers),
+        device=_devices_in_words(trainer.context, config.distributed.servers, job.kernels),
         metric=graph.metric,
         store_path=str(job.store),
         store_reason=job.store_reason,
@@ -271,11 +274,19 @@ def _info(
     )
 
 
-def _devices_in_words(context: DistributedContext, servers: int) -> str:
-    kind = "GPU" if context.device.type == "cuda" else "CPU"
+def _devices_in_words(context: DistributedContext, servers: int, kernels: KernelChoice) -> str:
+    kind = "GPU" if is_gpu(context.device) else "CPU"
     ranks = counted(context.world_size, f"{kind} rank")
     if context.num_machines > 1:
         ranks += f" on {context.num_machines} machines"
     each = " each" if context.world_size > 1 else ""
     served = f"; {counted(servers, 'server')}" if servers else ""
-    return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}{served}"
+    computed = "" if kernels == CPU_KERNELS else f"; {_kernels_in_words(kernels)}"
+    return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}{served}{computed}"
+
+
+def _kernels_in_words(kernels: KernelChoice) -> str:
+    if kernels.kernels == "torch":
+        return "torch's operators"
+    replaced = f", torch for {', '.join(kernels.replaced)}" if kernels.replaced else ""
+    return f"{kernels.kernels.capitalize()}'s kernels{replaced}"

@@ -15,12 +15,14 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
+    ["devices"],
     [
         "__init__",
         "errors",
         "jit",
         "groups",
         "cores",
+        "host_memory",
         "phases",
         "paths",
         "atomic_io",
@@ -39,6 +41,7 @@ FLOORS = [
     ["tasks"],
     ["training"],
     ["reporting"],
+    ["selfcheck"],
     ["build", "job", "run_store", "restarts"],
     ["run_graph"],
     ["init_from"],

@@ -17,6 +17,7 @@ import pytest
 
 from gnntrain import worker
 from gnntrain.app import compose_config
+from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.job import Job
@@ -261,8 +262,8 @@ def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
     for folder in ("logs", "checkpoints"):
         (run / folder).mkdir(parents=True)
     resumed = checkpoint if key == "checkpoint" else None
-    job = Job(config, store, "opened", 0.0, run, time.time(), resumed)
-    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    job = Job(config, store, "opened", 0.0, run, time.time(), CPU_KERNELS, resumed)
+    plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     launch(train_without_files, job, plan, run / "logs")
     assert metrics(run) == metrics(expected)[-len(metrics(run)) :]
     assert len(metrics(run)) == (4 if key == "checkpoint" else 2)

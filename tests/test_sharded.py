@@ -47,7 +47,7 @@ def test_machines_that_share_out_the_rows_give_the_numbers_of_one(
     assert rates == [None] * 3  # on one machine all rows are its own
     assert all("val/accuracy" in numbers for numbers in alone)
     # The first rank has a machine of its own, the other two share one.
-    plan = LaunchPlan(3, False, 1, 60.0, (0, 1, 1))
+    plan = LaunchPlan(3, "cpu", 1, 60.0, (0, 1, 1))
     monkeypatch.setattr(LaunchPlan, "of", classmethod(lambda *_: plan))
     cached, rates = trained(tmp_path / "cached", *keys)
     assert cached == alone
@@ -76,6 +76,6 @@ def test_sampled_evaluation_reads_rows_of_other_machines(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     keys = ["evaluation=sampled", "features.cache_ratio=0.1"]
     alone, _ = trained(tmp_path / "alone", *keys)
-    plan = LaunchPlan(3, False, 1, 60.0, (0, 1, 2))
+    plan = LaunchPlan(3, "cpu", 1, 60.0, (0, 1, 2))
     monkeypatch.setattr(LaunchPlan, "of", classmethod(lambda *_: plan))
     assert trained(tmp_path / "sampled", *keys)[0] == alone

@@ -177,18 +177,18 @@ def checked(
     reading = read(raw, saved=saved, found=problems)
     lacking: list[Problem] = []
     if for_here:
-        num_gpus = _count_gpus() if needs_gpu_count(reading.config) else 0
-        lacking = machine_problems(reading.config, num_gpus)
+        found_gpus = _gpus_here() if needs_gpu_count(reading.config) else {}
+        lacking = machine_problems(reading.config, found_gpus)
     found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]
     if found:
         raise ConfigError(found)
     return reading.config
 
 
-def _count_gpus() -> int:
-    import torch  # seconds, and most configurations can be judged without
+def _gpus_here() -> dict[str, int]:
+    from gnntrain.devices import gpus_here  # imports torch; most configurations need no look
 
-    return torch.cuda.device_count()
+    return gpus_here()
 
 
 def _add(problems: list[Problem], problem: Problem | None) -> bool:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from gnntrain.commands.base import Arguments, Command, write_json
+
+if TYPE_CHECKING:
+    from gnntrain.config import Config
+    from gnntrain.reporting.tables import Section
+
+Examined = list[tuple[str, list[Any]]]
+"""By title: results, each a dataclass with a judgement."""
 
 
 def _doctor(arguments: Arguments) -> int:
@@ -13,30 +21,52 @@ def _doctor(arguments: Arguments) -> int:
     config = compose_config(arguments.overrides, arguments.config_dirs).config
     from dataclasses import asdict
 
-    from gnntrain.doctor.checks import check_machine
-    from gnntrain.reporting.tables import Check, Section, checks, print_sections
-    from gnntrain.reporting.text import counted
+    from gnntrain.reporting.tables import print_sections
 
     out = arguments.options.get("--json")
-    examined: list[tuple[str, list[Check]]] = []
-
-    def sections() -> Iterator[Section]:
-        for title, found in check_machine(config):
-            examined.append((title, found))
-            yield Section(title, [checks(found)])
-        judgements = [check.judgement for _, found in examined for check in found]
-        told = [counted(judgements.count(kind), kind) for kind in ("problem", "note")]
-        ready = "" if "problem" in judgements else "ready: "
-        yield Section(f"{ready}{', '.join(told)}", [])
-
+    examined: Examined = []
+    look = _kernels if "--gpu" in arguments.options else _machine
+    sections = look(config, examined)
     if out == "-":
-        list(sections())
+        list(sections)
     else:
-        print_sections(sections())
+        print_sections(sections)
     if out is not None:
         plain = [{"title": title, "findings": [*map(asdict, found)]} for title, found in examined]
         write_json(out, plain)
-    return int(any(check.judgement == "problem" for _, found in examined for check in found))
+    return int(_number_of("problem", examined) > 0)
+
+
+def _machine(config: Config, examined: Examined) -> Iterator[Section]:
+    from gnntrain.doctor.checks import check_machine
+    from gnntrain.reporting.tables import Section, checks
+    from gnntrain.reporting.text import counted
+
+    for title, found in check_machine(config):
+        examined.append((title, found))
+        yield Section(title, [checks(found)])
+    told = [counted(_number_of(kind, examined), kind) for kind in ("problem", "note")]
+    ready = "" if _number_of("problem", examined) else "ready: "
+    yield Section(f"{ready}{', '.join(told)}", [])
+
+
+def _kernels(config: Config, examined: Examined) -> Iterator[Section]:
+    from gnntrain.doctor.gpu import HEADER, check_kernels
+    from gnntrain.reporting.tables import Section, rows
+    from gnntrain.reporting.text import counted
+
+    for title, found in check_kernels(config):
+        examined.append((title, found))
+        reasons = [f"{row.kernel}: {row.why_not}" for row in found if row.why_not]
+        table = rows(HEADER, [row.cells() for row in found], left=2)
+        yield Section(title, [table, *reasons])
+    wrong = counted(_number_of("problem", examined), "kernel")
+    slower = counted(_number_of("note", examined), "kernel")
+    yield Section(f"{wrong} wrong, {slower} slower than torch's operators", [])
+
+
+def _number_of(judgement: str, examined: Examined) -> int:
+    return sum(check.judgement == judgement for _, found in examined for check in found)
 
 
 COMMAND = Command(
@@ -44,8 +74,10 @@ COMMAND = Command(
     "check packages, hardware and disks, and say what `auto` chooses here",
     "Looks at packages, processor, memory, GPUs, disks, and starts two ranks that add up numbers. "
     "Each line is ok, a note, or a problem with what to do about it; with a problem the exit code "
-    "is 1. Keys say what for: `gnntrain doctor trainer.gpus=4`.",
-    ["gnntrain doctor", "gnntrain doctor --json -"],
+    "is 1. Keys say what for: `gnntrain doctor trainer.gpus=4`. With --gpu it tries every kernel "
+    "for GPUs instead, beside the operators of torch that take its place where it fails.",
+    ["gnntrain doctor", "gnntrain doctor --json -", "gnntrain doctor --gpu"],
     _doctor,
     options={"--json": "FILE      write it as JSON (-: instead of the text)"},
+    switches={"--gpu": "          try the kernels for GPUs, and measure them"},
 )

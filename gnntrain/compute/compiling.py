@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gnntrain import devices
 from gnntrain.compute import cpu, kernels
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
@@ -11,7 +12,13 @@ from gnntrain.jit import compile_beside
 
 
 def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
-    """Compile them in another process unless they are cached; see `compile_beside`."""
+    """Compile them in another process unless they are cached; see `compile_beside`.
+
+    In a process that uses a GPU (a notebook) they are compiled at their first call: the other
+    process would be forked, which CUDA does not survive.
+    """
+    if devices.has_started():
+        return
 
     def compute() -> None:
         for dtype in {feature_dtype: None, torch.float32: None}:

@@ -244,8 +244,9 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
         across = left[:, head].contiguous()
         products.append(torch.sparse.sampled_addmm(places, across, flat.t(), beta=0.0).values())
     out = torch.stack(products, dim=1)
-    if total.source_scale is not None or total.is_mean or total.skip_own:
-        out *= reference.edge_factors(total._replace(edge_weight=None))
+    factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
+    if factors is not None:
+        out *= factors
     return out.view(weight.shape).to(weight.dtype)
 
 

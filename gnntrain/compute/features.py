@@ -70,7 +70,8 @@ class LazyFeatures:
     def select(self, nodes: Tensor | npt.NDArray[np.int64]) -> LazyFeatures:
         """The rows of `nodes` (int64 `[n]`, positions in this selection), still lazy."""
         nodes = torch.from_numpy(nodes) if isinstance(nodes, np.ndarray) else nodes
-        nodes = nodes.to(self.device, non_blocking=True)
+        to = self.device
+        nodes = nodes.to(to, non_blocking=to.type != "cpu")  # the host reads them at once
         return replace(self, nodes=nodes if self.nodes is None else self.nodes[nodes])
 
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -4,9 +4,11 @@ Each has a reference in plain torch operators for any device (`reference`), most
 CPU (`cpu`, Numba) and for a GPU (`cuda`, Triton); the dispatcher chooses by the tensors' device.
 They have no gradients: `models.aggregate` and others wrap them with `autograd.Function`.
 
-Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. Entries of the padding are not
-read, and 0 in results. `Library` rather than `custom_op`, which imports torch._dynamo
-(2 s) and costs three times as much a call.
+Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on entries of
+the padding, which are 0 in results (those of `transpose`: any valid numbers).
+
+`Library` rather than `custom_op`, which imports torch._dynamo (2 s) and costs three times as much a
+call.
 """
 
 from __future__ import annotations

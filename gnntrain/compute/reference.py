@@ -1,13 +1,16 @@
 """Every operator in plain torch operators, for any device; kernels are tested against these.
 
-They also serve where there are no kernels (attention on a CPU). So they compute in chunks of edges,
-without a tensor of edges × features, and by `index_select`, which on a CPU is four times faster
-than `rows[numbers]` for rows that are a few heads wide.
+They also compute where there are no kernels: everything on a device with `compute.kernels=torch`,
+attention on a CPU. So nothing makes the host wait for the device. No tensor is edges × features:
+columns are computed some at a time. Rows are read where they lie. `embedding_bag` sums over edges,
+in their order: equal runs give equal numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,37 +21,40 @@ from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
 
-# Numbers that a chunk of edges × features may hold (16 MiB of float32): small against the
+# Numbers that a tensor of some edges × features may hold (16 MiB of float32): small against the
 # activations, large enough to keep the vector units busy.
 MAX_CHUNK_ELEMENTS = 2**22
+# The same for edges × some features: of few columns each cache line would be read several times.
+MAX_COLUMN_ELEMENTS = 2**24
+_INT32_MAX = 2**31 - 1
 
 
 def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """See `ops.SCHEMAS`, as for all functions that are named as operators."""
-    return rows_of(features, start, stop).to(dtype)
+    if _is_plain(features) and features.nodes is None:
+        return features.rows[start:stop].to(features.device, dtype, copy=True)
+    return rows_at(features, torch.arange(start, stop, device=features.device)).to(dtype)
 
 
-def rows_of(features: LazyFeatures, start: int, stop: int) -> Tensor:
-    """The rows `start … stop − 1` in their own type."""
-    if features.nodes is None:
-        nodes = torch.arange(start, stop, device=features.device)
-    else:
-        nodes = features.nodes[start:stop]
-    if features.slots is None and features.parts is None:
-        return features.rows[nodes.to(features.rows.device)].to(nodes.device)
-    slots = torch.full_like(nodes, -1) if features.slots is None else features.slots[nodes].long()
+def rows_at(features: LazyFeatures, places: Tensor) -> Tensor:
+    """The rows at these places (int32 or int64 `[n]`), in their own type; waits for parts."""
+    nodes = places if features.nodes is None else features.nodes.index_select(0, places)
+    if _is_plain(features):
+        rows = features.rows
+        return rows.index_select(0, nodes.to(rows.device)).to(nodes.device)
+    slots = torch.full_like(nodes, -1) if features.slots is None else features.slots[nodes]
     out = features.rows.new_empty(len(nodes), features.num_features)
     is_cached = slots >= 0
     out[is_cached] = features.rows[slots[is_cached]]
     for number, part in enumerate(features.held):
         here = ~is_cached & (nodes // features.part_rows == number)
-        places = nodes[here] - number * features.part_rows
-        out[here] = part[places.to(part.device)].to(out.device)
+        own = nodes[here] - number * features.part_rows
+        out[here] = part[own.to(part.device)].to(out.device)
     return out
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges of a source keep their order; entries past `indptr[-1]` go behind all others."""
+    """The edges of a source keep their order; padding goes behind all others, to the last one."""
     kind, is_short = indices.dtype, indices.dtype == torch.int32
     numbers = torch.arange(len(indices), dtype=kind, device=indices.device)
     known = torch.where(numbers < indptr[-1], indices, num_src)
@@ -56,84 +62,84 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
     edge_ids = edge_ids.to(kind)
     starts = torch.arange(num_src + 1, dtype=kind, device=indices.device)
     starts = torch.searchsorted(sources, starts, out_int32=is_short)
-    destinations = torch.searchsorted(indptr, edge_ids, right=True, out_int32=is_short) - 1
-    return starts, destinations, edge_ids
+    ends = torch.searchsorted(indptr[1:-1], edge_ids, right=True, out_int32=is_short)
+    return starts, ends, edge_ids
 
 
 def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
-    """By chunks of edges."""
-    rows = rows_of(features, 0, len(features)).to(_exact(features.rows.dtype, dtype))
-    width = rows.shape[1] // 2 if root == "added" else rows.shape[1]
-    dst, src = edges_of(total.indptr, total.indices)
-    factors = edge_factors(total).to(rows.dtype)
-    out = rows.new_zeros(total.num_dst, width)
-    for part in edge_chunks(len(dst), width):
-        values = by_head(rows[src[part], :width], factors.shape[1])
-        out.index_add_(0, dst[part], (values * factors[part].unsqueeze(-1)).flatten(1))
+    """The sum over the edges, then the destinations' own rows."""
+    exact, num_dst, first = _exact(features.rows.dtype, dtype), total.num_dst, total.first_loop
+    width = features.num_features // 2 if root == "added" else features.num_features
+    out = _row_sums(features, total, width, exact)
     if total.scale is not None:
-        out *= total.scale.to(out.dtype).unsqueeze(1)
-    own = rows[max(0, total.dst_offset + total.first_loop) :]
+        out *= total.scale.unsqueeze(1)
+    start = max(0, total.dst_offset + first)
     if total.loop is not None:
-        number = min(len(total.loop), total.num_dst - total.first_loop)
-        stop = total.first_loop + number
-        factors = total.loop[:number, None].to(out.dtype)
-        out[total.first_loop : stop] += factors * own[:number, :width]
+        number = min(len(total.loop), num_dst - first)
+        own = gather(features, start, start + number, exact)[:, :width]
+        out[first : first + number] += own * total.loop[:number, None]
     if root == "added":
-        number = min(len(rows), total.num_dst - total.first_loop)
-        out[total.first_loop : total.first_loop + number] += own[:number, width:]
+        number = min(len(features), num_dst - first)
+        out[first : first + number] += gather(features, start, start + number, exact)[:, width:]
     if root == "beside":
-        first = total.dst_offset
-        out = torch.cat([out, rows[first : first + total.num_dst]], dim=1)
+        own = gather(features, total.dst_offset, total.dst_offset + num_dst, dtype)
+        return torch.cat([out.to(dtype), own], dim=1)
     return out.to(dtype)
 
 
 def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     """⟨rows[src], grad[dst]⟩ by head, times all factors but the weight itself."""
-    assert total.edge_weight is not None
-    out = torch.zeros_like(total.edge_weight)
-    dst, src = edges_of(total.indptr, total.indices)
-    exact = _exact(rows.dtype, out.dtype)
-    factors = edge_factors(total._replace(edge_weight=None))
+    weight, src = total.edge_weight, total.indices
+    assert weight is not None
+    assert src is not None
+    exact, dst = _exact(rows.dtype, weight.dtype), destinations(total.indptr, len(src))
+    out = torch.empty(len(src), total.heads, dtype=exact, device=rows.device)
+    for edges in _edge_chunks(len(src), rows.shape[1]):
+        pairs = rows.index_select(0, src[edges]).to(exact)
+        pairs.mul_(grad.index_select(0, dst[edges]))
+        out[edges] = by_head(pairs, total.heads).sum(-1)
+    factors = edge_factors(total._replace(edge_weight=None), src, exact)
+    if factors is not None:
+        out *= factors
     if total.scale is not None:
-        factors = factors * total.scale[dst].unsqueeze(1)
-    for part in edge_chunks(len(dst), rows.shape[1]):
-        pairs = rows[src[part]].to(exact) * grad[dst[part]].to(exact)
-        products = by_head(pairs, total.heads).sum(-1) * factors[part]
-        out[part] = products.view(out[part].shape).to(out.dtype)
-    return out
+        out *= total.scale.index_select(0, dst).unsqueeze(1)
+    return _fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
 
 
 def aggregate_max(
     features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
 ) -> tuple[Tensor, Tensor]:
-    """NaN is the largest."""
+    """Not a number is the largest."""
     indptr, indices, _ = edges
-    rows = rows_of(features, 0, len(features)).to(_exact(features.rows.dtype, dtype))
-    dst, src = edges_of(indptr, indices)
-    out = rows.new_full((edges.num_dst, rows.shape[1]), -torch.inf)
-    for part in edge_chunks(len(dst), rows.shape[1]):
-        index = dst[part].unsqueeze(1).expand(-1, rows.shape[1])
-        out.scatter_reduce_(0, index, rows[src[part]], "amax")
-    out[indptr.diff() == 0] = 0
-    ties = torch.zeros(out.shape if count else (0, 0), dtype=torch.int32, device=out.device)
-    for part in edge_chunks(len(dst), rows.shape[1]) if count else ():
-        is_top = rows[src[part]] == out[dst[part]]
-        ties.index_add_(0, dst[part], is_top.to(ties.dtype))
-    return out.to(dtype), ties
+    exact, dst = _exact(features.rows.dtype, dtype), destinations(indptr, len(indices))
+    size, is_empty = (edges.num_dst, features.num_features), (indptr.diff() == 0).unsqueeze(1)
+    out = torch.empty(size, dtype=dtype, device=indptr.device)
+    ties = torch.empty(size if count else (0, 0), dtype=torch.int32, device=indptr.device)
+    for _, columns in _columns(size[1], len(indices)):
+        values = rows_at(_narrowed(features, columns), indices).to(exact)
+        top = _maxima(_fill_padding(values, indptr, -torch.inf), dst, indptr).masked_fill_(
+            is_empty, 0
+        )
+        out[:, columns] = top
+        if count:
+            is_top = _fill_padding(values == top.index_select(0, dst), indptr)
+            number = torch.zeros_like(top, dtype=torch.int32)
+            ties[:, columns] = number.index_add_(0, dst, is_top.to(torch.int32))
+    return out, ties
 
 
 def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
     """Over the out-edges: `indptr` has a row a source, `indices` are destinations."""
-    exact = _exact(rows.dtype)
-    shares = grad.to(exact) / ties.clamp(min=1)
-    total = torch.zeros(rows.shape, dtype=exact, device=rows.device)
-    src, dst = edges_of(indptr, indices)
-    for part in edge_chunks(len(dst), rows.shape[1]):
-        is_top = rows[src[part]] == out[dst[part]]
-        total.index_add_(0, src[part], torch.where(is_top, shares[dst[part]], 0))
-    return total.to(rows.dtype)
+    shares = grad.to(_exact(rows.dtype)) / ties.clamp(min=1)
+    found, src = torch.empty_like(rows), destinations(indptr, len(indices))
+    for _, columns in _columns(rows.shape[1], len(indices)):
+        tops = out[:, columns].index_select(0, indices)
+        is_top = tops == rows[:, columns].index_select(0, src)
+        values = shares[:, columns].index_select(0, indices)
+        found[:, columns] = _edge_sums(values.where(is_top, 0), indptr)
+    return found
 
 
 def aggregate_linear(
@@ -185,20 +191,19 @@ def edge_softmax(
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     """The maximum is subtracted first, so that huge scores stay finite."""
-    indptr, indices, _ = edges
-    dst, src = edges_of(indptr, indices)
-    is_own = (src == dst + dst_offset).unsqueeze(1)
+    indptr, src, _ = edges
+    dst = destinations(indptr, len(src))
     if target is None:
-        alpha = score[: len(dst)].masked_fill(is_own, -torch.inf)
+        alpha = score.clone()
     else:
-        alpha = F.leaky_relu_(_end_sums(score, target, src, dst), slope)
-        alpha.masked_fill_(is_own, -torch.inf)
-    top = torch.maximum(_segments(alpha, indptr, "max"), loop_score)
+        alpha = F.leaky_relu_(_end_sums(score, target, src, dst, score.dtype), slope)
+    alpha.masked_fill_((src == dst + dst_offset).unsqueeze(1), -torch.inf)
+    _fill_padding(alpha, indptr, -torch.inf)
+    top = torch.maximum(_maxima(alpha, dst, indptr), loop_score)
     alpha.sub_(top.index_select(0, dst)).exp_()
     loop_alpha = (loop_score - top).exp_()
-    total = _segments(alpha, indptr, "sum") + loop_alpha
-    alpha.div_(total.index_select(0, dst))
-    return _padded(alpha, indices), loop_alpha.div_(total)
+    total = _edge_sums(alpha, indptr) + loop_alpha
+    return alpha.div_(total.index_select(0, dst)), loop_alpha.div_(total)
 
 
 def edge_softmax_backward(
@@ -212,16 +217,15 @@ def edge_softmax_backward(
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     """alpha · (grad − the mean of grad, weighted by alpha)."""
-    indptr, indices, _ = edges
-    dst, src = edges_of(indptr, indices)
-    alpha = alpha[: len(dst)]
-    weighted, loop_weighted = alpha * grad[: len(dst)], loop_alpha * loop_grad
-    mean = _segments(weighted, indptr, "sum") + loop_weighted
+    indptr, src, _ = edges
+    dst = destinations(indptr, len(src))
+    weighted, loop_weighted = alpha * grad, loop_alpha * loop_grad
+    mean = _edge_sums(weighted, indptr) + loop_weighted
     weighted.sub_(mean.index_select(0, dst).mul_(alpha))
     if score is not None and target is not None:
-        sums = _end_sums(score, target, src, dst)
+        sums = _end_sums(score, target, src, dst, score.dtype)
         weighted = torch.ops.aten.leaky_relu_backward(weighted, sums, slope, False)
-    return _padded(weighted, indices), loop_weighted - loop_alpha * mean
+    return _fill_padding(weighted, indptr), loop_weighted - loop_alpha * mean
 
 
 def pair_scores(
@@ -231,13 +235,13 @@ def pair_scores(
     slope: float,
     edges: Edges,
 ) -> Tensor:
-    """By chunks of edges, in the type of `att`."""
-    dst, src = edges_of(edges.indptr, edges.indices)
-    score = att.new_empty(len(dst), att.shape[0])
-    for part in edge_chunks(len(dst), left.shape[1]):
-        pair = _pairs(left, right, src[part], dst[part], att)
-        score[part] = F.leaky_relu_(pair, slope).mul_(att).sum(-1)
-    return _padded(score, edges.indices)
+    """In the type of `att`."""
+    src, dst = edges.indices, destinations(edges.indptr, len(edges.indices))
+    score = att.new_empty(len(src), len(att))
+    for part in _edge_chunks(len(src), left.shape[1]):
+        pair = F.leaky_relu_(_end_sums(left, right, src[part], dst[part], att.dtype), slope)
+        score[part] = pair.view(-1, *att.shape).mul_(att).sum(-1)
+    return _fill_padding(score, edges.indptr)
 
 
 def pair_scores_backward(
@@ -247,24 +251,25 @@ def pair_scores_backward(
     att: Tensor,
     slope: float,
     edges: Edges,
-    *_: Tensor,
+    out_indptr: Tensor,
+    _: Tensor,
+    out_edge_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """By chunks of edges, whose pairs are computed again."""
-    dst, src = edges_of(edges.indptr, edges.indices)
-    # Sums over many edges: kept in the precision of the parameters.
-    exact = torch.promote_types(att.dtype, torch.float32)
-    grad_left = torch.zeros_like(left, dtype=exact)
-    grad_right = torch.zeros_like(right, dtype=exact)
-    grad_att = torch.zeros_like(att, dtype=exact)
-    for part in edge_chunks(len(dst), left.shape[1]):
-        pair = _pairs(left, right, src[part], dst[part], att)
-        slopes = torch.full_like(pair, slope).masked_fill_(pair > 0, 1)
-        weight = grad[part].unsqueeze(-1)
-        grad_att += (pair.mul_(slopes) * weight).sum(0)
-        pair_grad = slopes.mul_(weight * att).flatten(1).to(exact)
-        grad_left.index_add_(0, src[part], pair_grad)
-        grad_right.index_add_(0, dst[part], pair_grad)
-    return grad_left.to(left.dtype), grad_right.to(right.dtype), grad_att.to(att.dtype)
+    """The pairs are computed again; sums are kept in float32 or finer."""
+    src, dst = edges.indices, destinations(edges.indptr, len(edges.indices))
+    flat, exact = att.flatten(), _exact(att.dtype)
+    left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
+    grad = _fill_padding(grad.clone(), edges.indptr)
+    for heads, columns in _columns(left.shape[1], len(src), len(att)):
+        pair = _end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
+        weight = grad[:, heads].unsqueeze(-1)
+        scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
+        values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
+        by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
+        att_grad[columns] = pair.sum(0, dtype=exact)
+        left_grad[:, columns] = _sums(values, out_edge_ids, out_indptr)
+        right_grad[:, columns] = _edge_sums(values, edges.indptr)
+    return left_grad, right_grad, att_grad.view(att.shape)
 
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
@@ -278,42 +283,134 @@ def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
     return out
 
 
-def edges_of(indptr: Tensor, indices: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The destination and the source of each edge, int64; without the padding of a block."""
-    rows = torch.arange(len(indptr) - 1, device=indptr.device)
-    dst = rows.repeat_interleave(indptr.diff())
-    src = torch.arange(len(dst), device=dst.device) if indices is None else indices[: len(dst)]
-    return dst, src.long()
-
-
 def by_head(rows: Tensor, heads: int) -> Tensor:
     """`[R, H·C]` viewed as `[R, H, C]`; also without rows."""
     return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
-def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
-    """Ranges of edges whose edges × `width` tensor stays under `MAX_CHUNK_ELEMENTS`."""
+def destinations(indptr: Tensor, num_edges: int) -> Tensor:
+    """The destination of each edge, in the type of `indptr`; padding belongs to the last one."""
+    starts = torch.cat([indptr[:-1], indptr.new_full((1,), num_edges)])
+    return torch.repeat_interleave(starts.diff(), output_size=num_edges)
+
+
+def edge_factors(total: Sum, src: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """The factor of each edge's row, without `scale`: `[num_edges, H or 1]`; None: all are 1."""
+    factors: list[Tensor] = []
+    if total.edge_weight is not None:
+        weight, ids = total.edge_weight, total.edge_ids
+        weight = weight if ids is None else weight.index_select(0, ids)
+        factors.append(weight.view(len(src), total.heads))
+    if total.source_scale is not None:
+        factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
+    if total.source_indptr is not None:
+        factors.append(_shares(total.source_indptr, dtype).index_select(0, src))
+    if total.is_mean or total.skip_own:
+        dst = destinations(total.indptr, len(src))
+        if total.is_mean:
+            factors.append(_shares(total.indptr, dtype).index_select(0, dst))
+        if total.skip_own:
+            factors.append((src != dst + total.dst_offset).unsqueeze(1))
+    return reduce(torch.mul, [part.to(dtype) for part in factors]) if factors else None
+
+
+def _shares(indptr: Tensor, dtype: torch.dtype) -> Tensor:
+    """1 / the number of edges, `[rows, 1]`."""
+    return indptr.diff().clamp(min=1).to(dtype).reciprocal().unsqueeze(1)
+
+
+def _row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype) -> Tensor:
+    """Sums of the first `width` columns of rows times `edge_factors`, `[num_dst, width]`."""
+    indptr, src, heads = total.indptr, total.indices, total.heads
+    if src is None:
+        src = torch.arange(len(features), dtype=indptr.dtype, device=indptr.device)
+    by_edge = edge_factors(total, src, dtype)
+    factors = [None] * heads if by_edge is None else by_edge.expand(-1, heads).t().contiguous()
+    parts: list[Tensor] = []
+    for own, rows, places in _tables(features, src, width, heads, dtype):
+        number = own.stop - own.start
+        flat = rows.reshape(len(rows) * number, rows.shape[1] // number)
+        places = places.long() if len(flat) > _INT32_MAX else places
+        for head in range(number):
+            at, factor = places * number + head, factors[own.start + head]
+            parts.append(_sums(flat, at, indptr, factor))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _tables(
+    features: LazyFeatures, src: Tensor, width: int, heads: int, dtype: torch.dtype
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(heads, rows of their columns, each edge's place in them), together `width` columns.
+
+    Rows of `dtype` in one matrix are not copied. Of others some columns at a time: those of all
+    rows, or those of each edge's row, whichever are fewer.
+    """
+    if _is_plain(features) and features.rows.dtype == dtype:
+        nodes = features.nodes
+        places = src if nodes is None else nodes.index_select(0, src)
+        yield slice(0, heads), features.rows[:, :width], places
+        return
+    sources = torch.arange(len(features), dtype=src.dtype, device=src.device)
+    wanted, places = (sources, src) if len(features) <= len(src) else (src, sources[: len(src)])
+    for own, columns in _columns(width, len(wanted), heads):
+        yield own, rows_at(_narrowed(features, columns), wanted).to(dtype), places
+
+
+def _edge_sums(values: Tensor, indptr: Tensor) -> Tensor:
+    """Sums over each destination's edges of numbers by edge."""
+    edges = torch.arange(len(values), dtype=indptr.dtype, device=indptr.device)
+    return _sums(values, edges, indptr)
+
+
+def _sums(rows: Tensor, places: Tensor, indptr: Tensor, factors: Tensor | None = None) -> Tensor:
+    """Sums over each destination's edges of the rows at the edges' places, times factors."""
+    if rows.numel() == 0 or len(places) == 0:
+        return rows.new_zeros(len(indptr) - 1, rows.shape[1])
+    # One bag more than destinations: it takes the padding.
+    bags = F.embedding_bag(places, rows, indptr, mode="sum", per_sample_weights=factors)
+    return bags[:-1]
+
+
+def _maxima(values: Tensor, dst: Tensor, indptr: Tensor) -> Tensor:
+    """The largest number by edge of each destination; −∞ without an edge."""
+    if values.device.type == "cpu":  # which scatters one number after the other
+        return torch.segment_reduce(values, "max", offsets=indptr, axis=0, unsafe=True)
+    top = values.new_full((len(indptr) - 1, values.shape[1]), -torch.inf)
+    return top.scatter_reduce_(0, dst.long().unsqueeze(1).expand_as(values), values, "amax")
+
+
+def _fill_padding(by_edge: Tensor, indptr: Tensor, fill: float = 0) -> Tensor:
+    """Put `fill` in the rows past `indptr[-1]`, in place."""
+    edges = torch.arange(len(by_edge), dtype=indptr.dtype, device=indptr.device)
+    return by_edge.masked_fill_((edges >= indptr[-1]).unsqueeze(1), fill)
+
+
+def _edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
+    """Ranges of edges, so that edges × `width` stay in `MAX_CHUNK_ELEMENTS`."""
     step = max(1, MAX_CHUNK_ELEMENTS // max(1, width))
     for start in range(0, num_edges, step):
         yield slice(start, min(start + step, num_edges))
 
 
-def edge_factors(total: Sum) -> Tensor:
-    """The factor of each edge's row, without `scale`; float64 `[num_edges, H]`."""
-    dst, src = edges_of(total.indptr, total.indices)
-    factors = torch.ones(len(dst), 1, dtype=torch.float64, device=dst.device)
-    if total.edge_weight is not None:
-        edges = slice(len(dst)) if total.edge_ids is None else total.edge_ids[: len(dst)].long()
-        factors = total.edge_weight[edges].reshape(len(dst), total.heads).double()
-    if total.source_scale is not None:
-        factors = factors * total.source_scale[src].unsqueeze(1)
-    if total.source_indptr is not None:
-        factors = factors / total.source_indptr.diff()[src].unsqueeze(1)
-    if total.is_mean:
-        factors = factors / total.indptr.diff()[dst].unsqueeze(1)
-    if total.skip_own:
-        factors = factors * (src != dst + total.dst_offset).unsqueeze(1)
-    return factors
+def _columns(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:
+    """(heads, their columns or, of one, some): rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
+    most, per_head = max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows)), width // heads
+    many = max(1, most // max(1, per_head))
+    step = min(most, many * per_head)
+    for head in range(0, heads, many):
+        last = min(head + many, heads)
+        for start in range(head * per_head, last * per_head, step):
+            yield slice(head, last), slice(start, min(start + step, last * per_head))
+
+
+def _is_plain(features: LazyFeatures) -> bool:
+    """Whether all rows are in one matrix."""
+    return features.slots is None and features.parts is None
+
+
+def _narrowed(features: LazyFeatures, columns: slice) -> LazyFeatures:
+    held = tuple(part[:, columns] for part in features.held)
+    return replace(features, rows=features.rows[:, columns], held=held)
 
 
 def _exact(*dtypes: torch.dtype) -> torch.dtype:
@@ -321,25 +418,6 @@ def _exact(*dtypes: torch.dtype) -> torch.dtype:
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
-def _segments(values: Tensor, indptr: Tensor, reduce: str) -> Tensor:
-    """Sum or maximum over each destination's edges: `[num_edges, H]` → `[num_dst, H]`."""
-    return torch.segment_reduce(values, reduce, offsets=indptr, axis=0, unsafe=True)
-
-
-def _padded(values: Tensor, indices: Tensor) -> Tensor:
-    """With a row of zeros for each padding edge."""
-    if len(values) == len(indices):
-        return values
-    return F.pad(values, (0, 0, 0, len(indices) - len(values)))
-
-
-def _end_sums(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """left[src] + right[dst] for every edge, in the type of `left`."""
-    return left.index_select(0, src).add_(right.index_select(0, dst))
-
-
-def _pairs(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, att: Tensor) -> Tensor:
-    """left[src] + right[dst] as `[edges, H, C]` in the type of `att`."""
-    pair = left.index_select(0, src).to(att.dtype)
-    pair += right.index_select(0, dst)
-    return pair.view(-1, *att.shape)
+def _end_sums(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, dtype: torch.dtype) -> Tensor:
+    """left[src] + right[dst] for every edge."""
+    return left.index_select(0, src).to(dtype).add_(right.index_select(0, dst))

@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import torch
 
-from gnntrain.compute import ops, reference
+from gnntrain.compute import cuda, ops, reference
 
 Kernels = Literal["numba", "triton", "torch"]
 
 SAMPLER = "sampler"
 """Stands among the operators' names for the sampler on the GPU."""
+HOST_MEMORY = "host memory"
+"""Stands there for kernels that read pinned host memory, or other GPUs' memory."""
 
 _libraries: dict[str, Any] = {}  # by dispatch key: what is selected, while the object lives
 
@@ -25,8 +27,8 @@ class KernelChoice:
 
     Attributes:
         kernels: Numba's (CPU) or Triton's (GPU) kernels, or torch's operators.
-        replaced: Operators (and perhaps `SAMPLER`) that torch's operators (the CPU's sampler)
-            compute although there is a kernel; by name, the reason.
+        replaced: Operators (and perhaps `SAMPLER`, `HOST_MEMORY`) that torch's operators (the CPU's
+            sampler) compute although there is a kernel; by name, the reason.
     """
 
     kernels: Kernels
@@ -35,7 +37,7 @@ class KernelChoice:
     @property
     def reads_host(self) -> bool:
         """Whether all operators read feature rows in pinned host memory, or on other GPUs."""
-        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear"}
+        readers = {"gather", "aggregate", "aggregate_max", "aggregate_linear", HOST_MEMORY}
         return self.kernels == "triton" and not readers & set(self.replaced)
 
     @property
@@ -44,18 +46,30 @@ class KernelChoice:
         return self.kernels == "triton" and SAMPLER not in self.replaced
 
 
+CPU_KERNELS = KernelChoice("numba")
+"""The choice on a CPU, unless another is asked for."""
+
+
 def select(choice: KernelChoice, device_type: str) -> None:
-    """Have the operators computed as chosen on devices of a type, in this process from now on."""
+    """Have the operators computed as chosen on devices of a type, in this process from now on.
+
+    On a CPU Triton's kernels run in Triton's interpreter.
+    """
     key = torch._C._dispatch_key_for_device(device_type)
     if key in _libraries:
         _libraries.pop(key)._destroy()
-    names = set(ops.SCHEMAS if choice.kernels == "torch" else choice.replaced) - {SAMPLER}
-    if not names:
+    if choice.kernels == "numba":
         return
     library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
     _libraries[key] = library
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
-        for name in sorted(names):
-            function = ops.called_flat(name, getattr(reference, name))
-            library.impl(name, function, key, allow_override=True)
+        for name in ops.SCHEMAS:
+            has_kernel = choice.kernels == "triton" and name not in choice.replaced
+            function = getattr(cuda if has_kernel else reference, name, getattr(reference, name))
+            library.impl(name, ops.called_flat(name, function), key, allow_override=True)
+
+
+def uses_numba(device_type: str) -> bool:
+    """Whether Numba's kernels compute the operators on devices of a type."""
+    return device_type == "cpu" and "CPU" not in _libraries

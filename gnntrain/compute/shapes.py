@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
+from gnntrain.compute.selection import uses_numba
 
 
 def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
@@ -118,8 +119,9 @@ def pair_scores_backward(
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    is_key = x.device.type == "cpu"
-    return out, x.new_empty((), dtype=torch.int64) if is_key else torch.empty_like(x).bool()
+    if uses_numba(x.device.type):  # the mask's key
+        return out, x.new_empty((), dtype=torch.int64)
+    return out, torch.empty_like(x, dtype=torch.bool)
 
 
 def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:

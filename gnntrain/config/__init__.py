@@ -1,6 +1,11 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
-from gnntrain.config.checks import contradictions, machine_problems, needs_gpu_count
+from gnntrain.config.checks import (
+    contradictions,
+    machine_problems,
+    needs_gpu_count,
+    training_device,
+)
 from gnntrain.config.datasets import (
     BuiltinConfig,
     DatasetConfig,
@@ -66,4 +71,5 @@ __all__ = [
     "needs_gpu_count",
     "read",
     "takes_integers",
+    "training_device",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, nearest, shown
-from gnntrain.config.schema import Config
+from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
 from gnntrain.cores import available_cores
 from gnntrain.paths import file_names, is_file, is_folder
@@ -20,6 +21,9 @@ _ALWAYS_RANKS = 8
 _RANKS_A_CORE = 4
 _RANK_BYTES = 256 * 2**20
 _LEAVE_OUT = "leave it out"
+_GET_TRITON = "`pip install triton`, which comes with torch's CUDA builds for Linux"
+
+_DEVICES = {"cpu": "the CPU", "mps": "Apple's GPUs", "xpu": "Intel's GPUs"}
 
 Contradiction = tuple[tuple[str, ...], Problem]
 """The keys that are compared, and the problem if they do not go together."""
@@ -34,6 +38,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _sharded(config)
     yield from _wholegraph(config)
     yield from _cuda_graph(config)
+    yield from _torch_kernels(config)
+    yield from _device(config)
     yield from _training(config)
     yield from _task(config)
     yield from _partitioned(config)
@@ -182,6 +188,40 @@ def _cuda_graph(config: Config) -> Iterator[Contradiction]:
             yield _clash(config, "trainer.cuda_graph", key, f"false unless {key} is {instead}")
 
 
+def _triton_only(config: Config) -> Iterator[tuple[str, str]]:
+    """The keys with values that need Triton's kernels, each with values that do not."""
+    values = [
+        ("sampler.backend", config.sampler.backend == "triton", "auto or numba"),
+        ("sampler.topology", config.sampler.topology in ("resident", "pinned"), "auto or host"),
+        (
+            "features.placement",
+            config.features.placement in ("pinned", "sharded"),
+            "auto, resident, cached or memmap",
+        ),
+        ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+    ]
+    yield from ((key, instead) for key, needs_triton, instead in values if needs_triton)
+
+
+def _torch_kernels(config: Config) -> Iterator[Contradiction]:
+    """What torch's own operators cannot do: read host memory from a GPU, and draw there."""
+    if config.compute.kernels == "torch":
+        for key, instead in _triton_only(config):
+            expects = f"{instead} with compute.kernels=torch: it needs Triton's kernels"
+            yield _clash(config, key, "compute.kernels", expects, _LEAVE_OUT)
+
+
+def _device(config: Config) -> Iterator[Contradiction]:
+    """GPUs that are asked for and refused at once."""
+    device, gpus = config.trainer.device, config.trainer.gpus
+    if device == "cpu" and gpus not in ("auto", 0):
+        expects = "0 or auto with trainer.device=cpu"
+        yield _clash(config, "trainer.gpus", "trainer.device", expects, _LEAVE_OUT)
+    elif device not in ("auto", "cpu") and gpus == 0:
+        expects = f"auto or a number above 0 with trainer.device={device}"
+        yield _clash(config, "trainer.gpus", "trainer.device", expects, _LEAVE_OUT)
+
+
 def _training(config: Config) -> Iterator[Contradiction]:
     trainer, ranks = config.trainer, config.distributed.num_processes
     if trainer.warmup_epochs > trainer.epochs:
@@ -190,8 +230,9 @@ def _training(config: Config) -> Iterator[Contradiction]:
     if trainer.scheduler == "plateau" and trainer.warmup_epochs:
         expects = "0 with trainer.scheduler=plateau, which sets the rate by the metric alone"
         yield _clash(config, "trainer.warmup_epochs", "trainer.scheduler", expects)
-    if trainer.gpus == 0 and trainer.precision == "fp16":
-        yield ("trainer.gpus", "trainer.precision"), _fp16(config)
+    on_cpu = trainer.device == "cpu" or trainer.gpus == 0
+    if on_cpu and trainer.precision == "fp16":
+        yield ("trainer.gpus", "trainer.device", "trainer.precision"), _fp16(config)
     if trainer.gpus not in ("auto", 0) and ranks > 1:
         yield ("distributed.num_processes", "trainer.gpus"), _two_kinds_of_ranks(config)
 
@@ -315,28 +356,52 @@ def _why_missing(path: Path) -> tuple[str, str | None]:
     return "a file, but there is none", None if found is None else f"did you mean {found}?"
 
 
+def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[str, int]:
+    """The type of the device that trains, and on how many GPUs: "cpu", 0 for none.
+
+    Args:
+        trainer: The `trainer` keys; they may ask for more GPUs than there are.
+        found: How many GPUs the machine has, by their type.
+    """
+    if trainer.device == "cpu" or trainer.gpus == 0:
+        return "cpu", 0
+    kind = next(iter(found), "cuda") if trainer.device == "auto" else trainer.device
+    number = found.get(kind, 0) if trainer.gpus == "auto" else trainer.gpus
+    return (kind, number) if number else ("cpu", 0)
+
+
 def needs_gpu_count(config: Config) -> bool:
     """Whether `machine_problems` depends on the GPUs; to count them costs an import of torch."""
     trainer = config.trainer
-    if trainer.gpus == "auto":
-        placed = config.features.placement != "auto" or config.sampler.topology != "auto"
-        depends = trainer.precision == "fp16" or config.sampler.backend == "triton"
-        return depends or placed or trainer.cuda_graph or config.distributed.num_processes > 1
-    return trainer.gpus > 0
+    if trainer.device == "cpu" or trainer.gpus == 0:
+        return False
+    return (
+        trainer.device != "auto"
+        or trainer.gpus != "auto"
+        or trainer.precision == "fp16"
+        or trainer.cuda_graph
+        or config.compute.kernels == "triton"
+        or config.sampler.backend == "triton"
+        or config.sampler.topology != "auto"
+        or config.features.placement != "auto"
+        or config.distributed.num_processes > 1
+    )
 
 
-def machine_problems(config: Config, num_gpus: int) -> list[Problem]:
+def machine_problems(config: Config, found: Mapping[str, int]) -> list[Problem]:
     """What this machine lacks: GPUs, and the libraries that a sampling backend or a logger needs.
 
     Args:
         config: The configuration.
-        num_gpus: GPUs that torch sees; any number where `needs_gpu_count` is false.
+        found: How many GPUs torch sees, by their type; anything where `needs_gpu_count` is false.
     """
+    kind, num_gpus = training_device(config.trainer, found)
     return [
-        *_gpu_problems(config, num_gpus),
+        *_gpu_problems(config, found),
+        *_kernel_problems(config, kind),
         *_rank_problems(config),
-        *_backend_problems(config, num_gpus),
-        *_placement_problems(config, num_gpus),
+        *_backend_problems(config, kind),
+        *_placement_problems(config, kind, num_gpus),
         *_logger_problems(config),
     ]
 
@@ -363,32 +428,69 @@ def _rank_problems(config: Config) -> Iterator[Problem]:
     yield _wrong(config, "distributed.num_processes", expects, hint)
 
 
-def _gpu_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
+def _gpu_problems(config: Config, found: Mapping[str, int]) -> Iterator[Problem]:
     trainer = config.trainer
-    here = "no GPU" if num_gpus == 0 else f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}"
-    if trainer.gpus != "auto":
-        if trainer.gpus > num_gpus:
-            hint = f"write trainer.gpus={num_gpus or '0 to train on the CPU'}"
-            expects = f"at most {num_gpus}: torch sees {here} on this machine"
-            yield _wrong(config, "trainer.gpus", expects, hint)
-    elif num_gpus == 0 and trainer.precision == "fp16":
+    kind, wanted = training_device(trainer, found)
+    if trainer.device not in ("auto", "cpu") and trainer.device not in found:
+        yield _absent_device(config, found)
+    elif wanted > (there := found.get(kind, 0)):
+        here = "no GPU" if there == 0 else f"{there} GPU{'s' if there > 1 else ''}"
+        hint = f"write trainer.gpus={there or '0 to train on the CPU'}"
+        expects = f"at most {there}: torch sees {here} on this machine"
+        yield _wrong(config, "trainer.gpus", expects, hint)
+    elif trainer.gpus != "auto":
+        return  # the same is said without a look at the machine
+    elif wanted == 0 and trainer.precision == "fp16" and trainer.device != "cpu":
         yield _fp16(config)
-    elif num_gpus > 0 and config.distributed.num_processes > 1:
+    elif wanted > 0 and config.distributed.num_processes > 1:
         yield _two_kinds_of_ranks(config)
 
 
-def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
+def _absent_device(config: Config, found: Mapping[str, int]) -> Problem:
+    """A type of GPU that this machine, or this build of torch, does not have."""
+    there = next(iter(found), "cpu")
+    expects = f"{there}: torch sees no GPU of another kind on this machine"
+    if there == "cpu":
+        expects = "cpu: torch sees no GPU on this machine"
+    hint = "`gnntrain doctor` says what torch sees; or leave it out: auto takes what there is"
+    return _wrong(config, "trainer.device", expects, hint)
+
+
+def _kernel_problems(config: Config, kind: str) -> Iterator[Problem]:
+    """What needs Triton's kernels where Triton does not compile for the device."""
+    if kind not in ("cpu", "cuda"):
+        for key, instead in _triton_only(config):
+            expects = f"{instead} on {_name(kind)}: it needs Triton's kernels, on NVIDIA's or AMD's"
+            yield _wrong(config, key, expects, _LEAVE_OUT)
+    if config.compute.kernels != "triton" or (kind == "cpu" and _interprets_triton()):
+        return
+    if kind != "cuda":
+        expects = f"auto or torch on {_name(kind)}: Triton's kernels need GPUs of NVIDIA or AMD"
+        yield _wrong(config, "compute.kernels", expects, _LEAVE_OUT)
+    elif not find_spec("triton"):
+        expects = "auto or torch: the package triton is not installed"
+        yield _wrong(config, "compute.kernels", expects, _GET_TRITON)
+
+
+def _name(kind: str) -> str:
+    return _DEVICES.get(kind, f"devices of type {kind}")
+
+
+def _interprets_triton() -> bool:
+    """Whether Triton's interpreter computes its kernels on the CPU, as in tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+
+
+def _backend_problems(config: Config, kind: str) -> Iterator[Problem]:
     if config.sampler.name == "full":
         return
     backend = config.sampler.backend
-    gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
-    if backend == "triton" and gpus == 0:
+    if backend == "triton" and kind == "cpu":
         expects = "numba, which samples on the CPU: triton samples on a GPU"
         yield _wrong(config, "sampler.backend", expects, f"{_LEAVE_OUT}: auto takes what fits")
     elif backend == "triton" and not find_spec("triton"):
         expects = "numba, which samples on the CPU: the package triton is not installed"
-        hint = "`pip install triton`, which comes with torch's CUDA builds for Linux"
-        yield _wrong(config, "sampler.backend", expects, hint)
+        yield _wrong(config, "sampler.backend", expects, _GET_TRITON)
     if backend == "pyg" and not (find_spec("pyg_lib") or find_spec("torch_sparse")):
         expects = "pyg-lib or torch-sparse, and neither is installed"
         get = "get pyg-lib from https://data.pyg.org/whl"
@@ -396,13 +498,15 @@ def _backend_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
         yield _wrong(config, "sampler.backend", expects, hint)
 
 
-def _placement_problems(config: Config, num_gpus: int) -> Iterator[Problem]:
+def _placement_problems(config: Config, kind: str, gpus: int) -> Iterator[Problem]:
     """What is asked for of a GPU where none trains."""
-    gpus = num_gpus if config.trainer.gpus == "auto" else config.trainer.gpus
     placement, topology = config.features.placement, config.sampler.topology
     if gpus == 0 and placement not in ("auto", "memmap"):
         expects = "auto or memmap on the CPU, which reads rows where the store has them"
         yield _wrong(config, "features.placement", expects, _LEAVE_OUT)
+    elif placement == "wholegraph" and kind not in ("cpu", "cuda"):
+        expects = f"another placement on {_name(kind)}: WholeGraph is NVIDIA's"
+        yield _wrong(config, "features.placement", expects, f"{_LEAVE_OUT}: auto chooses")
     elif placement == "wholegraph" and find_spec("pylibwholegraph") is None:
         expects = "another placement: the package pylibwholegraph is not installed"
         hint = "`pip install pylibwholegraph-cu13`, or leave it out: auto chooses"

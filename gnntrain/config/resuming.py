@@ -9,12 +9,13 @@ from gnntrain.config.schema import Config
 from gnntrain.config.types import JSON
 
 # Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
-_FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features")
+_FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features", "compute")
 _FREE_KEYS = (
     *("dataset.root", "dataset.store_dir"),
     *("sampler.threads", "sampler.prefetch", "sampler.topology"),
     *("trainer.epochs", "trainer.patience", "trainer.eval_every", "trainer.log_every"),
-    *("trainer.batch_size", "trainer.gpus", "trainer.compile", "trainer.cuda_graph"),
+    *("trainer.batch_size", "trainer.device", "trainer.gpus", "trainer.compile"),
+    "trainer.cuda_graph",
     *("trainer.on_nonfinite", "trainer.max_restarts"),
     *("evaluation.ranks", "evaluation.memory_limit"),
 )

@@ -126,6 +126,7 @@ class DistributedContext:
         if self.world_size > 1:
             with self.in_collective():
                 dist.all_reduce(requested, dist.ReduceOp.MAX, self.group)
+                requested = requested.cpu()  # of NCCL's collectives the host waits for the result
         if number := int(requested):
             raise Interrupted(number)
 
@@ -142,8 +143,7 @@ class DistributedContext:
             return value
         box: list[Any] = [value]
         with self.in_collective():
-            device = self._object_device()
-            dist.broadcast_object_list(box, group=self.group, device=device, group_src=0)
+            dist.broadcast_object_list(box, group=self.group, group_src=0)
         return cast(T, box[0])
 
     def machine_barrier(self) -> None:
@@ -157,9 +157,8 @@ class DistributedContext:
         if len(self.machine_ranks) == 1:
             return value
         box: list[Any] = [value]
-        group, device = self.machine_group or self.group, self._object_device()
         with self.in_collective():
-            dist.broadcast_object_list(box, group=group, device=device, group_src=0)
+            dist.broadcast_object_list(box, group=self.machine_group or self.group, group_src=0)
         return cast(T, box[0])
 
     def machine_sum(self, values: Tensor) -> Tensor:
@@ -194,9 +193,6 @@ class DistributedContext:
             with self.in_collective():
                 for buffer in module.buffers():
                     dist.broadcast(buffer, group=self.group, group_src=0)
-
-    def _object_device(self) -> torch.device | None:
-        return self.device if self.device.type == "cuda" else None
 
 
 def rank_range(num_items: int, rank: int, world_size: int) -> slice:

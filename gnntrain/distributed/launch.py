@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -17,11 +16,19 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 
-from gnntrain.config import Config
+from gnntrain import devices
+from gnntrain.config import Config, training_device
 from gnntrain.cores import available_cores
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
+from gnntrain.distributed.process_group import (
+    abort_process_group,
+    gpu_address,
+    init_process_group,
+    leave_process_group,
+    refuse_shared_gpus,
+)
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import forward_to, install_rank_handlers
@@ -30,7 +37,6 @@ from gnntrain.distributed.tcp_store import (
     LOOPBACK,
     StoreAddress,
     check_loopback,
-    interface_of,
     serve_store,
 )
 from gnntrain.distributed.watch import watching
@@ -54,7 +60,7 @@ class LaunchPlan:
 
     Attributes:
         world_size: Number of ranks.
-        use_gpus: One GPU a rank (NCCL) or CPU ranks (gloo).
+        device: The type of each rank's device: "cpu", or one GPU a rank, as "cuda".
         threads: Compute threads a rank.
         timeout: Seconds a collective may take.
         machines: See `DistributedContext`.
@@ -62,11 +68,16 @@ class LaunchPlan:
     """
 
     world_size: int
-    use_gpus: bool
+    device: str
     threads: int
     timeout: float
     machines: tuple[int, ...] = ()
     servers: int = 0
+
+    @property
+    def use_gpus(self) -> bool:
+        """Whether each rank has a GPU."""
+        return self.device != "cpu"
 
     @property
     def num_trainers(self) -> int:
@@ -86,33 +97,34 @@ class LaunchPlan:
         Raises:
             UserError: This machine has fewer GPUs than ranks; or no rank would train.
         """
-        num_gpus, keys = _num_gpus(config), config.distributed
-        use_gpus = num_gpus > 0
+        device, num_gpus = training_device(config.trainer, devices.gpus_here())
+        keys = config.distributed
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
-            _check_servers(keys.servers, num_ranks, use_gpus)
+            _check_servers(keys.servers, num_ranks, device)
             threads = keys.threads or max(1, available_cores() // num_ranks)
-            return cls(num_ranks, use_gpus, threads, keys.timeout, servers=keys.servers)
+            return cls(num_ranks, device, threads, keys.timeout, servers=keys.servers)
         rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
-        use_gpus = rendezvous.share("use_gpus", use_gpus)
+        device = rendezvous.share("device", device)
         if launched.local_rank is not None:
             num_ranks = 1
         elif launched.num_ranks is not None:
             num_ranks = launched.num_ranks
         else:  # process 0's machine may have GPUs and this one none, or the other way round
-            num_ranks = max(1, num_gpus) if use_gpus else keys.num_processes
-        if use_gpus:
-            _check_gpus(launched.local_rank or 0, num_ranks, launched.launcher)
-            gpus = rendezvous.gather("gpu", _gpu_name(launched.local_rank or 0))
-            _check_own_gpus(gpus, rendezvous.machines)
+            num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
+        if device != "cpu":
+            _check_collectives(device, len(rendezvous.machines))
+            _check_gpus(device, num_ranks, launched.launcher)
+            own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
+            refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
         counts = rendezvous.gather("num_ranks", num_ranks)
         rendezvous.note_ranks(counts)
         machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
-        _check_servers(keys.servers, len(machines), use_gpus)
+        _check_servers(keys.servers, len(machines), device)
         threads = keys.threads or max(1, rendezvous.cores // num_ranks)
         return cls(
-            len(machines), use_gpus, threads, keys.timeout, tuple(machines), servers=keys.servers
+            len(machines), device, threads, keys.timeout, tuple(machines), servers=keys.servers
         )
 
     def ranks_of(self, rendezvous: Rendezvous) -> range:
@@ -124,15 +136,9 @@ class LaunchPlan:
         return range(first, first + self.machines.count(process))
 
 
-def _num_gpus(config: Config) -> int:
-    """The GPUs of this machine that the run is to use."""
-    gpus = config.trainer.gpus
-    return torch.cuda.device_count() if gpus == "auto" else gpus
-
-
-def _check_servers(servers: int, num_ranks: int, use_gpus: bool) -> None:
+def _check_servers(servers: int, num_ranks: int, device: str) -> None:
     """Refuse servers among ranks on GPUs, and so many that no rank trains."""
-    if servers and use_gpus:
+    if servers and device != "cpu":
         raise UserError(
             f"distributed.servers={servers} needs CPU ranks, but this run trains on GPUs.",
             "Write trainer.gpus=0, or leave distributed.servers out.",
@@ -145,44 +151,33 @@ def _check_servers(servers: int, num_ranks: int, use_gpus: bool) -> None:
         )
 
 
-def _check_gpus(local_rank: int, num_ranks: int, launcher: str) -> None:
-    """Refuse ranks without a GPU of their own."""
-    there = torch.cuda.device_count()
-    if _gpu_of(local_rank) + num_ranks > there:
+def _check_collectives(device: str, num_processes: int) -> None:
+    """Refuse several ranks on Apple's GPUs."""
+    if device == "mps" and num_processes > 1:
         raise UserError(
-            f"{launcher} has started more ranks than GPUs: rank {local_rank + num_ranks - 1} of "
-            f"{socket.gethostname()} has none, of {there} that torch sees.",
+            "torch has no collectives for Apple's GPUs: only one rank can train on them.",
+            "Write trainer.device=cpu for several ranks.",
+        )
+
+
+def _check_gpus(device: str, num_ranks: int, launcher: str) -> None:
+    """Refuse more ranks than GPUs in the processes that start several ranks, or are one."""
+    there = devices.num_gpus(device)
+    if num_ranks > there:
+        raise UserError(
+            f"{launcher} has started more ranks than GPUs: {num_ranks} on "
+            f"{socket.gethostname()}, where torch sees {there}.",
             "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for the CPU.",
         )
 
 
-def _gpu_of(local_rank: int) -> int:
-    """The number of a rank's GPU among those that torch sees."""
-    # submitit shows each rank its own GPU alone.
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return 0 if shown and "," not in shown else local_rank
+def _gpu_of(device: str, local_rank: int) -> int:
+    """The number of a rank's GPU among those that torch sees.
 
-
-def _gpu_name(local_rank: int) -> str:
-    """What CUDA calls a rank's GPU: its number or its UUID."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return shown.split(",")[_gpu_of(local_rank)].strip() if shown else str(local_rank)
-
-
-def _check_own_gpus(gpus: Sequence[str], machines: Sequence[int]) -> None:
-    """Refuse two ranks on one GPU, with which NCCL does not work.
-
-    Args:
-        gpus: Of the ranks, or of each machine's first.
-        machines: On which they are.
+    A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
+    `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
     """
-    of_ranks = list(zip(machines, gpus, strict=True))
-    for rank, gpu in enumerate(of_ranks):
-        if (first := of_ranks.index(gpu)) != rank:
-            raise UserError(
-                f"Ranks {first} and {rank} have the same GPU, CUDA_VISIBLE_DEVICES={gpu[1]}.",
-                "Show each rank all GPUs of its machine, or one of its own.",
-            )
+    return local_rank % max(1, devices.num_gpus(device))
 
 
 def launch(
@@ -321,8 +316,7 @@ def _run_rank(
             sys.exit(1)
         finally:
             # After the report: the other ranks fail as soon as they lose the connection.
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            abort_process_group()
 
 
 def _run_started(
@@ -346,8 +340,7 @@ def _run_started(
             raise
         raise cause from error
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        abort_process_group()
 
 
 def _run_among_others(
@@ -363,6 +356,7 @@ def _run_among_others(
             context = replace(context, machine_group=_join(context, plan, address))
     _call(worker, context, payload)
     context.barrier()
+    leave_process_group()
 
 
 def _join(
@@ -373,9 +367,6 @@ def _join(
     Returns:
         The group of this machine's ranks; None: all ranks are on one.
     """
-    # Nothing listens on other interfaces, and the resolver need not know the host's own name.
-    for library in ("GLOO", "NCCL"):
-        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface_of(context.host))
     store = address.connect(plan.timeout)
     if context.is_main:
         served = serve_store(plan.world_size, plan.timeout, context.host)
@@ -384,21 +375,8 @@ def _join(
     else:
         port, host = store.get(_DECISIONS).decode().split()
         context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
-    dist.init_process_group(
-        "nccl" if plan.use_gpus else "gloo",
-        store=store,
-        rank=context.rank,
-        world_size=plan.world_size,
-        timeout=timedelta(seconds=plan.timeout),
-    )
-    if context.num_machines == 1:
-        return None
-    limit = timedelta(seconds=plan.timeout)  # torch's default is half an hour
-    # Every rank takes part in making the group of every machine.
-    groups: list[dist.ProcessGroup] = [
-        dist.new_group(list(context.ranks_of(m)), limit) for m in range(context.num_machines)
-    ]
-    return groups[context.machine]
+    # torch's own time limit is half an hour.
+    return init_process_group(context, store, timedelta(seconds=plan.timeout))
 
 
 def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
@@ -412,6 +390,6 @@ def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
     if not plan.use_gpus:
         return torch.device("cpu")
-    index = _gpu_of(local_rank)
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    device = torch.device(plan.device, _gpu_of(plan.device, local_rank))
+    devices.set_current(device)
+    return device

@@ -129,6 +129,7 @@ class RunControl:
         self._num_saves = 0  # that rank 0 has read from the store
         self._progress = self._published = Progress()
         self._asked_at: float | None = None
+        self._deadline: tuple[float, GnntrainError] | None = None
         self.find_cause: Callable[[BaseException], GnntrainError | None] = self._reported_cause
         self.failed_waiting = False
         self.lost_store: dist.DistError | None = None
@@ -241,6 +242,25 @@ class RunControl:
         """How long `agreed` has been waiting for the store: TCPStore has no timeout of its own."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
+
+    @contextmanager
+    def must_end_within(self, seconds: float, failure: GnntrainError) -> Iterator[None]:
+        """Marks a wait that has no time limit of its own: the watch ends a rank that is overdue.
+
+        Args:
+            seconds: The limit.
+            failure: What is reported then.
+        """
+        self._deadline = time.monotonic() + seconds, failure
+        try:
+            yield
+        finally:
+            self._deadline = None
+
+    def overdue(self) -> GnntrainError | None:
+        """The failure of a wait that is over its limit; None: there is none."""
+        deadline = self._deadline
+        return deadline[1] if deadline is not None and time.monotonic() > deadline[0] else None
 
     @property
     def is_starting(self) -> bool:

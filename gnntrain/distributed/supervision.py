@@ -61,6 +61,7 @@ class Supervisor:
         control.is_supervising = True
         self._log_dir = log_dir
         self._timeout = timeout
+        self._began = time.monotonic()
 
     def watch(self) -> None:
         """Wait for all ranks. No rank is running when this returns or raises.
@@ -103,11 +104,19 @@ class Supervisor:
         computing = {rank for rank in self._alive() if not places[rank].is_waiting}
         cause = _own_end(failed) or self._control.find_cause(RuntimeError())
         self._wait(_NOTICE_SECONDS)
-        silent = is_stopped | computing or set(self._alive())
+        # NCCL does not make the host wait: a rank that NCCL has aborted was waiting, too.
+        aborted = {rank for rank, code in self._failed().items() if code == -signal.SIGABRT}
+        silent = (is_stopped | computing) - aborted or set(self._alive())
         self._end_where_they_are()
-        if _is_timeout(cause, failed) and silent:
+        if self._is_timeout(cause, failed) and silent:
             raise self._unanswered(sorted(silent), places, is_stopped)
         raise cause or self._control.find_cause(RuntimeError()) or _unexplained(failed)
+
+    def _is_timeout(self, cause: GnntrainError | None, failed: Mapping[int, int]) -> bool:
+        # NCCL aborts a process that has waited for too long; and one where CUDA has failed.
+        is_aborted = cause is None and -signal.SIGABRT in failed.values()
+        could_wait = time.monotonic() - self._began > self._timeout
+        return (is_aborted and could_wait) or isinstance(cause, CollectiveTimeout)
 
     def _unanswered(
         self, silent: Sequence[int], places: Mapping[int, Progress], is_stopped: set[int]
@@ -168,14 +177,9 @@ def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
     return None
 
 
-def _is_timeout(cause: GnntrainError | None, failed: Mapping[int, int]) -> bool:
-    # NCCL aborts a process that has waited for too long.
-    aborted = cause is None and -signal.SIGABRT in failed.values()
-    return aborted or isinstance(cause, CollectiveTimeout)
-
-
 def _unexplained(failed: Mapping[int, int]) -> RunError:
     rank, code = next(iter(failed.items()))
     names = {-number: number.name for number in signal.Signals}
     by = f"was ended by {names[code]}" if code in names else f"ended with exit code {code}"
-    return RunError(f"Rank {rank} {by}.")
+    hint = "What it wrote before says why." if code == -signal.SIGABRT else None
+    return RunError(f"Rank {rank} {by}.", hint)

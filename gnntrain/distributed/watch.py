@@ -33,7 +33,8 @@ def watching(
 
     It calls `control.sync()`. It ends the rank when the run is abandoned; when the parent process
     has gone (the rank first saves and stops as after SIGTERM); and when rank 0 has not answered
-    `RunControl.agreed` for `timeout` seconds, since a TCPStore waits without end.
+    `RunControl.agreed` for `timeout` seconds, since a TCPStore waits without end; and when it is
+    overdue, see `RunControl.must_end_within`.
 
     Ranks on several machines have no supervisor that sees them all. There the thread also ends the
     rank when another one has failed, or has given no sign of life for `timeout` seconds.
@@ -84,6 +85,10 @@ class _Watch:
                 control.abandon()
             elif self._monitor is None and control.seconds_in_agreed > self._timeout:
                 control.report_failure(TimeoutError("Timed out waiting for rank 0."))
+                os._exit(1)
+            elif (failure := control.overdue()) is not None:
+                control.report_failure(failure)
+                self._on_forced_end(failure)
                 os._exit(1)
             else:
                 with self._syncing:

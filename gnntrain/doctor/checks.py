@@ -6,9 +6,11 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
+from gnntrain import host_memory
 from gnntrain.config import Config
 from gnntrain.cores import available_cores
 from gnntrain.inventory import machine
@@ -16,6 +18,9 @@ from gnntrain.reporting.environment import cpu_model, package_version, visible_g
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check
 from gnntrain.reporting.text import counted, format_bytes, shown_path
+
+if TYPE_CHECKING:
+    import torch
 
 _SHOWN = ("torch", "torch-geometric", "numba", "numpy", "hydra-core", "ogb")
 # A broken installation of these shows when they are imported.
@@ -39,6 +44,10 @@ _LITTLE_DISK = 5 * 2**30
 _GRAPH = (
     "edges and features in GPU memory where half of it has room, else cached, pinned, or in the "
     "store: `gnntrain plan dataset=NAME` says where and why"
+)
+_GRAPH_OF_TORCH = (
+    "features in GPU memory where half of it has room, else cached there, or in the store: "
+    "`gnntrain plan dataset=NAME` says where and why"
 )
 
 Checks = tuple[str, list[Check]]
@@ -136,62 +145,63 @@ def _instructions(flags: set[str]) -> Check:
 
 def memory() -> Iterator[Check]:
     """Memory of the machine, and of the container."""
-    available, total = machine.available_memory(), psutil.virtual_memory().total
+    available, total = host_memory.available_memory(), psutil.virtual_memory().total
     text = f"{format_bytes(available)} available of {format_bytes(total)}"
     if available < _LITTLE_MEMORY:
         hint = "End other programs; `gnntrain plan` says what a run needs."
         yield Check("note", "RAM", text, hint)
     else:
         yield Check("ok", "RAM", text)
-    limit = machine.memory_limit()
+    limit = host_memory.memory_limit()
     if limit is not None and limit < total:
         hint = "A run beyond it is killed; `gnntrain plan` says what a run needs."
         yield Check("note", "limit", f"a container allows {format_bytes(limit)}", hint)
 
 
 def gpus(config: Config) -> Iterator[Check]:
-    """The GPUs, each tried, with driver, CUDA and NCCL."""
+    """The GPUs, each tried, with the driver and its libraries."""
     import torch
 
+    from gnntrain.devices import gpus_here, software
+
     listed = visible_gpus()
-    num_usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    yield from (_gpu(number) for number in range(num_usable))
+    found = [torch.device(kind, i) for kind, number in gpus_here().items() for i in range(number)]
+    yield from map(_gpu, found)
     names = ", ".join(gpu["name"] for gpu in listed)
-    if num_usable:
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        driver = listed[0]["driver"] if listed else "unknown"
-        text = f"driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}"
-        yield Check("ok", "versions", text)
+    if found:
+        driver = (listed[0]["driver"] if listed else None) or "unknown"
+        yield Check("ok", "versions", ", ".join(filter(None, (f"driver {driver}", software()))))
     elif not listed:
-        yield Check("note", "no GPU", "no NVIDIA GPU is visible: runs go to the CPU")
-    elif config.trainer.gpus == 0:
-        yield Check("ok", "unused", f"{names}: trainer.gpus=0 leaves them alone")
-    elif torch.version.cuda is None:
+        yield Check("note", "no GPU", "neither torch nor a driver sees one: runs go to the CPU")
+    elif config.trainer.gpus == 0 or config.trainer.device == "cpu":
+        yield Check("ok", "unused", f"{names}: the configuration leaves them alone")
+    elif not software():
         text = f"{names}: but torch {torch.__version__} is a build for the CPU"
-        hint = "Install a CUDA build: https://pytorch.org/get-started/locally"
+        hint = "Install a build for your GPU: https://pytorch.org/get-started/locally"
         yield Check("problem", "unusable", text, hint)
     else:
-        text = f"{names}: but torch for CUDA {torch.version.cuda} cannot use them"
+        text = f"{names}: but torch for {software()} cannot use them"
         hint = f"The driver {listed[0]['driver']} may be too old, or CUDA_VISIBLE_DEVICES hides it."
         yield Check("problem", "unusable", text, hint)
 
 
-def _gpu(number: int) -> Check:
+def _gpu(device: torch.device) -> Check:
     """One GPU, after a small product on it."""
     import torch
 
-    name = f"GPU {number}"
+    from gnntrain import devices
+
+    title = f"GPU {device.index}"
     try:
-        properties = torch.cuda.get_device_properties(number)
-        free, total = torch.cuda.mem_get_info(number)
-        ones = torch.ones(64, 64, device=f"cuda:{number}")
+        name, total = devices.describe(device)
+        ones = torch.ones(64, 64, device=device)
         assert float((ones @ ones).sum()) == 64**3
-    except Exception as error:  # CUDA raises many; each means that the GPU cannot be used
-        hint = "See `nvidia-smi`; leave it out with CUDA_VISIBLE_DEVICES, or set trainer.gpus=0."
-        return Check("problem", name, f"does not compute: {machine.one_line(error)}", hint)
-    memory = f"{format_bytes(free)} free of {format_bytes(total)}"
-    text = f"{properties.name}, {memory}, sm_{properties.major}{properties.minor}"
-    return Check("ok", name, text)
+        free = devices.free_memory(device)
+    except Exception as error:  # drivers raise many; each means that the GPU cannot be used
+        hint = "See `nvidia-smi` or `rocm-smi`; leave it out with CUDA_VISIBLE_DEVICES, or write "
+        hint += "trainer.device=cpu."
+        return Check("problem", title, f"does not compute: {machine.one_line(error)}", hint)
+    return Check("ok", title, f"{name}, {format_bytes(free)} free of {format_bytes(total)}")
 
 
 def disk(config: Config) -> Iterator[Check]:
@@ -227,13 +237,15 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
 
     plan = LaunchPlan.of(config)
     kind = "GPU" if plan.use_gpus else "CPU"
+    may_use_triton = _may_use_triton(config, plan.device)
     threads = num_loader_threads(config.sampler, plan.threads, overlaps=plan.use_gpus)
     yield Check("ok", "ranks", counted(plan.world_size, f"{kind} rank"))
     yield Check("ok", "threads", f"{counted(plan.threads, 'compute thread')} a rank")
-    yield Check("ok", "sampler", _sampler(config, on_gpu=plan.use_gpus))
+    yield Check("ok", "kernels", _kernels(config, plan.device))
+    yield Check("ok", "sampler", _sampler(config, may_use_triton=may_use_triton))
     yield Check("ok", "loader", f"{counted(threads, 'background thread')} a rank")
     if plan.use_gpus and config.sampler.name != "full":
-        yield Check("ok", "graph", _GRAPH)
+        yield Check("ok", "graph", _GRAPH if may_use_triton else _GRAPH_OF_TORCH)
     if config.evaluation.name == "layerwise":
         given = config.evaluation.memory_limit
         limit = psutil.virtual_memory().total // 4 if given is None else given * 2**30
@@ -241,12 +253,23 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
         yield Check("ok", "evaluation", text)
 
 
-def _sampler(config: Config, *, on_gpu: bool) -> str:
+def _may_use_triton(config: Config, device: str) -> bool:
+    has_triton = device == "cuda" and machine.has_package("triton")
+    return has_triton and config.compute.kernels != "torch"
+
+
+def _kernels(config: Config, device: str) -> str:
+    if _may_use_triton(config, device):
+        return "Triton's that pass the self-check: `gnntrain doctor --gpu` shows it"
+    is_cpu = device == "cpu" and config.compute.kernels == "auto"
+    return "Numba's" if is_cpu else "none: torch's operators"
+
+
+def _sampler(config: Config, *, may_use_triton: bool) -> str:
     sampler = config.sampler
     if sampler.name == "full":
         return "full graph"
     backend: str = sampler.backend
     if backend == "auto":
-        triton = on_gpu and machine.has_package("triton")
-        backend = "triton, or numba where the edges have no room" if triton else "numba"
+        backend = "triton, or numba where the edges have no room" if may_use_triton else "numba"
     return f"neighbor {list(sampler.fan_outs)} ({backend})"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import torch
+import torch.distributed as dist
 
+from gnntrain.devices import gpus_here
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.processes import start_server
@@ -20,14 +22,14 @@ _NUM_FLOATS = 1 << 20
 
 def check_two_ranks() -> Check:
     """Start two ranks, on GPUs where there are two, and have them add up 4 MiB."""
-    use_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= 2
-    backend = "NCCL" if use_gpus else "gloo"
-    name = f"two {'GPU' if use_gpus else 'CPU'} ranks"
+    device = next((kind for kind, number in gpus_here().items() if number > 1), "cpu")
+    backend = dist.get_default_backend_for_device(device)
+    name = f"two {'CPU' if device == 'cpu' else 'GPU'} ranks"
     began = time.perf_counter()
-    if not use_gpus:
+    if device == "cpu":
         start_server("gnntrain.distributed.launch")  # a rank of a run imports more
     try:
-        launch("gnntrain.doctor.ranks:add_up", None, LaunchPlan(2, use_gpus, 1, _TIMEOUT))
+        launch("gnntrain.doctor.ranks:add_up", None, LaunchPlan(2, device, 1, _TIMEOUT))
     except (GnntrainError, OSError, RuntimeError) as error:
         text = f"{backend} all-reduce failed: {one_line(error)}"
         hint = (

@@ -11,7 +11,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
 from packaging.requirements import Requirement
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -68,25 +67,6 @@ def cpu_quota() -> float | None:
         quota, period = (_CGROUP / "cpu.max").read_text().split()
         return int(quota) / int(period)
     except (OSError, ValueError):  # no such file, or "max"
-        return None
-
-
-def memory_limit() -> int | None:
-    """Bytes of memory that a container may use; None: no limit."""
-    return _cgroup_bytes("memory.max")
-
-
-def available_memory() -> int:
-    """Bytes of memory that a new process may take, in a container too."""
-    available = int(psutil.virtual_memory().available)
-    limit, used = memory_limit(), _cgroup_bytes("memory.current")
-    return available if limit is None or used is None else min(available, max(0, limit - used))
-
-
-def _cgroup_bytes(name: str) -> int | None:
-    try:
-        return int((_CGROUP / name).read_text())
-    except (OSError, ValueError):
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnntrain.config.models import ModelConfig, model_names
+from gnntrain.devices import accelerator
 from gnntrain.inventory.machine import has_package
 from gnntrain.models import build_model
 from gnntrain.plugins import MODELS, SAMPLERS, plugin_names
@@ -34,7 +35,7 @@ def model_rows() -> list[list[str]]:
 
 def sampler_rows() -> list[list[str]]:
     """Built-in samplers, whether this machine has what they need, and those of other packages."""
-    triton = "yes" if torch.cuda.is_available() else "no GPU"
+    triton = "yes" if accelerator() == "cuda" else "no GPU"
     rows = [
         ["sampler=neighbor", "numba", "drawn on the CPU", "yes"],
         [

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues
+from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import SampledSubgraph
 from gnntrain.sampling.block import Block, BlockNeeds
 
@@ -91,8 +93,27 @@ class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
         if self.sampled is not None:
             return self.sampled.edge_index
         block = self.blocks[0]  # the whole graph
-        dst = torch.arange(block.num_dst).repeat_interleave(block.indptr.cpu().diff())
-        return torch.stack([block.indices.cpu().long(), dst])
+        numbers = torch.arange(block.num_dst, device=block.indptr.device)
+        dst = numbers.repeat_interleave(block.indptr.diff(), output_size=block.num_edges)
+        return torch.stack([block.indices.long(), dst])
+
+    def on(self, device: torch.device) -> MiniBatch:
+        """This batch after its tensors have been copied to a device, see `send_all`.
+
+        `rows` and `x` are not copied: a `FeatureSource` gives them where the device reads them.
+        `sampled` stays where it is.
+        """
+        own = {key: value for key, value in self._store.items() if isinstance(value, Tensor)}
+        own.pop("x", None)
+        edges = [block.tensors for block in self.blocks]
+        given = [*own.values(), *(tensor for found in edges for tensor in found.values())]
+        sent = iter(send_all(given, device))
+        self._store.update({key: next(sent) for key in own})
+        self.blocks = tuple(
+            block.with_tensors({name: next(sent) for name in found})
+            for block, found in zip(self.blocks, edges, strict=True)
+        )
+        return self
 
 
 def mini_batch(
@@ -103,8 +124,9 @@ def mini_batch(
     *,
     num_counted: int,
     global_batch_size: int,
+    device: torch.device,
 ) -> MiniBatch:
-    """The mini-batch of a sampled subgraph.
+    """The mini-batch of a sampled subgraph, on a device.
 
     Args:
         graph: The graph's values, on the device of the subgraph.
@@ -112,9 +134,10 @@ def mini_batch(
         subgraph: The sampled subgraph.
         needs: The fields that the model reads.
         num_counted, global_batch_size: See `MiniBatch`.
+        device: Where the model computes.
     """
     rows = features.select(subgraph.nodes, subgraph.size)
-    return MiniBatch(
+    batch = MiniBatch(
         x=None if needs.rows else rows.whole(),
         rows=rows if needs.rows else None,
         y=graph.targets_of(subgraph.nodes[: subgraph.num_seeds]),
@@ -127,3 +150,8 @@ def mini_batch(
         num_sampled_nodes=subgraph.num_sampled_nodes,
         num_sampled_edges=subgraph.num_sampled_edges,
     )
+    if not devices.is_gpu(device):
+        return batch
+    if needs.edge_index:
+        batch.edge_index = subgraph.edge_index  # or the step would copy it, and wait
+    return batch.on(device)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from importlib.util import find_spec
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.errors import UserError
-from gnntrain.loading.feature_placement import place_features
+from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
@@ -30,7 +31,6 @@ from gnntrain.loading.hotness import (
     presampled,
 )
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
-from gnntrain.loading.pinned import pinned
 from gnntrain.loading.placement import (
     Placement,
     Sizes,
@@ -71,6 +71,7 @@ class LoaderBuilder:
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
         exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
             None: each machine reads all rows.
+        kernels: Who computes the operators, and draws the batches, on the rank's device.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class LoaderBuilder:
         *,
         uses_graph: bool = True,
         exchange: Exchange | None = None,
+        kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self._config = config
+        self.kernels = kernels
         self._store = store
         self._context = context
         self._needs = needs
@@ -94,6 +97,7 @@ class LoaderBuilder:
         self._uses_graph = uses_graph
         self._exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
+        self._pinned = PinnedArrays()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
         if exchange is not None:
             exchange.serve(ROWS, answers_of(self._own_rows()))
@@ -109,13 +113,15 @@ class LoaderBuilder:
             features: Source of the feature rows; None: `self.features`.
         """
         features = self.features if features is None else features
-        config, on_gpu = self._config.sampler, self._context.device.type == "cuda"
+        config, on_gpu = self._config.sampler, devices.is_gpu(self._context.device)
         overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
+        # Without streams torch expects one thread to use a GPU (MPS).
+        has_one_queue = on_gpu and not devices.has_streams(self._context.device)
         # All ranks must start the same gathers, also where training ends early.
-        is_alone = is_interpreted or isinstance(features, WholeGraphFeatures)
+        is_alone = is_interpreted or has_one_queue or isinstance(features, WholeGraphFeatures)
         return BlockLoader(
             self.values,
             features,
@@ -124,6 +130,7 @@ class LoaderBuilder:
             needs=self._needs,
             threads=0 if is_alone else threads,
             prefetch=config.prefetch,
+            device=self._context.device,
         )
 
     def training_loader(self) -> Loader:
@@ -146,19 +153,45 @@ class LoaderBuilder:
         return loader
 
     def _full_graph_loader(self) -> Loader:
-        store, device = self._store, self._context.device
-        features: FeatureSource = InPlaceFeatures.of(store)
-        if device.type == "cuda":
-            features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), device)
+        on_gpu = devices.is_gpu(self._context.device)
         return FullGraphLoader(
-            store,
-            features,
+            (on_gpu and self.graph_on_device) or self._placed_graph(),
+            self._whole_rows or self._placed_features(),
             self._plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
-            device=device,
-            targets=self._targets,
         )
+
+    def _placed_graph(self) -> GraphTensors:
+        store, device = self._store, self._context.device
+        return GraphTensors.of(store, self._needs, device, targets=self._targets)
+
+    def _placed_features(self) -> FeatureSource:
+        rows, device = stored_rows(self._store), self._context.device
+        return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+
+    @cached_property
+    def graph_on_device(self) -> GraphTensors | None:
+        """The graph's tensors where a GPU reads them, to train or to evaluate; None: the edges are
+        in host memory. Collective."""
+        if self._as_one_batch is None:
+            return self.graph if self.samples_on_gpu else None
+        return self._placed_graph() if self._as_one_batch.topology == "resident" else None
+
+    @cached_property
+    def _whole_rows(self) -> FeatureSource | None:
+        """With full-graph training: all rows in the GPU's memory; None: they do not fit."""
+        is_resident = self._as_one_batch is not None and self._as_one_batch.features == "resident"
+        return self._placed_features() if is_resident else None
+
+    @cached_property
+    def _as_one_batch(self) -> Placement | None:
+        """What of the whole graph a GPU's memory holds with room to spare, in full-graph training.
+        Collective."""
+        if self._config.sampler.name != "full" or not devices.is_gpu(self._context.device):
+            return None
+        no_cache = FeaturesConfig(cache_bytes=0)
+        return place(self._sizes(), measured_memory(self._context), features=no_cache)
 
     @cached_property
     def backend(self) -> str:
@@ -167,8 +200,7 @@ class LoaderBuilder:
         if asked != "auto":
             return asked
         placement = self._placement
-        in_reach = placement is not None and placement.topology != "host"
-        return "triton" if in_reach and find_spec("triton") is not None else "numba"
+        return "numba" if placement is None or placement.topology == "host" else "triton"
 
     @property
     def samples_on_gpu(self) -> bool:
@@ -188,9 +220,8 @@ class LoaderBuilder:
         placement = self._placement
         if not self.samples_on_gpu or placement is None:
             return GraphTensors.of(self._store, self._needs, targets=self._targets)
-        context, is_pinned = self._context, placement.topology == "pinned"
-        indices = pinned(self._store.indices, context) if is_pinned else None
-        return GraphTensors.of(self._store, self._needs, context.device, indices, self._targets)
+        device, indices = self._context.device, self._pinned.indices
+        return GraphTensors.of(self._store, self._needs, device, indices, self._targets)
 
     def _training_features(self) -> FeatureSource:
         """The feature rows of training's batches. Collective.
@@ -220,11 +251,13 @@ class LoaderBuilder:
         """The feature rows where the model reads them. Collective."""
         if self._exchange is not None:
             return self._sharded_features(self._exchange)
+        if self._whole_rows is not None:
+            return self._whole_rows
         placement = self._placement
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
-        return place_features(self._store, placement, self._context, hot)
+        return place_features(self._store, placement, self._context, hot, self._pinned.rows)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows at each owner, in their order. Collective."""
@@ -239,7 +272,7 @@ class LoaderBuilder:
         )
         here = [as_tensor(rows).view(like.dtype) for rows in own]
         source = ShardedFeatures(here, owners, exchange, cache)
-        on_gpu = context.device.type == "cuda"
+        on_gpu = devices.is_gpu(context.device)
         return FeaturesOnDevice(source, context.device) if on_gpu else source
 
     @cached_property
@@ -308,11 +341,27 @@ class LoaderBuilder:
     @cached_property
     def _placement(self) -> Placement | None:
         """The placement for a GPU; None: a CPU reads the store. Collective."""
-        config, store, asked = self._config, self._store, self._config.sampler.backend
-        draws_on_gpu = None if asked == "auto" else sampler_class(asked).on_gpu
-        if self._context.device.type != "cuda" and not draws_on_gpu:
+        config = self._config
+        if not devices.is_gpu(self._context.device) and not self._draws_on_gpu:
             return None
-        sizes = Sizes(
+        features = config.features
+        if self._exchange is not None and features.placement != "wholegraph":
+            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
+        choose = partial(
+            place,
+            self._sizes(),
+            topology=config.sampler.topology,
+            features=features,
+            samples_on_gpu=self._draws_on_gpu,
+            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
+        )
+        memory = measured_memory(self._context)
+        placement, self._pinned = place_and_pin(self._store, choose, memory, self._context)
+        return placement
+
+    def _sizes(self) -> Sizes:
+        store = self._store
+        return Sizes(
             small=store.indptr.nbytes
             + self._targets.nbytes
             + 4 * store.num_nodes * self._needs.norm
@@ -321,12 +370,25 @@ class LoaderBuilder:
             features=store.features.nbytes,
             num_nodes=store.num_nodes,
         )
-        topology = "host" if draws_on_gpu is False else config.sampler.topology
-        memory = measured_memory(self._context)
-        features = config.features
-        if self._exchange is not None and features.placement != "wholegraph":
-            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
-        return place(sizes, memory, topology=topology, features=features)
+
+    @property
+    def _draws_on_gpu(self) -> bool:
+        """Whether the GPU draws if it has room for the edges.
+
+        Raises:
+            UserError: The asked sampler is one of the kernels that this run does not use.
+        """
+        asked, kernels = self._config.sampler.backend, self.kernels
+        if asked == "auto":
+            return kernels.samples_on_gpu
+        is_on_gpu = devices.is_gpu(self._context.device)
+        if asked == "triton" and is_on_gpu and not kernels.samples_on_gpu:
+            why = kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
+            raise UserError(
+                f"sampler.backend=triton cannot be used on this GPU: {why}.",
+                "Leave it out: the CPU draws then.",
+            )
+        return sampler_class(asked).on_gpu
 
     def _hot_nodes(self, num_cached: int) -> Tensor:
         """The nodes whose rows this rank's cache holds, ascending."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
 from gnntrain.loading.features import (
     CopiedFeatures,
     FeatureSource,
@@ -20,12 +23,85 @@ from gnntrain.loading.features import (
     slots_of,
     stored_rows,
 )
-from gnntrain.loading.pinned import pinned
-from gnntrain.loading.placement import Placement
+from gnntrain.loading.pinned import PinningError, device_addresses, pinned
+from gnntrain.loading.placement import Memory, Placement
+
+_log = logging.getLogger("gnntrain")
+
+
+class PinnedArrays(NamedTuple):
+    """Copies of a graph's arrays in pinned host memory; None: the placement has no use for it.
+
+    Attributes:
+        indices: The edges' sources.
+        rows: The feature rows.
+    """
+
+    indices: Tensor | None = None
+    rows: Tensor | None = None
+
+
+def place_and_pin(
+    store: Graph,
+    choose: Callable[[Memory], Placement],
+    memory: Memory,
+    context: DistributedContext,
+) -> tuple[Placement, PinnedArrays]:
+    """Choose a placement, and pin in host memory what it has there. Collective.
+
+    Where the system refuses, the placement is chosen anew, as if the host had no more memory than
+    what could be pinned.
+
+    Args:
+        store: The graph.
+        choose: The placement for some memory, equal on all ranks.
+        memory: Of the machine.
+        context: This rank.
+
+    Raises:
+        PinningError: The user has asked for what cannot be pinned.
+        UserError: As of `choose`.
+    """
+    failure: PinningError | None = None
+    while True:
+        try:
+            placement = choose(memory)
+        except UserError:
+            if failure is not None:
+                raise failure from None
+            raise
+        arrays, failure = _pin(store, placement, context)
+        if failure is None:
+            return placement, arrays
+        if context.is_main:
+            _log.warning("%s The graph is kept elsewhere.", failure.message)
+        pinned_bytes = sum(array.nbytes for array in arrays if array is not None)
+        memory = replace(memory, host=2 * pinned_bytes)  # of which half may be pinned
+        del arrays  # freed, and pinned again
+
+
+def _pin(
+    store: Graph, placement: Placement, context: DistributedContext
+) -> tuple[PinnedArrays, PinningError | None]:
+    """Pin what the placement has in host memory; if that fails, the arrays before and why."""
+    arrays = PinnedArrays()
+    try:
+        if placement.topology == "pinned":
+            arrays = arrays._replace(indices=pinned(store.indices, context))
+        if placement.pins_rows:
+            arrays = arrays._replace(rows=pinned(stored_rows(store), context))
+    except PinningError as error:
+        # A new one: the traceback of this one holds what could not be pinned.
+        return arrays, PinningError(error.message, error.hint)
+    return arrays, None
 
 
 def place_features(
-    store: Graph, placement: Placement, context: DistributedContext, hot: Tensor | None
+    store: Graph,
+    placement: Placement,
+    context: DistributedContext,
+    hot: Tensor | None,
+    pinned_rows: Tensor | None = None,
 ) -> FeatureSource:
     """Place a store's rows as `placement` describes. Collective.
 
@@ -34,20 +110,20 @@ def place_features(
         placement: The chosen placement.
         context: This rank.
         hot: The nodes to cache, ascending; needed for the placement `cached`.
-
-    Raises:
-        RunError: There is less memory than when the placement was chosen.
+        pinned_rows: Needed where `placement.pins_rows`.
     """
     rows, device, kind = stored_rows(store), context.device, placement.features
     if kind == "resident":
         return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
     if kind == "pinned":
-        return InPlaceFeatures(LazyFeatures(pinned(rows, context)), device)
+        assert pinned_rows is not None
+        return InPlaceFeatures(LazyFeatures(pinned_rows), device)
     if kind == "sharded":
         return InPlaceFeatures(sharded_rows(exchanged_shards(rows, context), device), device)
-    if kind == "cached" and placement.cold == "pinned":
+    if placement.pins_rows:
         assert hot is not None
-        return InPlaceFeatures(cached_rows(pinned(rows, context), hot, device), device)
+        assert pinned_rows is not None
+        return InPlaceFeatures(cached_rows(pinned_rows, hot, device), device)
     return CopiedFeatures(rows, device, hot if kind == "cached" else None)
 
 
@@ -60,7 +136,7 @@ def cached_rows(rows: Tensor, hot: Tensor, device: torch.device) -> LazyFeatures
     return LazyFeatures(
         rows=rows[hot.cpu()].to(device),
         slots=slots_of(hot, len(rows), device),
-        parts=addresses_of([rows], device),
+        parts=device_addresses([rows], device),
         part_rows=len(rows),
         held=(rows,),
     )
@@ -70,7 +146,7 @@ def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatur
     """All rows, divided equally among the GPUs (the last shard may be smaller)."""
     return LazyFeatures(
         rows=shards[0],
-        parts=addresses_of(shards, device),
+        parts=device_addresses(shards, device),
         part_rows=len(shards[0]),
         held=shards,
     )

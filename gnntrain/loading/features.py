@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import replace
 from typing import Any, Protocol
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
+from gnntrain.loading.transfer import send, send_all, staging
 
 Array = npt.NDArray[Any]
+
+_HOST = torch.device("cpu")
 
 # The store's pages are read-only, which torch cannot express; nothing here writes to them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -50,58 +54,56 @@ class FeatureSource(Protocol):
         ...
 
 
-class _CountedReads:
-    """Counts the rows read from a cache; on the device, without synchronisation."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._reads = torch.zeros(2, dtype=torch.int64, device=device)
-
-    def _count(self, is_hot: Tensor, size: Tensor | None) -> None:
-        wanted = torch.ones_like(is_hot)
-        if size is not None:
-            wanted = torch.arange(len(is_hot), device=is_hot.device) < size
-        self._reads += torch.stack([(is_hot & wanted).sum(), wanted.sum()])
-
-    def take_reads(self) -> tuple[int, int]:
-        """See `FeatureSource.take_reads`."""
-        hits, reads = self._reads.tolist()
-        self._reads.zero_()
-        return hits, reads
-
-
-class InPlaceFeatures(_CountedReads):
-    """Rows that kernels read in place: no copy, no synchronisation.
+class InPlaceFeatures:
+    """Rows that the device reads in place: no copy, no synchronisation.
 
     Args:
         rows: Of all nodes of the graph.
-        device: Where the kernels run.
+        device: Which reads them.
     """
 
     waits = False
 
     def __init__(self, rows: LazyFeatures, device: torch.device) -> None:
-        super().__init__(device)
         self._rows = rows
         self._device = device
+        self._reads = torch.zeros(2, dtype=torch.int64, device=device)
 
     @classmethod
     def of(cls, store: Graph) -> InPlaceFeatures:
         """A CPU reads the store's mapped pages, which all ranks of a machine share."""
-        return cls(LazyFeatures(stored_rows(store)), torch.device("cpu"))
+        return cls(LazyFeatures(stored_rows(store)), _HOST)
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`."""
         if nodes is None:
             return self._rows
         # Not `LazyFeatures.select`: in a loader's thread another GPU may be current.
-        own = nodes.to(self._device, non_blocking=True)
+        (own,) = send_all([nodes], self._device)
         if self._rows.slots is not None:
             self._count(self._rows.slots[own] >= 0, size)
         return replace(self._rows, nodes=own)
 
+    def take_reads(self) -> tuple[int, int]:
+        """See `FeatureSource.take_reads`."""
+        if self._rows.slots is None:
+            return 0, 0
+        hits, reads = self._reads.tolist()
+        self._reads.zero_()
+        return hits, reads
 
-class CopiedFeatures(_CountedReads):
+    def _count(self, is_hot: Tensor, size: Tensor | None) -> None:
+        """Count the reads on the device, without synchronisation."""
+        wanted = torch.ones_like(is_hot)
+        if size is not None:
+            wanted = torch.arange(len(is_hot), device=is_hot.device) < size
+        self._reads += torch.stack([(is_hot & wanted).sum(), wanted.sum()])
+
+
+class CopiedFeatures:
     """Rows that the host copies from the store, batch by batch; hot rows may be cached on the GPU.
+
+    For nodes in host memory the host does not wait for the GPU.
 
     Args:
         rows: `[num_nodes, num_features]`, the store's.
@@ -112,34 +114,61 @@ class CopiedFeatures(_CountedReads):
     waits = True
 
     def __init__(self, rows: Tensor, device: torch.device, hot: Tensor | None = None) -> None:
-        super().__init__(device)
         self._rows = rows
         self._device = device
-        self._cache = None if hot is None else rows[hot.cpu()].to(device)
-        self._slots = None if hot is None else slots_of(hot, len(rows), device)
+        self._cache: tuple[Tensor, Tensor] | None = None
+        if hot is not None:
+            self._cache = rows[hot.cpu()].to(device), slots_of(hot, len(rows), _HOST)
+        self._reads = ReadCounter()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; all rows are the store's own, in host memory."""
         if nodes is None:
             return LazyFeatures(self._rows)
-        if self._slots is None or self._cache is None:
-            return LazyFeatures(self._copied(nodes))
-        own = nodes.to(self._device, non_blocking=True)
-        slots = self._slots[own]
+        assert size is None, "a CUDA graph cannot record what the host copies"
+        wanted = nodes.cpu()
+        if self._cache is None:
+            return LazyFeatures(self._sent(wanted))
+        cached, slots = self._cache
+        slots = slots.index_select(0, wanted)
         is_hot = slots >= 0
-        self._count(is_hot, size)
-        out = self._cache.new_empty(len(own), self._cache.shape[1])
-        out[is_hot] = self._cache[slots[is_hot]]
-        out[~is_hot] = self._copied(own[~is_hot])
+        cold = wanted[~is_hot]
+        self._reads.add(len(wanted) - len(cold), len(wanted))
+        places = [is_hot.nonzero().flatten(), slots[is_hot].long(), (~is_hot).nonzero().flatten()]
+        hot_places, hot_slots, cold_places = send_all(places, self._device)
+        out = cached.new_empty(len(wanted), cached.shape[1])
+        out[hot_places] = cached.index_select(0, hot_slots)
+        out[cold_places] = self._sent(cold)
         return LazyFeatures(out)
 
-    def _copied(self, nodes: Tensor) -> Tensor:
-        wanted = nodes.cpu()
-        on_gpu = self._device.type == "cuda"
-        size = len(wanted), self._rows.shape[1]
-        copied = torch.empty(size, dtype=self._rows.dtype, pin_memory=on_gpu)
-        torch.index_select(self._rows, 0, wanted, out=copied)
-        return copied.to(self._device, non_blocking=True)
+    def take_reads(self) -> tuple[int, int]:
+        """See `FeatureSource.take_reads`."""
+        return self._reads.take()
+
+    def _sent(self, nodes: Tensor) -> Tensor:
+        """The rows of `nodes` on the GPU."""
+        size = len(nodes), self._rows.shape[1]
+        staged = staging(size, self._rows.dtype, self._device)
+        return send(torch.index_select(self._rows, 0, nodes, out=staged), self._device)
+
+
+class ReadCounter:
+    """Counts rows that were read from a cache, and rows that were read; from any thread."""
+
+    def __init__(self) -> None:
+        self._counts = 0, 0
+        self._lock = threading.Lock()
+
+    def add(self, hits: int, reads: int) -> None:
+        """Count reads, of which `hits` were from the cache."""
+        with self._lock:
+            self._counts = self._counts[0] + hits, self._counts[1] + reads
+
+    def take(self) -> tuple[int, int]:
+        """See `FeatureSource.take_reads`."""
+        with self._lock:
+            taken, self._counts = self._counts, (0, 0)
+        return taken
 
 
 def slots_of(hot: Tensor, num_nodes: int, device: torch.device) -> Tensor:

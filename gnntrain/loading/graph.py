@@ -15,6 +15,7 @@ from gnntrain.sampling.base import SampledSubgraph
 from gnntrain.sampling.block import Block, BlockNeeds
 
 _HOST = torch.device("cpu")
+_INT32_MAX = 2**31 - 1
 
 
 class BatchValues(Protocol):
@@ -86,6 +87,30 @@ class GraphTensors:
     def device(self) -> torch.device:
         """See `BatchValues.device`."""
         return self.indptr.device
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    def in_edges(self, start: int, stop: int, first: int, last: int) -> Block:
+        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
+
+        Its edges are views where possible. Norms are left to the caller.
+
+        Args:
+            start, stop: See above.
+            first, last: `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
+        """
+        sources = self.indices[first:last]
+        if last - first > _INT32_MAX:  # torch's CSR needs offsets and indices of one type
+            sources = sources.long()
+        return Block(
+            indptr=(self.indptr[start : stop + 1] - first).to(sources.dtype),
+            indices=sources,
+            num_src=self.num_nodes,
+            dst_offset=start,
+            weight=None if self.weight is None else self.weight[first:last],
+        )
 
     def targets_of(self, nodes: Tensor) -> Tensor:
         """See `BatchValues.targets_of`."""

@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gnntrain.data.graph import Float32Array, Graph, IntArray
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
-from gnntrain.loading.graph import BatchValues
+from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.streams import BatchStream
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
@@ -175,8 +174,8 @@ def made_ahead(
 class BlockLoader(Loader):
     """Samples one rank's mini-batches of an epoch, made ahead by background threads.
 
-    On a GPU the loader uses a stream of its own: the device samples a batch while it computes on
-    the batch before.
+    On a GPU the loader uses a stream of its own: a batch is sampled there, or copied there from the
+    host, while the model computes on the batch before.
 
     Unlike PyG's `NeighborLoader` it makes `Block`s for the models of gnntrain; PyG's models take
     its batches as well. Each draw is a function of (seed, epoch, step).
@@ -190,6 +189,7 @@ class BlockLoader(Loader):
         threads: Background threads that make batches; 0 makes them in the caller's thread, on its
             stream, which a sampler needs that is not thread-safe.
         prefetch: Batches made ahead.
+        device: Where the model computes, to which batches are copied; None: where they are made.
     """
 
     def __init__(
@@ -202,16 +202,17 @@ class BlockLoader(Loader):
         needs: BlockNeeds = NO_NEEDS,
         threads: int = 1,
         prefetch: int = 2,
+        device: torch.device | None = None,
     ) -> None:
         self._threads = threads if sampler.thread_safe else 0
         super().__init__(plan, Phases(graph.device, background=self._threads > 0))
         self.sampler = sampler
-        self.device = graph.device
+        self.device = graph.device if device is None else device
         self._graph = graph
         self._features = features
         self._needs = needs
         self._prefetch = prefetch
-        self._stream = BatchStream[MiniBatch](graph.device, is_side=self._threads > 0)
+        self._stream = BatchStream[MiniBatch](self.device, is_side=self._threads > 0)
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """The batches from the current position to the end of the epoch."""
@@ -244,6 +245,7 @@ class BlockLoader(Loader):
             self._needs,
             num_counted=num_counted,
             global_batch_size=global_batch_size,
+            device=self.device,
         )
 
     def take_reads(self) -> tuple[int, int]:
@@ -265,48 +267,47 @@ class FullGraphLoader(Loader):
     """Full-graph training: one step an epoch, over all nodes.
 
     Every rank computes the whole graph and takes its own seeds into the loss, so the result is the
-    same on any number of ranks, and the work is not divided. The graph is moved to `device` once.
+    same on any number of ranks, and the work is not divided.
 
     Args:
-        store: The graph.
-        features: Source of the feature rows.
+        graph: The graph on the model's device.
+        features: Source of the feature rows, which that device reads.
         plan: The seeds of the rank.
         num_layers: Layers of the model.
         needs: The fields that the model reads. A plain PyG model, which might write to the
             features, gets a copy of the store's pages in every epoch.
-        device: The model's device.
-        targets: By node, see `Task.targets`; None: the store's labels.
     """
 
     def __init__(
         self,
-        store: Graph,
+        graph: GraphTensors,
         features: FeatureSource,
         plan: SeedPlan,
         *,
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
-        device: torch.device | str = "cpu",
-        targets: Tensor | None = None,
     ) -> None:
         super().__init__(plan, Phases())
-        targets = as_tensor(store.labels) if targets is None else targets
         self._copies_features = needs.edge_index
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         seeds = own if len(own) else plan.seeds[:1]
+        seed_rows = as_tensor(seeds).to(graph.device)
         rows = features.select()
+        block = graph.in_edges(0, graph.num_nodes, 0, len(graph.indices))
         self._batch = MiniBatch(
-            x=None if needs.rows else rows.whole().to(device),
+            x=None if needs.rows else rows.whole(),
             rows=rows if needs.rows else None,
-            y=targets[as_tensor(seeds)].to(device),
-            n_id=torch.arange(store.num_nodes, device=device),
+            y=graph.targets[seed_rows],
+            n_id=torch.arange(graph.num_nodes, device=graph.device),
             batch_size=len(seeds),
-            blocks=(whole_graph_block(store, needs).to(device),) * num_layers,
-            seed_rows=as_tensor(seeds).to(device),
+            blocks=(replace(block, norm=graph.norm),) * num_layers,
+            seed_rows=seed_rows,
             num_counted=len(own),
             global_batch_size=len(plan.seeds),
             sampled=None,
         )
+        if needs.edge_index:
+            self._batch.edge_index  # noqa: B018  # made once, not in each epoch
 
     def __len__(self) -> int:
         return 1

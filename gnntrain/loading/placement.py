@@ -5,15 +5,15 @@ The choice is a pure function of sizes; nothing is copied here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import psutil
-import torch
-
+from gnntrain import devices
 from gnntrain.config import FeaturesConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.host_memory import available_memory
+from gnntrain.loading.peers import why_no_peers
 
 Topology = Literal["resident", "pinned", "host"]
 Features = Literal["resident", "sharded", "cached", "pinned", "memmap", "wholegraph"]
@@ -51,13 +51,15 @@ class Memory:
         gpus: Free bytes of each rank's GPU, before anything is placed.
         host: Available bytes of host memory; all ranks share the pinned copy.
         num_gpus: GPUs of the run, on all machines.
-        has_peers: Whether every GPU can read every other's memory directly.
+        has_peers: Whether every GPU can read the memory of every other one of its machine.
+        why_no_peers: Why not, as the end of a sentence.
     """
 
     gpus: tuple[int, ...]
     host: int
     has_peers: bool = False
     num_gpus: int = 1
+    why_no_peers: str = "these do not"
 
     @property
     def room(self) -> int:
@@ -92,6 +94,11 @@ class Placement:
     cold: Literal["pinned", "memmap"] = "pinned"
     why: tuple[str, ...] = ()
 
+    @property
+    def pins_rows(self) -> bool:
+        """Whether all rows are in pinned host memory."""
+        return self.features == "pinned" or (self.features == "cached" and self.cold == "pinned")
+
 
 def place(
     sizes: Sizes,
@@ -99,6 +106,8 @@ def place(
     *,
     topology: Literal["auto", "resident", "pinned", "host"] = "auto",
     features: FeaturesConfig | None = None,
+    samples_on_gpu: bool = True,
+    reads_host: bool = True,
 ) -> Placement:
     """Choose, edges first: every draw reads them, and no cache helps.
 
@@ -106,15 +115,33 @@ def place(
         sizes: Of the graph.
         memory: Of the machine.
         topology, features: The user's choice; `auto` takes the fastest place that has room.
+        samples_on_gpu: Whether a GPU draws; else the edges stay in host memory.
+        reads_host: See `KernelChoice.reads_host`; else rows are read only in the GPU's own memory.
 
     Raises:
-        UserError: There is not enough memory for the user's choice.
+        UserError: There is not enough memory for the user's choice, or the GPU cannot read there.
     """
-    room, pinnable = memory.room - sizes.small, memory.pinnable
-    edges, edges_why = _topology(sizes, room, pinnable, topology)
+    room, pinnable = memory.room, memory.pinnable if reads_host else -1
+    edges: Topology = "host"
+    edges_why = "edges in host memory, drawn by the CPU"
+    if samples_on_gpu:
+        room -= sizes.small
+        edges, edges_why = _topology(sizes, room, memory.pinnable, topology)
+    elif topology in ("resident", "pinned"):
+        raise UserError(
+            f"sampler.topology={topology} needs the GPU's sampler, but the CPU draws in this run.",
+            "Leave it out: auto takes what fits.",
+        )
     room -= sizes.topology * (edges == "resident")
     pinnable -= sizes.topology * (edges == "pinned")
     asked = features or FeaturesConfig()
+    if asked.placement in ("pinned", "sharded") and not reads_host:
+        raise UserError(
+            f"features.placement={asked.placement} needs Triton's kernels, which read memory "
+            "outside their GPU; this run gathers rows by torch's operators.",
+            "Leave it out: auto takes what fits.",
+        )
+    memory = memory if reads_host else replace(memory, has_peers=False)
     chosen, num_cached, rows_why = _features(sizes, memory, room, pinnable, asked)
     cold: Literal["pinned", "memmap"] = "pinned" if sizes.features <= pinnable else "memmap"
     return Placement(edges, chosen, num_cached, cold, (edges_why, rows_why))
@@ -215,7 +242,8 @@ def _why(sizes: Sizes, memory: Memory, room: int, chosen: Features) -> str:
 def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Features) -> UserError:
     if asked == "sharded" and not memory.has_peers:
         return UserError(
-            "features.placement=sharded needs GPUs that read each other's memory; these do not.",
+            "features.placement=sharded needs GPUs that read each other's memory: "
+            f"{memory.why_no_peers}.",
             "Leave it out: auto takes what fits.",
         )
     if asked == "wholegraph" and memory.num_gpus == 1:
@@ -242,17 +270,15 @@ def measured_memory(context: DistributedContext) -> Memory:
 
     Of several machines the least that one has. Collective: all ranks get the same result.
     """
-    host, device = psutil.virtual_memory().available, context.device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host
-    everyone = context.gather((free, host, device.index))
-    others = [everyone[rank][2] for rank in context.machine_ranks if rank != context.rank]
-    has_peers = device.type == "cuda" and all(
-        torch.cuda.can_device_access_peer(device, other) for other in others
-    )
+    host, device = available_memory(), context.device
+    free = devices.free_memory(device) if devices.is_gpu(device) else host
+    everyone = context.gather((free, host))
+    why_not = why_no_peers(context)
     ranks = [context.ranks_of(machine) for machine in range(context.num_machines)]
     return Memory(
-        tuple(sorted(free for free, _, _ in everyone)[: min(map(len, ranks))]),
-        min(host for _, host, _ in everyone),
-        has_peers=all(context.gather(has_peers)),
+        tuple(sorted(free for free, _ in everyone)[: min(map(len, ranks))]),
+        min(host for _, host in everyone),
+        has_peers=not why_not,
         num_gpus=context.world_size,
+        why_no_peers=why_not,
     )

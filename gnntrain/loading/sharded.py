@@ -7,7 +7,6 @@ step before computes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -21,7 +20,8 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.loading.features import FeatureSource, ReadCounter, as_tensor
+from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout
 
@@ -96,8 +96,7 @@ class ShardedFeatures:
         self._own, self._owners, self._exchange, self._cache = own, owners, exchange, cache
         first = 0 if exchange.owner is None else owners.starts[exchange.owner]
         self._starts: Int64Array = first + np.cumsum([0, *map(len, own)])
-        self._lock = threading.Lock()
-        self._reads = 0, 0
+        self._reads = ReadCounter()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; `nodes` are distinct, in host memory, and not padded.
@@ -115,9 +114,7 @@ class ShardedFeatures:
         places[others[is_cached]] = len(self._own) * _PART_ROWS + slots[is_cached]
         far = others[~is_cached]
         fetched = self._fetch(wanted[far], far, places)
-        with self._lock:
-            hits, reads = self._reads
-            self._reads = hits + len(others) - len(far), reads + len(others)
+        self._reads.add(len(others) - len(far), len(others))
         held = (*self._own, self._cache.rows, *fetched)
         addresses = addresses_of(held, "cpu")
         return LazyFeatures(self._cache.rows, as_tensor(places), None, addresses, _PART_ROWS, held)
@@ -125,9 +122,7 @@ class ShardedFeatures:
     def take_reads(self) -> tuple[int, int]:
         """Of the rows of other machines: the reads from the cache, and all reads, since the last
         call."""
-        with self._lock:
-            taken, self._reads = self._reads, (0, 0)
-        return taken
+        return self._reads.take()
 
     def _place_own(self, nodes: Int64Array, places: Int64Array) -> Int64Array:
         """Place the own nodes; return the positions of the others."""
@@ -170,9 +165,8 @@ class FeaturesOnDevice:
         """See `FeatureSource.select`; `nodes` are not padded."""
         assert nodes is not None, "no machine holds the rows of all nodes"
         found = self._source.select(nodes.cpu(), size)
-        rows = found.read(0, len(found), found.rows.dtype)
-        rows = rows.pin_memory() if self._device.type == "cuda" else rows
-        return LazyFeatures(rows.to(self._device, non_blocking=True))
+        (rows,) = send_all([found.read(0, len(found), found.rows.dtype)], self._device)
+        return LazyFeatures(rows)
 
     def take_reads(self) -> tuple[int, int]:
         """See `ShardedFeatures.take_reads`."""

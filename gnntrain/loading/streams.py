@@ -1,4 +1,4 @@
-"""CUDA streams of loaders: one makes batches while another computes on earlier ones."""
+"""Streams of loaders: a GPU makes or receives batches while it computes on earlier ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+
+from gnntrain import devices
 
 Batch = TypeVar("Batch")
 
@@ -21,16 +23,18 @@ class BatchStream(Generic[Batch]):
     before the training stream has finished with it.
 
     Args:
-        device: The device that makes batches.
+        device: The device that makes batches, or to which they are copied.
         is_side: Make them on a side stream, if the device has streams; else on the current one.
     """
 
     def __init__(self, device: torch.device, *, is_side: bool) -> None:
+        self._device = device
+        self._module: Any = torch.get_device_module(device.type)
         self._side: Any = None
-        if is_side and device.type == "cuda":
-            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # no types here
+        if is_side and devices.has_streams(device):
+            self._side = self._module.Stream(device)
             # The copies of the graph to the device must be complete.
-            self._side.wait_stream(torch.cuda.current_stream(device))
+            self._side.wait_stream(self._module.current_stream(device))
 
     def make(self, make: Callable[[], Batch]) -> tuple[Batch, Any]:
         """Call `make`, in the making thread.
@@ -40,7 +44,7 @@ class BatchStream(Generic[Batch]):
         """
         if self._side is None:
             return make(), None
-        with torch.cuda.stream(self._side):
+        with self._module.stream(self._side):
             batch = make()
             return batch, self._side.record_event()
 
@@ -48,10 +52,10 @@ class BatchStream(Generic[Batch]):
         """The batch of `make`; device work that is enqueued later waits for it."""
         batch, done = made
         if self._side is not None:
-            stream = torch.cuda.current_stream(self._side.device)
+            stream = self._module.current_stream(self._device)
             stream.wait_event(done)
             for tensor in tensors_in(batch):
-                if tensor.is_cuda:
+                if tensor.device.type == self._device.type:
                     tensor.record_stream(stream)
         return batch
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
+from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
+from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.run_control import Phase
@@ -28,10 +30,11 @@ from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, PlainModel
-from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes, synchronize
+from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
+from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import SplitMetrics
-from gnntrain.training.measure import peak_gpu_bytes, peak_resident_bytes
+from gnntrain.training.measure import peak_resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -103,6 +106,7 @@ class _Job:
     config: Config
     store: Path
     folder: Path
+    kernels: KernelChoice
 
 
 def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
@@ -117,7 +121,8 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
         GnntrainError: A rank failed, also for lack of memory.
     """
     with _temporary_folder(nearest_folder(runs)) as folder:
-        job, plan = _Job(config, graph.path, folder), LaunchPlan.of(config)
+        plan = LaunchPlan.of(config)
+        job = _Job(config, graph.path, folder, kernel_choice(config, plan.device))
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
         reports = REPORTS.validate_json((folder / _ANSWER).read_bytes())
     if plan.world_size == 1 and not plan.use_gpus:
@@ -131,10 +136,11 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
 def run_rank(context: DistributedContext, job: _Job) -> None:
     """The dry run of one rank; rank 0 writes the reports of all."""
     library_bytes = mapped_bytes()
+    select(job.kernels, context.device.type)
     config, graph = job.config, StoredGraph.open(job.store, check=False)
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
-    loaders = build_loaders(config, task, model, graph, context)
+    loaders = build_loaders(config, task, model, graph, context, kernels=job.kernels)
     loader = loaders.training_loader()
     batches = _first_batches(loader)
     timer = StepTimer(context, len(loader))
@@ -164,7 +170,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         training_bytes=training_bytes,
         peak_bytes=max(training_bytes, peak_resident_bytes() - cost.mapped_bytes),
         library_bytes=library_bytes,
-        gpu_bytes=peak_gpu_bytes(context.device),
+        gpu_bytes=peak_memory(context.device),
         checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
         placement=loaders.why_placed,
     )

@@ -12,6 +12,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
@@ -183,12 +184,6 @@ class _WrittenBuffers(SharedBuffers):
 def mapped_bytes() -> int:
     """Resident pages of files and of shared memory; 0 where the system does not tell."""
     return int(getattr(psutil.Process().memory_info(), "shared", 0))
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has computed all that it was told to."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _spread(number: int) -> list[int]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
 import psutil
-import torch
 
-from gnntrain.config import Config, ConfigError, machine_problems
+from gnntrain.config import Config, ConfigError, machine_problems, training_device
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
+from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
-from gnntrain.inventory.machine import available_memory, free_bytes
+from gnntrain.host_memory import available_memory
+from gnntrain.inventory.machine import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
@@ -157,7 +158,7 @@ class Plan:
         if not self.measured_on:
             return list(_checks(self))
         here, asked = (
-            counted(n, "GPU") for n in (torch.cuda.device_count(), self.asked.world_size)
+            counted(n, "GPU") for n in (num_gpus(self.asked.device), self.asked.world_size)
         )
         text = f"{asked} are asked for, here are {here}: all figures are of {self.measured_on}"
         hint = "Plan on the machine of the run for its time, and for GPU memory."
@@ -198,7 +199,7 @@ def make_plan(config: Config, opened: OpenedStore) -> Plan:
     Raises:
         GnntrainError: What training would refuse; or the dry run failed, also for lack of memory.
     """
-    began, num_gpus = time.perf_counter(), torch.cuda.device_count()
+    began, found = time.perf_counter(), gpus_here()
     asked = LaunchPlan.of(config)
     if asked.servers:
         raise UserError(
@@ -211,8 +212,8 @@ def make_plan(config: Config, opened: OpenedStore) -> Plan:
             "Plan it without: its batches are those of the whole graph.",
         )
     refuse_untrainable(config, opened.store, asked.world_size)
-    here = _measurable(config, num_gpus, len(opened.store.split("train")))
-    problems = machine_problems(here, num_gpus)
+    here = _measurable(config, found, len(opened.store.split("train")))
+    problems = machine_problems(here, found)
     if problems:
         raise ConfigError(problems)
     ranks = dry_run(here, opened.store, runs_folder(config))
@@ -224,20 +225,22 @@ def runs_folder(config: Config) -> Path:
     return RUNS if config.run.dir is None else Path(config.run.dir).parent
 
 
-def _measurable(config: Config, num_gpus: int, num_seeds: int) -> Config:
+def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Config:
     """`config`; where it asks for more GPUs than there are, the same for one rank here."""
-    asked = config.trainer.gpus
-    if asked == "auto" or asked <= num_gpus:
+    device, asked = training_device(config.trainer, found)
+    num_gpus = found.get(device, 0)
+    if asked <= num_gpus:
         return config
     batch_size = min(config.trainer.batch_size, -(-num_seeds // asked))  # as a rank of so many has
     trainer: dict[str, object] = {"gpus": min(1, num_gpus), "batch_size": batch_size}
+    parts: dict[str, dict[str, object]] = {"trainer": trainer, "features": {"placement": "auto"}}
     if num_gpus == 0:
-        trainer |= {"cuda_graph": False}
+        trainer |= {"device": "cpu", "cuda_graph": False}
         trainer |= {"precision": "bf16"} if config.trainer.precision == "fp16" else {}
-    sampler = {"topology": "auto"} if config.sampler.name == "neighbor" else {}
-    if config.sampler.name == "neighbor" and config.sampler.backend == "triton":
-        sampler["backend"] = "auto"
-    parts = {"trainer": trainer, "sampler": sampler, "features": {"placement": "auto"}}
+        parts |= {"compute": {"kernels": "auto"}} if config.compute.kernels == "triton" else {}
+    if config.sampler.name == "neighbor":
+        is_triton = config.sampler.backend == "triton"
+        parts["sampler"] = {"topology": "auto", **({"backend": "auto"} if is_triton else {})}
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
     )

@@ -209,8 +209,13 @@ def _names_key(override: str, key: str) -> bool:
     return typed == key or f"{typed}.name" == key
 
 
-def environment(found: Mapping[str, Any]) -> dict[str, list[Setting]]:
-    """Machine and software, from `env.json`."""
+def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[str, list[Setting]]:
+    """Machine, kernels and software.
+
+    Args:
+        found: `env.json`.
+        kernels: `kernels` of `summary.json`; empty where it is not known.
+    """
     gpus = found.get("gpus") or []
     machine = {
         "time": found.get("time"),
@@ -220,10 +225,14 @@ def environment(found: Mapping[str, Any]) -> dict[str, list[Setting]]:
         "memory": format_bytes(found.get("memory_bytes")),
         "gpus": ", ".join(str(gpu.get("name")) for gpu in gpus) or "none",
         "cuda": found.get("cuda") or "none",
+        "rocm": found.get("rocm"),
     }
     packages = found.get("packages") or {}
     software = {"python": found.get("python"), **packages, "git commit": found.get("git_commit")}
-    return {"machine": [*_settings(machine)], "software": [*_settings(software)]}
+    replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
+    operators = {"kernels": kernels.get("kernels"), **replaced}
+    sections = {"machine": machine, "operators": operators, "software": software}
+    return {name: rows for name, values in sections.items() if (rows := [*_settings(values)])}
 
 
 def _settings(values: Mapping[str, Any]) -> Iterator[Setting]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import platform
 import shlex
@@ -33,6 +34,10 @@ PACKAGES = (
     "triton",
     "pyg-lib",
 )
+_VARIABLES = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"),
+)
 _COMMAND_SECONDS = 10
 
 
@@ -40,7 +45,7 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
     """The contents of ``env.json``.
 
     It has neither the host name nor environment variables, except those that choose GPUs and
-    threads. GPUs are read from ``nvidia-smi``: no CUDA context is created.
+    threads. No CUDA context is created.
 
     Args:
         seed: Seed of the run.
@@ -52,7 +57,7 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "seed": seed,
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := package_version(name))},
-        "cuda": _cuda_version(),
+        **_gpu_libraries(),
         "git_commit": _git_commit(Path(__file__).resolve().parent),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
@@ -60,11 +65,7 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "cores_available": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": visible_gpus(),
-        "variables": {
-            name: os.environ[name]
-            for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
-            if name in os.environ
-        },
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
 
 
@@ -80,13 +81,14 @@ def package_version(package: str) -> str | None:
         return __version__
 
 
-def _cuda_version() -> str | None:
-    """The CUDA version torch was built for."""
+def _gpu_libraries() -> dict[str, str | None]:
+    """The versions of CUDA and ROCm that torch was built for."""
     try:
         import torch
     except ImportError:
-        return None
-    return torch.version.cuda
+        return {"cuda": None}
+    rocm = {"rocm": torch.version.hip} if torch.version.hip else {}
+    return {"cuda": torch.version.cuda, **rocm}
 
 
 def cpu_model() -> str:
@@ -116,7 +118,12 @@ def _output(*command: str) -> str | None:
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """Name, memory and driver of every GPU that ``nvidia-smi`` lists."""
+    """Name, memory and driver of every GPU that ``nvidia-smi`` or ``rocm-smi`` lists, else of those
+    of Apple or Intel that torch sees."""
+    return _nvidia_gpus() or _amd_gpus() or _torch_gpus()
+
+
+def _nvidia_gpus() -> list[dict[str, Any]]:
     query = "--query-gpu=name,memory.total,driver_version"
     text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = csv.reader((text or "").splitlines(), skipinitialspace=True)
@@ -129,6 +136,37 @@ def visible_gpus() -> list[dict[str, Any]]:
         for row in rows
         if len(row) == 3
     ]
+
+
+def _amd_gpus() -> list[dict[str, Any]]:
+    flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+    try:
+        found: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags) or "{}")
+    except ValueError:
+        return []
+    driver = found.pop("system", {}).get("Driver version")
+    cards = [{key.lower(): value for key, value in card.items()} for card in found.values()]
+    return [
+        {
+            "name": card.get("card series") or card.get("device name") or "AMD GPU",
+            "memory_bytes": int(memory) if memory.isdigit() else None,
+            "driver": driver,
+        }
+        for card in cards
+        for memory in (card.get("vram total memory (b)", ""),)
+    ]
+
+
+def _torch_gpus() -> list[dict[str, Any]]:
+    try:
+        from gnntrain import devices
+    except ImportError:  # torch is not installed, or is broken
+        return []
+    import torch
+
+    kind, number = next(iter(devices.gpus_here().items()), ("cpu", 0))
+    found = [devices.describe(torch.device(kind, i)) for i in range(number) if kind != "cuda"]
+    return [{"name": name, "memory_bytes": size, "driver": None} for name, size in found]
 
 
 def _git_commit(source: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -75,19 +76,25 @@ class Block:
         block: Block = self.derived["transposed"]
         return block
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The block's tensors by the names of its fields."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def with_tensors(self, moved: Mapping[str, Any]) -> Block:
+        """The block with copies of its `tensors`, by name."""
+        return replace(self, **moved, derived={})
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
         """The block with all its tensors on `device`; itself if they are there already."""
-        tensors = {
-            item.name: value
-            for item in fields(self)
-            if isinstance(value := getattr(self, item.name), Tensor)
-        }
-        moved: dict[str, Any] = {
+        tensors = self.tensors
+        moved = {
             name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items()
         }
         if all(moved[name] is tensors[name] for name in tensors):
             return self
-        return replace(self, **moved, derived={})
+        return self.with_tensors(moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -25,12 +25,12 @@ class Worker:
     """A process for one place; started with its first trial, and again where it is gone.
 
     Args:
-        devices: The GPUs it sees, as CUDA_VISIBLE_DEVICES has them; None: all.
+        environment: The variables that name the GPUs it sees; None: it sees all.
         log: Where what it prints goes.
     """
 
-    def __init__(self, devices: str | None, log: Path) -> None:
-        self._devices = devices
+    def __init__(self, environment: Mapping[str, str] | None, log: Path) -> None:
+        self._environment = environment
         self._log = log
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
@@ -85,8 +85,8 @@ class Worker:
 
     def _start_process(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()
-        arguments = (theirs, self._devices, self._log)
-        self._process = start_process(serve, arguments, uses_gpu=self._devices is not None)
+        arguments = (theirs, self._environment, self._log)
+        self._process = start_process(serve, arguments, uses_gpu=self._environment is not None)
         theirs.close()  # or its end would not be heard
         return ours
 

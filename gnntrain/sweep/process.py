@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -56,18 +56,17 @@ class Outcome:
     signal_number: int = signal.SIGINT
 
 
-def serve(connection: Connection, devices: str | None, log: Path) -> None:
+def serve(connection: Connection, environment: Mapping[str, str] | None, log: Path) -> None:
     """Train what the parent orders until it closes its end.
 
     Args:
         connection: To the parent.
-        devices: The GPUs to see, as CUDA_VISIBLE_DEVICES has them; None: all.
+        environment: The variables that name the GPUs it sees; None: it sees all.
         log: Where to put what libraries print: the terminal shows the sweep.
     """
     if threading.current_thread() is threading.main_thread():
         _leave_terminal(log)
-    if devices is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    os.environ |= environment or {}
     with contextlib.closing(connection), contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             order = connection.recv()
@@ -133,7 +132,6 @@ def summary_of(run_dir: str | Path) -> dict[str, Any]:
 def _release_memory() -> None:
     """The next trial begins with what this one leaves."""
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    devices = sys.modules.get("gnntrain.devices")  # not where a trial failed before torch's import
+    if devices is not None:
+        devices.release_memory()

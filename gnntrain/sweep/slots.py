@@ -16,14 +16,21 @@ class Slots:
     """Places for trials that are trained at the same time.
 
     Attributes:
-        devices: The GPUs of each, as CUDA_VISIBLE_DEVICES has them; None: whatever there is.
+        devices: The GPUs of each, as `variable` has them; None: whatever there is.
         num_gpus: GPUs of each; None: as the trial asks.
         threads: Compute threads a rank; None: as the trial asks.
+        variable: The environment variable that names the GPUs which a process sees.
     """
 
     devices: Sequence[str | None]
     num_gpus: int | None = None
     threads: int | None = None
+    variable: str = "CUDA_VISIBLE_DEVICES"
+
+    @property
+    def environments(self) -> list[dict[str, str] | None]:
+        """The environment variables of each place's process; None: it may see all GPUs."""
+        return [None if gpus is None else {self.variable: gpus} for gpus in self.devices]
 
     def ranks(self, config: Config) -> Config:
         """A trial's configuration with as many GPUs as its place has."""
@@ -51,13 +58,17 @@ def plan_slots(config: Config, num_trials: int, gpus: Sequence[str] | None = Non
     Args:
         config: A trial's.
         num_trials: How many there are at most.
-        gpus: The GPUs there are, as CUDA_VISIBLE_DEVICES has them; None: looked for.
+        gpus: The GPUs there are, as the environment names them; None: looked for.
 
     Raises:
         ConfigError: There are not the cores for so many trials at once.
     """
     asked, wanted = config.sweep.jobs, config.trainer.gpus
-    found = [] if wanted == 0 else visible_gpus() if gpus is None else list(gpus)
+    variable, found = "CUDA_VISIBLE_DEVICES", list(gpus or ())
+    if wanted == 0 or config.trainer.device == "cpu":
+        found = []
+    elif gpus is None:
+        variable, found = visible_gpus()
     if not found:
         return _on_cores(1 if asked == "auto" else min(asked, num_trials), config)
     if asked == "auto":
@@ -71,20 +82,21 @@ def plan_slots(config: Config, num_trials: int, gpus: Sequence[str] | None = Non
         for place in range(count)
     ]
     threads = max(1, available_cores() // (count * each)) if count > 1 else None
-    return Slots(places, each, threads)
+    return Slots(places, each, threads, variable)
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs that torch sees, each as CUDA_VISIBLE_DEVICES names it."""
+def visible_gpus() -> tuple[str, list[str]]:
+    """The environment variable that names GPUs, and those that torch sees, as it names them."""
     if metadata.version("torch").endswith("+cpu"):
-        return []  # and seconds are saved
-    import torch
+        return "", []  # and seconds are saved
+    from gnntrain.devices import gpus_here, visibility
 
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    count = torch.cuda.device_count()
-    return (
-        [name.strip() for name in named[:count]] if named != [""] else list(map(str, range(count)))
-    )
+    kind, count = next(iter(gpus_here().items()), ("cpu", 0))
+    variable = visibility(kind)
+    named = os.environ.get(variable, "").split(",")
+    if named == [""]:
+        return variable, list(map(str, range(count)))
+    return variable, [name.strip() for name in named[:count]]
 
 
 def _on_cores(count: int, config: Config) -> Slots:

@@ -79,7 +79,7 @@ class TrialRunner:
         self._view = view
         self._clock = clock
         log = folder.path / "workers.log"
-        self._idle = [Worker(devices, log) for devices in reversed(slots.devices)]
+        self._idle = [Worker(given, log) for given in reversed(slots.environments)]
         self._busy: dict[Worker, Trial] = {}
         self._began: dict[int, float] = {}
         self._infos: dict[int, RunInfo] = {}

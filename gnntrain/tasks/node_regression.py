@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.data.target_scale import TargetScale
+from gnntrain.devices import float_type
 from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
@@ -100,7 +101,7 @@ class NodeRegression:
         over the targets that it has, 0 where it has none. In float32 whatever the outputs are."""
         is_known = ~targets.isnan()
         mean, std = self._on(targets.device)
-        wanted = ((targets.double() - mean) / std).float().nan_to_num()
+        wanted = ((targets.to(mean.dtype) - mean) / std).float().nan_to_num()
         if self._loss == "huber":
             delta = self._huber_delta
             losses = F.huber_loss(outputs.float(), wanted, reduction="none", delta=delta)
@@ -110,9 +111,10 @@ class NodeRegression:
         return ((losses * is_known).sum(dim=1) / num_known).sum()
 
     def values(self, outputs: Tensor) -> Tensor:
-        """Outputs as quantities in the user's units, float64 `[n, num_outputs]`."""
+        """Outputs as quantities in the user's units, `[n, num_outputs]`: float64, or the device's
+        most precise type."""
         mean, std = self._on(outputs.device)
-        return outputs.double() * std + mean
+        return outputs.to(mean.dtype) * std + mean
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """See `Task.metrics`. In the targets' own units; a metric that is not defined (R² of
@@ -161,10 +163,10 @@ class NodeRegression:
         return self.values(outputs).float().numpy()
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, float64 `[num_outputs]`, copied to each device once: a
-        recorded step may not copy from the host."""
+        """Mean and standard deviation, `[num_outputs]`, in the device's most precise type, copied
+        there once: a recorded step may not copy from the host."""
         if device not in self._scale_on:
-            scale = torch.tensor([self.scale.mean, self.scale.std], dtype=torch.float64)
+            scale = torch.tensor([self.scale.mean, self.scale.std], dtype=float_type(device))
             mean, std = scale.to(device)
             self._scale_on[device] = mean, std
         return self._scale_on[device]

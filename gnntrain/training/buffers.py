@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.shared import exchange_rows, shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.pinned import pinned_room
+from gnntrain.loading.pinned import PinningError, pinned_room
 
 # One chunk on a CPU: bounds the memory beside the matrices.
 _MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
@@ -22,6 +23,10 @@ _MAX_CHUNK_EDGES = 1 << 20
 # On a GPU: 256 MiB of float32; so many edges × width, too, where rows are gathered.
 _MAX_DEVICE_NUMBERS = 1 << 26
 _MAX_DEVICE_EDGES = 1 << 24
+# What a chunk takes of a GPU's memory: matrices as wide as the layer while a row is computed, and
+# bytes an edge: numbers, factors and the scores of some heads.
+_MATRICES_PER_ROW = 8
+_BYTES_PER_EDGE = 256
 
 
 class Buffers(Protocol):
@@ -124,54 +129,82 @@ class DeviceBuffers:
     """On each rank's GPU if they fit, else in host memory or on disk.
 
     If all matrices fit into half of the GPU's free memory they stay there, and each rank receives
-    the rows of the others. Else they are in host memory (pinned for a single rank) or, beyond the
-    limit of `host`, on disk.
+    the rows of the others. Else they are in host memory or, beyond the limit of `host`, on disk. A
+    chunk takes at most half of what is left.
 
     Args:
         context: This rank.
         host: Gives matrices in host memory or on disk.
-        room: Bytes of the GPU's memory for the matrices; None: half of the free memory.
+        reads_host: Whether the GPU's kernels read pinned host memory, see `KernelChoice`: then a
+            single rank pins the matrices that are there.
+        free: Bytes of the GPU's memory that may be used; None: what is free.
     """
 
     def __init__(
-        self, context: DistributedContext, host: SharedBuffers, room: int | None = None
+        self,
+        context: DistributedContext,
+        host: SharedBuffers,
+        *,
+        reads_host: bool = False,
+        free: int | None = None,
     ) -> None:
         self._context = context
         self._host = host
-        self._room = room
+        self._free = free
         self._is_resident = False
+        self._chunk_bytes = 0
+        self._pins = reads_host and devices.is_gpu(context.device)
         self._matrices: dict[str, Tensor] = {}
 
     def begin(self, num_bytes: int) -> None:
         """See `Buffers.begin`."""
-        self._is_resident = num_bytes <= self._free()
+        device = self._context.device
+        free = devices.free_memory(device) if self._free is None else self._free
+        free = min(self._context.gather(free))
+        self._is_resident = num_bytes <= free // 2
+        self._chunk_bytes = (free - num_bytes * self._is_resident) // 2
 
     def chunk_limits(self, width: int) -> tuple[int, int]:
         """See `Buffers.chunk_limits`."""
-        max_rows = max(1, _MAX_DEVICE_NUMBERS // width)
-        return max_rows, _MAX_DEVICE_EDGES if self._is_resident else max_rows
+        row, half = 4 * width * _MATRICES_PER_ROW, self._chunk_bytes // 2
+        edge = _BYTES_PER_EDGE + row * (not self._is_resident)  # a row may be gathered for each
+        max_rows = min(_MAX_DEVICE_NUMBERS // width, half // row)
+        max_edges = min(_MAX_DEVICE_EDGES, half // edge)
+        if not self._is_resident:
+            max_edges = min(max_edges, _MAX_DEVICE_NUMBERS // width)
+        return max(1, max_rows), max(1, max_edges)
 
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
         """See `Buffers.matrix`."""
         size = num_rows, num_columns
-        alone = len(self._context.machine_ranks) == 1 and self._context.device.type == "cuda"
-        pins = alone and 4 * num_rows * num_columns <= self._host.memory_limit
+        is_alone = len(self._context.machine_ranks) == 1
+        fits = 4 * num_rows * num_columns <= self._host.memory_limit
+        pins = self._pins and is_alone and fits
         if not self._is_resident and not pins:
             return self._host.matrix(name, *size)
         if name not in self._matrices:
             device = self._context.device
-            made = torch.empty(size, device=device) if self._is_resident else pinned_room(size)
+            made = (
+                torch.empty(size, device=device) if self._is_resident else self._pinned(name, size)
+            )
             self._matrices[name] = made
         return self._matrices[name]
+
+    def _pinned(self, name: str, size: tuple[int, int]) -> Tensor:
+        try:
+            return pinned_room(size)
+        except PinningError:  # chunks are copied then
+            return self._host.matrix(name, *size)
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
         """See `Buffers.sync`. If rank 0 computes alone, no other rank needs the rows."""
         if not self._is_resident:
             self._host.sync(matrix, ranges)
         elif len(ranges) > 1:
-            for rank, (a, b) in enumerate(ranges):
-                if b > a:
-                    dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
+            with self._context.in_collective():
+                for rank, (a, b) in enumerate(ranges):
+                    if b > a:
+                        dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
 
     def release(self, name: str | None = None) -> None:
         """See `Buffers.release`."""
@@ -179,12 +212,3 @@ class DeviceBuffers:
             if name in (None, key):
                 del self._matrices[key]
         self._host.release(name)
-
-    def _free(self) -> int:
-        """Bytes of memory for the matrices: the minimum over the ranks."""
-        if self._room is not None:
-            return self._room
-        device = self._context.device
-        free, _ = torch.cuda.mem_get_info(device)
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return min(self._context.gather(free + unused)) // 2

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
+from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
@@ -31,8 +32,6 @@ from gnntrain.training.layerwise import (
 
 if TYPE_CHECKING:
     from gnntrain.loading.graph import GraphTensors
-
-_INT32_MAX = 2**31 - 1
 
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
@@ -106,7 +105,6 @@ class LayerwiseEvaluator(LayerwiseInference):
             self._stored if features is None else features,
             store.num_features,
             nodes=range(store.num_nodes if is_read else 0),
-            num_own=self._rows[1] - self._rows[0],
         )
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
@@ -118,6 +116,8 @@ class LayerwiseEvaluator(LayerwiseInference):
             for split in SPLITS:
                 rows = as_tensor(self._task.seeds(split))
                 outputs = logits[rows.to(logits.device)]
+                if float_type(outputs.device) != torch.float64:  # in which metrics compute
+                    outputs = outputs.cpu()
                 targets = self._task.targets[rows].to(outputs.device)
                 metrics[split] = self._task.metrics(outputs, targets)
         del logits
@@ -161,16 +161,10 @@ class LayerwiseEvaluator(LayerwiseInference):
     def _in_edges(self, model: GNN, a: int, b: int) -> Block:
         needs, graph, device = model.needs, self._graph, self._context.device
         first, last = int(self._store.indptr[a]), int(self._store.indptr[b])
-        if graph is None or last - first > _INT32_MAX:
+        if graph is None:
             return whole_graph_block(self._store, replace(needs, norm=False), a, b).to(device)
-        weight = graph.weight if needs.weight else None
-        return Block(
-            indptr=(graph.indptr[a : b + 1] - first).to(graph.indices.dtype),
-            indices=graph.indices[first:last].to(device, non_blocking=True),
-            num_src=self._store.num_nodes,
-            dst_offset=a,
-            weight=None if weight is None else weight[first:last],
-        )
+        block = graph.in_edges(a, b, first, last).to(device, non_blocking=True)
+        return block if needs.weight else replace(block, weight=None)
 
     def _norm_of(self, nodes: Tensor) -> Tensor:
         return self._norm()[nodes]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.devices import set_current
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models import GNN
 from gnntrain.models.mlp import edgeless
@@ -59,7 +60,6 @@ class LayerwiseInference(ABC):
         features: The rows of all nodes.
         num_features: Their width.
         nodes: The nodes that the machine's matrices hold.
-        num_own: How many of them this rank computes.
     """
 
     def __init__(
@@ -69,14 +69,12 @@ class LayerwiseInference(ABC):
         features: LazyFeatures | RowSource,
         num_features: int,
         nodes: range,
-        num_own: int,
     ) -> None:
         self._context = context
         self.buffers = buffers
         self._features = features
         self._num_features = num_features
         self._nodes = nodes
-        self._num_own = num_own
 
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         """This rank's nodes, cut into chunks.
@@ -85,6 +83,7 @@ class LayerwiseInference(ABC):
         """
         control = self._context.control
         widest = max(self._num_features, model.hidden_channels, model.out_channels, 1)
+        widest = max(widest, *self._message_widths(model))
         return takewhile(lambda _: not control.stop_requested, self._all_chunks(widest))
 
     def transform(self, model: GNN, i: int, source: Rows, a: int, b: int) -> Tensor:
@@ -147,9 +146,20 @@ class LayerwiseInference(ABC):
     def _needed(self, model: GNN, embed: bool) -> int:
         """Bytes of the matrices that exist at the same time."""
         widths = [model.hidden_channels] * (2 if model.num_layers > 1 else 0)
-        widths += [max(model.hidden_channels, model.out_channels), model.out_channels]
+        widths += [max(self._message_widths(model)), model.out_channels, model.jk_channels]
         widths += [model.embedding_channels] * embed
-        return 4 * len(self._nodes) * (sum(widths) + model.jk_channels)
+        return 4 * len(self._nodes) * sum(widths)
+
+    def _message_widths(self, model: GNN) -> list[int]:
+        """By layer: the width of the transformed rows, 0 if it aggregates its input."""
+        widths = [self._num_features, *[model.hidden_channels] * (model.num_layers - 1)]
+        none = [torch.empty(0, width, device=self._context.device) for width in widths]
+        none[0] = model.start(none[0])
+        convs = map(model.conv, range(model.num_layers))
+        return [
+            conv.transform(rows).shape[1] if conv.has_transform else 0
+            for conv, rows in zip(convs, none, strict=True)
+        ]
 
     def _by_row(self, model: GNN, embed: bool) -> tuple[Tensor, Rows | None]:
         """For a model without edges: all layers of a chunk at once."""
@@ -166,7 +176,7 @@ class LayerwiseInference(ABC):
 
     def _by_layer(self, model: GNN, embed: bool) -> tuple[Tensor, Rows | None]:
         source: Rows = self._features
-        states = torch.empty(self._num_own, model.jk_channels, device=self._context.device)
+        states = self._matrix("states", model.jk_channels) if model.jk_channels else None
         embeddings: Rows | None = None
         if embed and model.jk != "none":
             embeddings = self._matrix("embeddings", model.embedding_channels)
@@ -177,13 +187,12 @@ class LayerwiseInference(ABC):
                 embeddings = source
             name = "logits" if is_last else f"h{i % 2}"
             target = self._matrix(name, model.out_channels if is_last else model.hidden_channels)
-            done = 0
             for a, b, view in self._views(model, i, given):
                 h = self.layer(model, i, source, view, a, b)
-                before = states[done : done + b - a]
-                done += b - a
-                state = model.jk_update(i, before if i > 0 else None, h)
-                if model.jk_channels:
+                before = None if states is None else self._own(states, a, b)
+                earlier = None if before is None or i == 0 else before.to(h.device)
+                state = model.jk_update(i, earlier, h)
+                if before is not None:
                     before.copy_(state)
                     if isinstance(embeddings, Tensor):
                         _put_embeddings(model, i, h, state, self._own(embeddings, a, b))
@@ -191,6 +200,8 @@ class LayerwiseInference(ABC):
             source = self._finished(name, target)
             del given
             self.buffers.release("z")
+        del states
+        self.buffers.release("states")
         if isinstance(embeddings, Tensor) and model.jk != "none":
             self._finished("embeddings", embeddings)
         return target, embeddings
@@ -199,8 +210,7 @@ class LayerwiseInference(ABC):
         """The rows that layer `i` aggregates, for all nodes."""
         if not model.conv(i).has_transform:
             return source
-        start = self._nodes.start
-        z = self._matrix("z", self.transform(model, i, source, start, start).shape[1])
+        z = self._matrix("z", self._message_widths(model)[i])
         for a, b in self.chunks(model):
             self._own(z, a, b)[:] = self.transform(model, i, source, a, b)
         return self._finished("z", z)
@@ -227,7 +237,7 @@ class LayerwiseInference(ABC):
                 yield a, b, self._view(model, i, given, a, b)
             return
         device = self._context.device
-        with ThreadPoolExecutor(1, initializer=_set_device, initargs=(device,)) as thread:
+        with ThreadPoolExecutor(1, initializer=set_current, initargs=(device,)) as thread:
             waiting: deque[tuple[int, int, Future[View]]] = deque()
             for a, b in self.chunks(model):
                 waiting.append((a, b, thread.submit(self._view, model, i, given, a, b)))
@@ -256,12 +266,6 @@ class LayerwiseInference(ABC):
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self.buffers.matrix(name, len(self._nodes), num_columns)
-
-
-def _set_device(device: torch.device) -> None:
-    """Make `device` current in a new thread, where the first GPU would be."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
 
 
 def most_gathered(widest: int) -> int:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from gnntrain.config import TrainerConfig
+from gnntrain.devices import is_gpu
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import FullGraphLoader, Loader
 from gnntrain.training.evaluation import Evaluator
@@ -15,6 +16,14 @@ from gnntrain.training.layerwise import LayerwiseInference
 
 # Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
 _CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+# Errors of drivers, and of Apple's GPUs, that are no torch.OutOfMemoryError.
+_GPU_WORDS = (
+    "CUDA error: out of memory",
+    "HIP error: out of memory",
+    "MPS backend out of memory",
+    "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+    "UR_RESULT_ERROR_OUT_OF_RESOURCES",
+)
 
 
 @contextmanager
@@ -41,7 +50,7 @@ def lacking_memory(error: BaseException) -> str | None:
     said = str(error)
     if isinstance(error, MemoryError) or any(words in said for words in _CPU_WORDS):
         return "Memory"
-    return "GPU memory" if "CUDA error: out of memory" in said else None
+    return "GPU memory" if any(words in said for words in _GPU_WORDS) else None
 
 
 def training_hint(loader: Loader, config: TrainerConfig) -> str:
@@ -58,7 +67,7 @@ def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
     """The keys to lower if evaluation runs out of memory."""
     if not isinstance(evaluator, LayerwiseInference):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
-    if device.type == "cuda":
+    if is_gpu(device):
         return "Set evaluation=sampled: layer by layer, a layer of all nodes must fit on the GPU."
     return (
         "Lower evaluation.memory_limit, beyond which layers go to disk, or the number of ranks; or "

@@ -170,9 +170,8 @@ class PartitionedEvaluator(LayerwiseInference):
         ranks = context.machine_ranks
         self._place, self._count = context.rank - ranks[0], len(ranks)
         self._computed = [RankNodes.of(part, self._place, self._count) for part in parts.opened]
-        num_own = sum(len(own.nodes) for own in self._computed)
         width = parts.meta.num_features
-        super().__init__(context, buffers, features, width, parts.nodes, num_own)
+        super().__init__(context, buffers, features, width, parts.nodes)
 
     def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""

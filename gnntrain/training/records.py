@@ -296,6 +296,8 @@ class Summary:
         peak_gpu_bytes: Peak GPU memory of a rank, 0 without a GPU.
         error: The error of a run that failed.
         data: Summary of the files that the graph was made of, and the sizes of its splits.
+        kernels: Who computed the operators: `kernels` (numba, triton or torch), and `replaced`: the
+            operators that torch computed although there is a kernel, by name, with the reason.
         extra: Further fields, written beside the others.
     """
 
@@ -320,6 +322,7 @@ class Summary:
     seeds_per_s: float | None = None
     error: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

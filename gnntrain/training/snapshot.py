@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.devices import is_gpu, rng_state, set_rng_state
 from gnntrain.distributed.context import DistributedContext
 
 RankState = dict[str, Any]
@@ -80,8 +81,8 @@ def rank_state(totals: EpochTotals | None, device: torch.device) -> RankState:
     """A rank's part of a checkpoint: the states of the generators of dropout, and its sums of an
     unfinished epoch."""
     state: RankState = {"rng": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda_rng"] = torch.cuda.get_rng_state(device)
+    if is_gpu(device):
+        state[f"{device.type}_rng"] = rng_state(device)
     if totals is not None:
         state["totals"] = {
             "loss": totals.loss.cpu().clone(),
@@ -131,5 +132,6 @@ def restore_rng(
         return
     own = states[context.rank]
     torch.set_rng_state(own["rng"])
-    if context.device.type == "cuda" and "cuda_rng" in own:
-        torch.cuda.set_rng_state(own["cuda_rng"], context.device)
+    of_device = own.get(f"{context.device.type}_rng")
+    if of_device is not None:
+        set_rng_state(of_device, context.device)

@@ -52,7 +52,7 @@ class PlainStep:
     def __call__(self, batch: MiniBatch, totals: EpochTotals) -> None:
         """See `Step`."""
         with self._phases("transfer"):
-            batch = batch.to(self._device, non_blocking=True)
+            batch = batch.to(self._device)  # where the loader has not done so
         if self._update(batch, totals):
             totals.num_seeds += batch.num_counted
         else:

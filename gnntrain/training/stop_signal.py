@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 
-import torch
-
+from gnntrain import devices
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
 from gnntrain.training.records import Listener
@@ -27,7 +26,7 @@ class StopSignal:
     def __init__(self, context: DistributedContext, listeners: Sequence[Listener] = ()) -> None:
         self._context = context
         self._listeners = listeners
-        runs_ahead = context.device.type == "cuda" and context.world_size > 1
+        runs_ahead = devices.is_gpu(context.device) and context.world_size > 1
         self._every = _GPU_STEPS if runs_ahead else 1
 
     def before_exchange(self, step: int) -> None:
@@ -44,7 +43,7 @@ class StopSignal:
         if step % self._every:
             return
         if self._every > 1:
-            torch.cuda.current_stream(self._context.device).synchronize()
+            devices.synchronize_stream(self._context.device)
         if number := self._context.control.agreed(step):
             save()
             self._act(number, step)

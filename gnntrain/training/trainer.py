@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
+from gnntrain.devices import peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
 from gnntrain.loading.loader import Loader
@@ -30,7 +31,7 @@ from gnntrain.training.checkpointing import Checkpointing
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.divergence import DivergenceGuard
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
-from gnntrain.training.measure import peak_gpu_bytes, resident_bytes
+from gnntrain.training.measure import resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
 from gnntrain.training.records import EpochRecord, FitResult, Listener
 from gnntrain.training.snapshot import (
@@ -210,7 +211,7 @@ class Trainer:
             seeds_per_s=num_seeds / seconds,
             edges_per_s=num_edges / seconds,
             memory_bytes=sum(self.context.gather(resident_bytes())),
-            gpu_memory_bytes=peak_gpu_bytes(self.context.device) or None,
+            gpu_memory_bytes=peak_memory(self.context.device) or None,
             cache_hit_rate=hit_rate,
             time=totals.times | {"evaluation": eval_seconds},
         )
@@ -262,10 +263,10 @@ class Trainer:
         """The epoch's mean loss, seeds, edges and share of cached rows over all ranks."""
         values = [float(totals.loss), totals.num_seeds, totals.total_edges()]
         values += self.loader.take_reads()
-        sums = self.context.sum(
-            torch.tensor(values, dtype=torch.float64, device=self.context.device)
-        )
-        loss, num_seeds, num_edges, num_hits, num_reads = sums.tolist()
+        if self.context.world_size > 1:
+            own = torch.tensor(values, dtype=torch.float64, device=self.context.device)
+            values = self.context.sum(own).tolist()
+        loss, num_seeds, num_edges, num_hits, num_reads = values
         hit_rate = num_hits / num_reads if num_reads else None
         return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges), hit_rate
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import TrainerConfig
+from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.models import GNN, PlainModel
@@ -67,7 +68,7 @@ class Update:
         self._dtype = _AUTOCAST.get(config.precision)
         self._device = context.device.type
         self._scaler = torch.amp.GradScaler(
-            self._device, enabled=config.precision == "fp16" and self._device == "cuda"
+            self._device, enabled=config.precision == "fp16" and is_gpu(context.device)
         )
         self._module = self._wrap(OnBatch(model))
 

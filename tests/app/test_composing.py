@@ -172,10 +172,10 @@ def test_a_configuration_names_no_callable(override: str) -> None:
 
 
 def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composing, "_count_gpus", lambda: pytest.fail("torch was asked"))
+    monkeypatch.setattr(composing, "_gpus_here", lambda: pytest.fail("torch was asked"))
     compose_config(["trainer.gpus=0"])
     compose_config([])
-    monkeypatch.setattr(composing, "_count_gpus", lambda: 2)
+    monkeypatch.setattr(composing, "_gpus_here", lambda: {"cuda": 2})
     compose_config(["trainer.gpus=2", "trainer.precision=fp16"])
     assert only_problem("trainer.gpus=3").expected == "at most 2: torch sees 2 GPUs on this machine"
 

@@ -18,6 +18,8 @@ from gnntrain.compute.compiling import compile_kernels_beside
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
 
+if sys.argv[1] == "uses a GPU":
+    torch.cuda.is_initialized = lambda: True
 compile_kernels_beside(torch.float32)
 processes = list(jit._compiling.values())
 if sys.argv[1] == "killed":
@@ -55,6 +57,10 @@ def processes_hits_misses(case: str, cache: Path) -> str:
 def test_kernels_are_compiled_once_beside_the_run(tmp_path: Path) -> None:
     assert processes_hits_misses("whole", tmp_path) == "1 1 0"
     assert processes_hits_misses("kept by now", tmp_path) == "0 1 0"
+
+
+def test_a_process_that_uses_a_gpu_is_not_forked(tmp_path: Path) -> None:
+    assert processes_hits_misses("uses a GPU", tmp_path) == "0 0 1"
 
 
 def test_a_run_compiles_what_a_process_that_was_killed_has_not(tmp_path: Path) -> None:

@@ -20,9 +20,14 @@ from gnntrain.config import (
     from_dict,
     machine_problems,
     needs_gpu_count,
+    training_device,
 )
 from gnntrain.errors import UserError
 from tests.config.problems import only_problem, problems_of
+
+
+def found_gpus(number: int) -> dict[str, int]:
+    return {"cuda": number} if number else {}
 
 
 @pytest.mark.parametrize("fan_outs", [[10], [10, 10, 10]])
@@ -131,19 +136,24 @@ def test_warm_up_may_not_outlast_the_training() -> None:
         ({"precision": "fp16"}, 0, ["trainer.precision"]),
         ({"precision": "fp16"}, 1, []),
         ({}, 0, []),
+        ({"device": "cpu"}, 2, []),
+        ({"device": "cuda"}, 2, []),
+        ({"device": "cuda"}, 0, ["trainer.device"]),
+        ({"device": "cuda", "gpus": 1}, 0, ["trainer.device"]),
+        ({"device": "mps"}, 2, ["trainer.device"]),
     ],
 )
 def test_the_machine_must_have_the_gpus(
     trainer: dict[str, Any], num_gpus: int, wrong: list[str]
 ) -> None:
-    found = machine_problems(Config(trainer=TrainerConfig(**trainer)), num_gpus)
+    found = machine_problems(Config(trainer=TrainerConfig(**trainer)), found_gpus(num_gpus))
     assert [problem.key for problem in found] == wrong
 
 
 def test_cpu_ranks_contradict_gpus_that_auto_would_take() -> None:
     config = from_dict({"distributed": {"num_processes": 2}})
-    assert machine_problems(config, 0) == []
-    assert [p.key for p in machine_problems(config, 1)] == ["distributed.num_processes"]
+    assert machine_problems(config, {}) == []
+    assert [p.key for p in machine_problems(config, {"cuda": 1})] == ["distributed.num_processes"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +175,9 @@ def test_more_ranks_than_the_machine_can_bear_are_refused(
     config = Config(
         distributed=DistributedConfig(num_processes=ranks), trainer=TrainerConfig(gpus=0)
     )
-    assert [problem.expected for problem in machine_problems(config, 0)] == ([said] if said else [])
+    assert [problem.expected for problem in machine_problems(config, {})] == (
+        [said] if said else []
+    )
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -174,10 +186,10 @@ def test_the_triton_backend_needs_a_gpu_and_its_package(
 ) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: name if installed else None)
     config = Config(sampler=SamplerConfig(backend="triton"))
-    (problem,) = machine_problems(config, 0)
+    (problem,) = machine_problems(config, {})
     assert problem.key == "sampler.backend"
     assert "triton samples on a GPU" in problem.expected
-    found = machine_problems(config, 1)
+    found = machine_problems(config, {"cuda": 1})
     assert [problem.expected.partition(": ")[2] for problem in found] == (
         [] if installed else ["the package triton is not installed"]
     )
@@ -188,7 +200,7 @@ def test_the_pyg_backend_needs_one_of_two_libraries(
     installed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: name if name in installed else None)
-    found = machine_problems(Config(sampler=SamplerConfig(backend="pyg")), 0)
+    found = machine_problems(Config(sampler=SamplerConfig(backend="pyg")), {})
     assert len(found) == (0 if installed else 1)
     if found:
         assert "the built-in sampler needs nothing" in str(found[0].hint)
@@ -202,7 +214,7 @@ def test_the_pyg_backend_makes_its_batches_in_no_thread() -> None:
 
 def test_a_logger_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda _: None)
-    (problem,) = machine_problems(from_dict({"logger": {"csv": {}, "wandb": {}}}), 0)
+    (problem,) = machine_problems(from_dict({"logger": {"csv": {}, "wandb": {}}}), {})
     assert problem.hint == "`pip install wandb`, or write logger=[csv]"
 
 
@@ -327,5 +339,86 @@ def test_what_is_asked_of_gpus_that_are_not_there_is_said(
 ) -> None:
     config = from_dict(sections)
     assert needs_gpu_count(config)
-    assert said in " ".join(problem.expected for problem in machine_problems(config, num_gpus))
-    assert machine_problems(Config(), num_gpus) == []
+    assert said in " ".join(
+        problem.expected for problem in machine_problems(config, found_gpus(num_gpus))
+    )
+    assert machine_problems(Config(), found_gpus(num_gpus)) == []
+
+
+@pytest.mark.parametrize(
+    ("trainer", "found", "device"),
+    [
+        ({}, {}, ("cpu", 0)),
+        ({}, {"cuda": 4}, ("cuda", 4)),
+        ({}, {"mps": 1}, ("mps", 1)),
+        ({"gpus": 2}, {"xpu": 4}, ("xpu", 2)),
+        ({"gpus": 2}, {}, ("cuda", 2)),  # `gnntrain plan` measures one rank of them
+        ({"gpus": 0}, {"cuda": 4}, ("cpu", 0)),
+        ({"device": "cpu"}, {"cuda": 4}, ("cpu", 0)),
+        ({"device": "xpu"}, {"xpu": 4}, ("xpu", 4)),
+        ({"device": "xpu"}, {"cuda": 4}, ("cpu", 0)),  # and `machine_problems` has refused it
+    ],
+    ids=str,
+)
+def test_auto_trains_on_all_gpus_of_the_machine(
+    trainer: dict[str, Any], found: dict[str, int], device: tuple[str, int]
+) -> None:
+    assert training_device(TrainerConfig(**trainer), found) == device
+
+
+@pytest.mark.parametrize(
+    ("trainer", "key"),
+    [
+        ({"device": "cpu", "gpus": 2}, "trainer.gpus"),
+        ({"device": "mps", "gpus": 0}, "trainer.gpus"),
+        ({"device": "cpu", "precision": "fp16"}, "trainer.precision"),
+    ],
+    ids=str,
+)
+def test_the_kind_of_device_and_what_is_asked_of_it_contradict_each_other(
+    trainer: dict[str, Any], key: str
+) -> None:
+    assert only_problem({"trainer": trainer}).key == key
+
+
+TRITON_ONLY = [
+    {"sampler": {"backend": "triton"}},
+    {"sampler": {"topology": "pinned"}},
+    {"features": {"placement": "pinned"}},
+    {"features": {"placement": "sharded"}},
+    {"trainer": {"cuda_graph": True}},
+]
+
+
+@pytest.mark.parametrize("sections", TRITON_ONLY, ids=str)
+def test_what_needs_tritons_kernels_is_refused_without_them(
+    sections: dict[str, dict[str, Any]],
+) -> None:
+    [(name, keys)] = sections.items()
+    key = f"{name}.{next(iter(keys))}"
+    assert only_problem({"compute": {"kernels": "torch"}, **sections}).key == key
+    config = from_dict(sections)
+    assert needs_gpu_count(config)
+    assert key in [problem.key for problem in machine_problems(config, {"mps": 1})]
+
+
+@pytest.mark.parametrize("placement", ["resident", "cached", "memmap"])
+def test_torchs_operators_read_rows_in_gpu_memory_and_in_the_store(placement: str) -> None:
+    config = from_dict({"compute": {"kernels": "torch"}, "features": {"placement": placement}})
+    assert machine_problems(config, {"mps": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "interprets", "is_refused"),
+    [({}, False, True), ({}, True, False), ({"mps": 1}, True, True), ({"cuda": 1}, False, False)],
+)
+def test_tritons_kernels_need_a_gpu_that_triton_knows_or_its_interpreter(
+    found: dict[str, int],
+    interprets: bool,
+    is_refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1" if interprets else "0")
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    problems = machine_problems(from_dict({"compute": {"kernels": "triton"}}), found)
+    assert [problem.key for problem in problems] == ["compute.kernels"] * is_refused

@@ -63,7 +63,7 @@ def some_among_themselves(context: DistributedContext, directory: str) -> None:
 
 
 def test_collectives_of_some_ranks_leave_the_others_out(tmp_path: Path) -> None:
-    plan = LaunchPlan(5, False, threads=1, timeout=60, machines=(0, 1, 1, 1, 2))
+    plan = LaunchPlan(5, "cpu", threads=1, timeout=60, machines=(0, 1, 1, 1, 2))
     launch(some_among_themselves, str(tmp_path), plan, tmp_path)
     told = [ast.literal_eval((tmp_path / str(rank)).read_text()) for rank in range(5)]
     assert [one["rank"] for one in told] == [0, 1, 2, 0, 1]

@@ -287,7 +287,7 @@ def kill_owner(context: DistributedContext, directory: str) -> None:
 
 
 def test_a_killed_owner_is_noticed_at_once_and_named(tmp_path: Path) -> None:
-    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     with pytest.raises(RunError, match=r"[Rr]ank 1"):
         launch(kill_owner, str(tmp_path), plan, tmp_path)
     seconds, told = (tmp_path / "told").read_text().split(maxsplit=1)
@@ -306,7 +306,7 @@ def fail_while_others_ask(context: DistributedContext, _: None) -> None:
 def test_the_failure_of_an_owner_is_reported_before_the_loss_of_its_connections(
     tmp_path: Path,
 ) -> None:
-    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     with pytest.raises(RunError, match="it broke"):
         launch(fail_while_others_ask, None, plan, tmp_path)
 
@@ -337,7 +337,7 @@ def ask_others(context: DistributedContext, directory: str) -> None:
 
 
 def test_ranks_that_are_processes_ask_each_other(tmp_path: Path) -> None:
-    plan = LaunchPlan(3, False, threads=1, timeout=60, machines=(0, 0, 1))
+    plan = LaunchPlan(3, "cpu", threads=1, timeout=60, machines=(0, 0, 1))
     launch(ask_others, str(tmp_path), plan, tmp_path)
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["[2.0, 102.0]"] * 3
 

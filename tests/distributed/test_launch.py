@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import torch
 
 from gnntrain.config import from_dict
 from gnntrain.distributed import launch as launching
-from gnntrain.distributed import watch
+from gnntrain.distributed import supervision, watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
@@ -28,7 +29,7 @@ from scripts.soak.faults import rank_processes
 
 
 def plan(world_size: int) -> LaunchPlan:
-    return LaunchPlan(world_size, False, threads=1, timeout=60)
+    return LaunchPlan(world_size, "cpu", threads=1, timeout=60)
 
 
 def collectives(context: DistributedContext, payload: dict[str, Any]) -> None:
@@ -90,6 +91,45 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
         assert isinstance(caught.value, UserError)
         assert caught.value.hint == "take 8"
     assert not rank_processes(psutil.Process())
+
+
+def hang_in_nccl(context: DistributedContext, payload: tuple[float, Exception]) -> None:
+    """NCCL ends a rank that waits, and does not connect ranks in any time."""
+    seconds, failure = payload
+    if context.rank == 0:
+        assert isinstance(failure, RunError)
+        with context.control.must_end_within(seconds, failure):
+            time.sleep(60)
+    time.sleep(2 + context.rank / 10)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.abort()
+
+
+@pytest.mark.parametrize(
+    ("timeout", "words"),
+    [
+        (1.0, r"^Rank 0 has not answered since its start: the others waited 1 s for it"),
+        (60.0, r"^Rank 1 was ended by SIGABRT"),  # too early: CUDA has failed there
+    ],
+)
+def test_a_rank_that_nccl_aborts_has_waited_for_another_if_there_was_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: float, words: str
+) -> None:
+    monkeypatch.setattr(supervision, "_NOTICE_SECONDS", 1.5)
+    monkeypatch.setattr(supervision, "_END_SECONDS", 0.5)
+    job = 60.0, RunError("")
+    with pytest.raises(RunError, match=words):
+        launch(hang_in_nccl, job, LaunchPlan(3, "cpu", 1, timeout), tmp_path)
+
+
+def test_a_rank_that_is_overdue_is_ended_with_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "_NOTICE_SECONDS", 0.5)
+    failure = RunError("NCCL has not connected the ranks.", "Set NCCL_DEBUG=INFO.")
+    with pytest.raises(RunError, match="not connected") as caught:
+        launch(hang_in_nccl, (0.5, failure), plan(2), tmp_path)
+    assert caught.value.hint == failure.hint
 
 
 def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
@@ -182,7 +222,7 @@ def _meet_on_machines(context: DistributedContext, out: str) -> None:
 
 def test_ranks_of_one_machine_share_what_its_first_rank_says(tmp_path: Path) -> None:
     out = tmp_path / "said"
-    launch(_meet_on_machines, str(out), LaunchPlan(3, False, 1, 60, machines=(0, 0, 1)))
+    launch(_meet_on_machines, str(out), LaunchPlan(3, "cpu", 1, 60, machines=(0, 0, 1)))
     assert json.loads(out.read_text()) == [
         [0, True, "rank 0"],
         [0, False, "rank 0"],
@@ -211,37 +251,96 @@ def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "local_rank", "number", "name"),
+    ("num_gpus", "local_rank", "number"),
     [
-        (None, 2, 2, "2"),
-        ("4,5,6,7", 2, 2, "6"),
-        ("3", 2, 0, "3"),  # submitit: each rank sees its own GPU alone
-        ("GPU-8a1b", 1, 0, "GPU-8a1b"),
+        (8, 5, 5),
+        (1, 3, 0),  # Slurm's --gpus-per-task=1, submitit: each rank sees its own GPU alone
+        (2, 5, 1),  # --gpus-per-task=2
+        (0, 0, 0),  # refused by `_check_gpus`
     ],
 )
 def test_the_gpu_of_a_launched_rank(
-    monkeypatch: pytest.MonkeyPatch, shown: str | None, local_rank: int, number: int, name: str
+    monkeypatch: pytest.MonkeyPatch, num_gpus: int, local_rank: int, number: int
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if shown is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert launching._gpu_of(local_rank) == number
-    assert launching._gpu_name(local_rank) == name
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    assert launching._gpu_of("cuda", local_rank) == number
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    launching._check_gpus(1, 1, "torchrun")
-    launching._check_gpus(0, 2, "Kubernetes")
-    with pytest.raises(UserError, match="torchrun"):
-        launching._check_gpus(2, 1, "torchrun")
+    launching._check_gpus("cuda", 2, "Kubernetes")
+    with pytest.raises(UserError, match="Kubernetes"):
+        launching._check_gpus("cuda", 3, "Kubernetes")
 
 
-def test_two_ranks_on_one_gpu_are_refused() -> None:
-    launching._check_own_gpus(["0", "1", "0", "1"], [0, 0, 1, 1])
-    with pytest.raises(UserError, match="1 and 2"):
-        launching._check_own_gpus(["0", "0", "0"], [0, 1, 1])
+def launched_plan(
+    monkeypatch: pytest.MonkeyPatch, visible: list[list[str]], device: str = "cuda"
+) -> LaunchPlan:
+    """The plan of ranks that torchrun has started on one machine, of which each sees some GPUs.
+
+    Args:
+        visible: Their PCI addresses, by rank.
+    """
+    told: list[str | None] = []
+    monkeypatch.setattr(launching, "gpu_address", lambda own: visible[len(told)][own.index])
+
+    def met(rank: int) -> Any:
+        return SimpleNamespace(
+            launched=Launched("torchrun", rank, len(visible), rank, "node0", 29500),
+            machines=(0,) * len(visible),
+            cores=8,
+            wait_at_most=lambda _: None,
+            note_ranks=lambda _: None,
+            share=lambda _key, _value: device,
+            gather=lambda key, value: gathered(key, value),
+        )
+
+    def gathered(key: str, value: Any) -> list[Any]:
+        if key != "gpu":
+            return [value] * len(visible)
+        told.append(value)
+        return told + [None] * (len(visible) - len(told))
+
+    for rank, seen in enumerate(visible):
+        monkeypatch.setattr(torch.cuda, "device_count", seen.__len__)
+        plan = LaunchPlan.of(from_dict({}), met(rank))
+    return plan
+
+
+@pytest.mark.parametrize(
+    "visible",
+    [
+        [["07", "0f", "47"]] * 3,  # all ranks see all GPUs
+        [["07"], ["0f"], ["47"]],  # each its own; all of them have CUDA_VISIBLE_DEVICES=0
+        [["07", "0f"], ["47", "4e"]],
+    ],
+)
+def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]
+) -> None:
+    plan = launched_plan(monkeypatch, visible)
+    assert (plan.world_size, plan.device) == (len(visible), "cuda")
+
+
+@pytest.mark.parametrize(
+    "visible",
+    [
+        [["07", "0f"]] * 3,  # more ranks than GPUs
+        [["07"], ["0f"], ["07"]],  # two slices (MIG) of a GPU have its address
+    ],
+)
+def test_two_launched_ranks_on_one_gpu_are_refused(
+    monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]
+) -> None:
+    with pytest.raises(UserError, match=r"0 and 2 .*07.*MIG"):
+        launched_plan(monkeypatch, visible)
+
+
+def test_several_ranks_on_apples_gpus_are_refused() -> None:
+    launching._check_collectives("mps", 1)
+    launching._check_collectives("cuda", 2)
+    with pytest.raises(UserError, match="Apple"):
+        launching._check_collectives("mps", 2)
 
 
 def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
@@ -254,8 +353,8 @@ def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
         cores=8,
         wait_at_most=lambda _: None,
         note_ranks=lambda _: None,
-        share=lambda _key, _value: False,
+        share=lambda _key, _value: "cpu",
         gather=lambda _key, value: [2, value],
     )
     plan = LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
-    assert (plan.use_gpus, plan.machines) == (False, (0, 0, 1, 1))
+    assert (plan.device, plan.machines) == ("cpu", (0, 0, 1, 1))

@@ -84,6 +84,25 @@ def test_a_users_file_hides_no_module_of_python(tmp_path: Path) -> None:
     assert json.loads((folder / "told.json").read_text())["worker"]
 
 
+NO_GPU = """
+import sys
+import torch
+
+def touched(*_):
+    sys.exit("a GPU was looked for")
+
+torch.cuda.device_count = torch.cuda.init = torch.cuda._lazy_init = touched
+torch.accelerator.is_available = torch.accelerator.current_accelerator = touched
+import gnntrain.preloaded
+"""
+
+
+def test_the_server_looks_for_no_gpu_before_it_is_forked() -> None:
+    """What is forked after CUDA's start cannot use a GPU; a sweep's trial may want one."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", NO_GPU], env=environment, check=True)
+
+
 def test_a_process_that_is_killed_has_the_signal_as_its_exit_code() -> None:
     process = start_process(signal.pause, (), uses_gpu=False)
     assert process.pid is not None

@@ -62,7 +62,7 @@ def exchanged(context: DistributedContext, sizes: list[int]) -> list[int]:
 def test_memory_is_shared_within_a_machine_and_rows_reach_the_others(
     tmp_path: Path, machines: tuple[int, ...]
 ) -> None:
-    launch(use_machines, tmp_path, LaunchPlan(len(machines), False, 1, 60, machines), tmp_path)
+    launch(use_machines, tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines), tmp_path)
     answers = torch.load(tmp_path / "answers.pt")
     maps: dict[str, set[int]] = {}
     for machine, (files, held, received) in zip(machines, answers, strict=True):

@@ -25,7 +25,7 @@ from gnntrain.training.stop_signal import StopSignal
 from scripts.soak.faults import rank_processes
 
 ROOT = Path(__file__).parents[2]
-ALONE = LaunchPlan(1, False, threads=1, timeout=60)
+ALONE = LaunchPlan(1, "cpu", threads=1, timeout=60)
 
 
 @pytest.fixture(autouse=True)
@@ -235,7 +235,7 @@ class Job:
             "from pathlib import Path\n"
             "from gnntrain.distributed.launch import LaunchPlan, launch\n"
             "from gnntrain.errors import signal_of\n"
-            f"plan = LaunchPlan({world_size}, False, 1, {timeout})\n"
+            f"plan = LaunchPlan({world_size}, 'cpu', 1, {timeout})\n"
             "folder = sys.argv[1]\n"
             f"worker = 'tests.distributed.test_signals:{worker}'\n"
             "if __name__ == '__main__':\n"

@@ -88,7 +88,7 @@ def work_among_strangers(context: DistributedContext, directory: str) -> None:
 def test_strangers_at_every_port_neither_stop_the_ranks_nor_change_their_numbers(
     tmp_path: Path,
 ) -> None:
-    plan = LaunchPlan(2, False, threads=1, timeout=60, machines=(0, 1))
+    plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     launch(work_among_strangers, str(tmp_path), plan, tmp_path)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["done"] * 2
     ports: dict[str, str] = json.loads((tmp_path / "ports").read_text())

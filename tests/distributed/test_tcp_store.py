@@ -28,7 +28,7 @@ def note_listeners(context: DistributedContext, directory: str) -> None:
 
 
 def test_ranks_of_one_machine_listen_on_the_loopback_interface_alone(tmp_path: Path) -> None:
-    plan = LaunchPlan(2, False, threads=1, timeout=60)
+    plan = LaunchPlan(2, "cpu", threads=1, timeout=60)
     launch(note_listeners, str(tmp_path), plan, tmp_path)
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     addresses = [ip for one in found for ips in one.values() for ip in ips]

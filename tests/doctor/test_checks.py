@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gnntrain import devices, host_memory
 from gnntrain.cli import main
 from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, TrainerConfig
 from gnntrain.distributed.launch import LaunchPlan
@@ -94,6 +96,7 @@ def test_the_limits_of_a_container_are_noted(
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "memory.max").write_text("1073741824\n")
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(host_memory, "_CGROUPS", tmp_path)
     quota = by_name(checks.processor())["quota"]
     assert "0.5 cores" in quota.text
     assert "distributed.threads=1" in quota.hint
@@ -108,24 +111,70 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem_unless_it_is_not_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checks, "visible_gpus", lambda: [A100])
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("torch.version.cuda", None)
+    monkeypatch.setattr(devices, "gpus_here", dict)
+    monkeypatch.setattr(devices, "software", str)
     (finding,) = checks.gpus(Config())
     assert finding.judgement == "problem"
     assert "a build for the CPU" in finding.text
     assert next(checks.gpus(Config(trainer=TrainerConfig(gpus=0)))).judgement == "ok"
-    monkeypatch.setattr("torch.version.cuda", "12.8")
+    only_cpu = Config(trainer=TrainerConfig(device="cpu"))
+    assert next(checks.gpus(only_cpu)).judgement == "ok"
+    monkeypatch.setattr(devices, "software", lambda: "CUDA 12.8")
     assert "550.1" in next(checks.gpus(Config())).hint
     monkeypatch.setattr(checks, "visible_gpus", list)
     assert next(checks.gpus(Config())).judgement == "note"
 
 
+@pytest.mark.parametrize(("kind", "count"), [("cuda", 2), ("mps", 1), ("xpu", 1)])
+def test_gpus_of_any_kind_are_listed(
+    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "visible_gpus", lambda: [A100] * count)
+    monkeypatch.setattr(devices, "gpus_here", lambda: {kind: count})
+    monkeypatch.setattr(devices, "software", str)
+    monkeypatch.setattr(checks, "_gpu", lambda device: Check("ok", str(device), ""))
+    found = [check.name for check in checks.gpus(Config())]
+    assert found == [*(f"{kind}:{number}" for number in range(count)), "versions"]
+
+
+def test_a_gpu_is_tried_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "describe", lambda _: ("A100, sm_80", 2**36))
+    found = checks._gpu(torch.device("cpu", 0))
+    assert (found.judgement, found.name) == ("ok", "GPU 0")
+    assert "A100, sm_80" in found.text
+
+
+@pytest.mark.parametrize(
+    ("sections", "device", "sampler", "kernels"),
+    [
+        ({}, "cpu", "numba", "Numba"),
+        ({"compute": {"kernels": "torch"}}, "cpu", "numba", "torch"),
+        ({}, "cuda", "triton", "Triton"),
+        ({"compute": {"kernels": "torch"}}, "cuda", "numba", "torch"),
+        ({}, "mps", "numba", "torch"),
+    ],
+    ids=str,
+)
+def test_who_computes_and_draws_depends_on_the_device(
+    sections: dict[str, Any],
+    device: str,
+    sampler: str,
+    kernels: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(1, device, 2, 60))
+    monkeypatch.setattr(machine, "has_package", lambda _: True)
+    found = by_name(checks.chosen_by_auto(Config.model_validate(sections)))
+    assert kernels in found["kernels"].text
+    assert f"({sampler}" in found["sampler"].text
+
+
 def test_a_gpu_that_does_not_compute_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: int) -> None:
+    def fail(_: torch.device) -> None:
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr("torch.cuda.get_device_properties", fail)
-    finding = checks._gpu(0)
+    monkeypatch.setattr(devices, "describe", fail)
+    finding = checks._gpu(torch.device("cuda", 0))
     assert finding.judgement == "problem"
     assert "no kernel image" in finding.text
 
@@ -180,7 +229,7 @@ def test_what_auto_chooses_is_what_a_run_does() -> None:
 def test_where_the_graph_lies_is_left_to_the_plan_of_a_data_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(4, True, 2, 60))
+    monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(4, "cuda", 2, 60))
     found = by_name(checks.chosen_by_auto(Config()))
     assert found["ranks"].text == "4 GPU ranks"
     assert "gnntrain plan dataset=NAME" in found["graph"].text

@@ -22,11 +22,13 @@ from gnntrain.config import Config, TrainerConfig, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import digest_of
 from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
+from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
@@ -179,7 +181,9 @@ def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
     plan = SeedPlan(store.split("train"), 100)
     return Trainer(
         SAGE(store.num_features, store.num_outputs, hidden_channels=2),
-        FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2),
+        FullGraphLoader(
+            GraphTensors.of(store, NO_NEEDS), InPlaceFeatures.of(store), plan, num_layers=2
+        ),
         Silent(),
         task=NodeClassification(store),
         config=TrainerConfig(epochs=1),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from inspect import signature
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -11,18 +13,23 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.config import FeaturesConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.feature_placement import (
+    PinnedArrays,
     opened,
+    place_and_pin,
     place_features,
     shard_range,
     sharded_rows,
 )
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, stored_rows
-from gnntrain.loading.placement import Placement
+from gnntrain.loading.pinned import PinningError
+from gnntrain.loading.placement import Memory, Placement, Sizes, Topology, place
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
+from tests.loading.cuda_runtimes import runtime
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -44,8 +51,9 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
 
 
 def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSource:
-    context = DistributedContext(device=torch.device(device))
-    return place_features(store, placement, context, HOT[: placement.num_cached])
+    context, memory = DistributedContext(device=torch.device(device)), Memory((0,), 0)
+    _, arrays = place_and_pin(store, lambda _: placement, memory, context)
+    return place_features(store, placement, context, HOT[: placement.num_cached], arrays.rows)
 
 
 @on_each_device
@@ -123,3 +131,53 @@ def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
     assert len(opened(rebuild, (3, 0, True), torch.device("cuda", 1))) == 3
     assert len(opened(rebuild, (3, 0, True), torch.device("cpu"))) == 3
     assert told == [3, 1, False, 3, 0, True]
+
+
+def placed_with(
+    store: StoredGraph, topology: Topology | Literal["auto"] = "auto", features: str = "auto"
+) -> tuple[Placement, PinnedArrays]:
+    """Where a graph is put beside a GPU without room."""
+    sizes = Sizes(0, store.indices.nbytes, store.features.nbytes, store.num_nodes)
+    asked = FeaturesConfig.model_validate({"placement": features})
+    choose = partial(place, sizes, topology=topology, features=asked)
+    context = DistributedContext(device=torch.device("cuda", 0))
+    return place_and_pin(store, choose, Memory((0,), 1 << 30), context)
+
+
+def test_what_cannot_be_pinned_is_kept_elsewhere(
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = runtime(monkeypatch)
+    edges, rows = store.indices.nbytes, store.features.nbytes
+    found = {}
+    for room in (edges + rows, edges, 0):
+        cuda.room = room
+        placement, arrays = placed_with(store)
+        found[room] = placement.topology, placement.features
+        assert sum(cuda.registered.values()) == room
+        del arrays
+        assert cuda.registered == {}
+    assert found == {
+        edges + rows: ("pinned", "pinned"),
+        edges: ("pinned", "memmap"),
+        0: ("host", "memmap"),
+    }
+
+
+def test_a_caches_rest_that_cannot_be_pinned_stays_in_the_store(
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime(monkeypatch, room=0)
+    placement, arrays = placed_with(store, "host", "cached")
+    assert (placement.features, placement.cold, arrays.rows) == ("cached", "memmap", None)
+
+
+@pytest.mark.parametrize(("topology", "features"), [("pinned", "auto"), ("auto", "pinned")])
+def test_what_is_asked_for_and_cannot_be_pinned_is_refused(
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch, topology: Topology, features: str
+) -> None:
+    cuda = runtime(monkeypatch, room=0)
+    with pytest.raises(PinningError, match="out of memory") as caught:
+        placed_with(store, topology, features)
+    assert "ulimit -l" in str(caught.value.hint)
+    assert cuda.registered == {}

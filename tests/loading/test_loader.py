@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan, whole_graph_block
-from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -195,7 +196,10 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Sto
     batches = []
     for rank in range(4):
         full = FullGraphLoader(
-            store, InPlaceFeatures.of(store), SeedPlan(seeds, 1, rank, 4), num_layers=2
+            GraphTensors.of(store, NO_NEEDS),
+            InPlaceFeatures.of(store),
+            SeedPlan(seeds, 1, rank, 4),
+            num_layers=2,
         )
         full.set_epoch(1)
         (batch,) = full
@@ -211,7 +215,7 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Sto
 
 def test_a_model_that_might_write_to_the_features_gets_its_own(store: StoredGraph) -> None:
     full = FullGraphLoader(
-        store,
+        GraphTensors.of(store, NO_NEEDS),
         InPlaceFeatures.of(store),
         SeedPlan(store.split("train"), 1, 0, 1),
         num_layers=2,

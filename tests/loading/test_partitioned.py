@@ -89,5 +89,5 @@ def test_batches_are_those_of_the_whole_graph_edge_by_edge(
     part_of = np.random.default_rng(2).integers(0, num_parts, store.num_nodes).astype(np.uint8)
     write_parts(tmp_path / "parts", store, part_of, num_parts, "random")
     keys = {"sampler": {"fan_outs": [3, 2]}} | keys
-    plan = LaunchPlan(max(1, len(machines)), False, 1, 60, machines)
+    plan = LaunchPlan(max(1, len(machines)), "cpu", 1, 60, machines)
     launch(_compare_batches, (str(store.path), str(tmp_path / "parts"), keys), plan)

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import RunError
 from gnntrain.loading import pinned as module
-from gnntrain.loading.pinned import pinned, pinned_room
-
-
-class Cudart:
-    """In the place of CUDA's runtime."""
-
-    def __init__(self, code: int = 0) -> None:
-        self.code = code
-        self.registered: dict[int, int] = {}
-
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
-        assert flags & 2  # or kernels may not read it
-        assert address % mmap.PAGESIZE == 0
-        self.registered[address] = size
-        return self.code
-
-    def cudaHostUnregister(self, address: int) -> None:
-        del self.registered[address]
-
-
-def runtime(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> Cudart:
-    made = Cudart(code)
-    monkeypatch.setattr(module, "_cudart", lambda: made)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    return made
+from gnntrain.loading.pinned import PinningError, device_addresses, pinned, pinned_room
+from tests.loading.cuda_runtimes import AWAY, Runtime, runtime
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
@@ -63,9 +40,20 @@ def test_nothing_is_pinned_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime(monkeypatch, code=2)
-    with pytest.raises(RunError, match="could not be pinned: CUDA error 2"):
+    runtime(monkeypatch, room=8)
+    with pytest.raises(PinningError, match="out of memory"):
         pinned_room((4, 3))
+
+
+def test_kernels_read_pinned_rows_at_the_gpus_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime(monkeypatch)
+    rows = pinned_room((70, 3))
+    parts = (rows[:35], rows[35:])
+    with mock.patch.object(torch, "tensor") as made:  # no GPU is here
+        device_addresses(parts, torch.device("cuda", 0))
+    assert made.call_args.args == ([part.data_ptr() + AWAY for part in parts],)
+    found = device_addresses(parts, torch.device("cpu")).tolist()
+    assert found == [part.data_ptr() for part in parts]
 
 
 ROWS = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
@@ -82,5 +70,30 @@ def share_rank(context: DistributedContext, out: Path) -> None:
 
 
 def test_all_ranks_see_one_copy_of_the_rows(tmp_path: Path) -> None:
-    launch(share_rank, tmp_path, LaunchPlan(2, False, 1, 60), tmp_path)
+    launch(share_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["99.0", "99.0"]
+
+
+def pin_twice(context: DistributedContext, out: Path) -> None:
+    """Pin as two GPU ranks of a machine would; the second one's CUDA refuses."""
+    made = Runtime()
+    on_gpu = replace(context, device=torch.device("cuda", context.rank))
+    with (
+        mock.patch.object(module, "cuda_runtime", made),
+        mock.patch.object(torch.cuda, "synchronize"),
+    ):
+        rows = pinned(ROWS, on_gpu)
+        told = [torch.equal(rows, ROWS), made.registered == {rows.data_ptr(): rows.nbytes}]
+        if context.rank == 1:
+            made.room = 0
+        with pytest.raises(PinningError, match="out of memory"):
+            pinned(ROWS, on_gpu)
+        told.append(len(made.registered) == 1)
+        del rows
+        told.append(len(made.registered) == 0)
+    (out / f"{context.rank}").write_text(str(told))
+
+
+def test_ranks_pin_one_copy_each_once_or_all_do_without(tmp_path: Path) -> None:
+    launch(pin_twice, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == [str([True] * 4)] * 2

@@ -37,6 +37,7 @@ from tests.compute.devices import on_each_device
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
+from tests.simulated_device import present, watched
 
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -169,6 +170,16 @@ def test_a_gpu_gets_a_copy_of_each_batch(device: str) -> None:
     assert source.take_reads() == (1, 2)
 
 
+def test_rows_of_other_machines_are_copied_without_a_wait() -> None:
+    matrix = torch.randn(10, 4).bfloat16()
+    nodes = torch.tensor([3, 9, 0, 5])
+    with present(), watched() as traffic:
+        own = Sharded(matrix, [0, 4, 10], 1, cached=[0]).source
+        rows = FeaturesOnDevice(own, torch.device("sim", 0)).select(nodes).rows
+        assert torch.equal(rows.cpu(), matrix[nodes])
+    assert [copy.is_blocking for copy in traffic.copies] == [False, True]
+
+
 @given(st.sets(st.integers(0, 2**40)), st.lists(st.integers(0, 2**40)))
 def test_a_cache_finds_its_nodes_and_no_others(nodes: set[int], others: list[int]) -> None:
     known = np.array(sorted(nodes, reverse=True), np.int64)
@@ -285,5 +296,5 @@ def test_batches_on_several_machines_are_those_of_the_whole_graph(
 ) -> None:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     store = stored(tmp_path / "store", random_graph(edge_weight=weights), feature_dtype="float16")
-    plan = LaunchPlan(len(machines), False, 1, 60, machines)
+    plan = LaunchPlan(len(machines), "cpu", 1, 60, machines)
     launch(_compare_batches, (str(store.path), {"features": features}, num_rows), plan)

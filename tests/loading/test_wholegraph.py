@@ -61,7 +61,7 @@ def _compare_batches(context: DistributedContext, path: str) -> None:
 @pytest.mark.parametrize("machines", [(), (0, 0, 1)], ids=str)
 def test_batches_are_those_of_the_whole_graph(tmp_path: Path, machines: tuple[int, ...]) -> None:
     store = stored(tmp_path / "store", random_graph(), feature_dtype="bfloat16")
-    launch(_compare_batches, str(store.path), LaunchPlan(3, False, 1, 60, machines))
+    launch(_compare_batches, str(store.path), LaunchPlan(3, "cpu", 1, 60, machines))
 
 
 def test_the_stand_in_takes_what_wholegraph_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnntrain.app import compose_config
+from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -26,7 +27,7 @@ def opened(overrides: list[str]) -> tuple[Config, StoredGraph]:
 def report_of(overrides: list[str], folder: Path) -> RankReport:
     """The dry run of a single rank, in this process."""
     config, graph = opened(overrides)
-    dry_run.run_rank(DistributedContext(), dry_run._Job(config, graph.path, folder))
+    dry_run.run_rank(DistributedContext(), dry_run._Job(config, graph.path, folder, CPU_KERNELS))
     (report,) = dry_run.REPORTS.validate_json((folder / dry_run._ANSWER).read_bytes())
     return report
 

@@ -112,6 +112,7 @@ def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
     measured: list[Config] = []
     monkeypatch.setattr(plan, "dry_run", report)
     keys = ["trainer.gpus=4", "trainer.precision=fp16", "sampler.backend=triton"]
+    keys += ["trainer.device=cuda", "compute.kernels=triton"]
     config = compose_config([*small, *keys], for_here=False).config
     planned = make_plan(config, prepare_store(config.dataset))
     assert (planned.asked.world_size, planned.measured_on) == (4, "1 CPU rank")

@@ -98,6 +98,17 @@ def test_a_run_whose_checkpoint_is_gone_still_shows_its_graph(
     assert "Degree distribution" in text
 
 
+def test_a_page_names_the_kernels_that_were_replaced(trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["kernels"] == {"kernels": "numba", "replaced": {}}
+    summary["kernels"] = {"kernels": "triton", "replaced": {"gather": "off by 3e-2"}}
+    (run / "summary.json").write_text(json.dumps(summary))
+    text = text_of(write_report([run]))
+    assert "self-check for: gather." in text
+    assert "torch: off by 3e-2" in text
+
+
 FILES = [
     *("overrides.txt", "env.json", "store.json", "metrics.jsonl", "summary.json"),
     *("checkpoints/best.pt", "checkpoints/last.pt"),

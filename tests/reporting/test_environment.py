@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain import __version__
+from gnntrain import __version__, devices
 from gnntrain.reporting import environment
 from gnntrain.reporting.environment import describe_environment
 
@@ -39,6 +39,33 @@ def test_gpus_are_read_from_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
         "driver": "570.1",
     }
     assert gpus[1]["memory_bytes"] is None
+
+
+def test_gpus_of_amd_are_read_from_rocm_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = {"Card series": "AMD Instinct MI300X", "VRAM Total Memory (B)": "206141652992"}
+    text = json.dumps({"card0": card, "card1": {}, "system": {"Driver version": "6.12"}})
+    monkeypatch.setattr(environment, "_output", lambda name, *_: text * (name == "rocm-smi"))
+    assert environment.visible_gpus() == [
+        {"name": "AMD Instinct MI300X", "memory_bytes": 206141652992, "driver": "6.12"},
+        {"name": "AMD GPU", "memory_bytes": None, "driver": "6.12"},
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "{}"])
+def test_a_tool_that_says_nothing_of_use_lists_no_gpu(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_output", lambda *_: text)
+    assert environment.visible_gpus() == []
+
+
+def test_other_gpus_are_those_that_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_output", lambda *_: None)
+    monkeypatch.setattr(devices, "gpus_here", lambda: {"mps": 1})
+    monkeypatch.setattr(devices, "describe", lambda device: (f"Apple M4, {device}", 2**34))
+    assert environment.visible_gpus() == [
+        {"name": "Apple M4, mps:0", "memory_bytes": 2**34, "driver": None}
+    ]
 
 
 def test_a_machine_without_the_tools_has_no_gpu_and_no_commit(

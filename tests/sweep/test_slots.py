@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gnntrain import devices
 from gnntrain.app import compose_config
 from gnntrain.config import Config, ConfigError
 from gnntrain.sweep import slots
@@ -77,3 +78,48 @@ def test_gpus_that_were_chosen_from_outside_stay_the_choice() -> None:
 def test_trials_on_the_cpu_do_not_look_for_gpus() -> None:
     asked = compose_config(["trainer.gpus=0", "sweep.jobs=2"]).config
     assert plan_slots(asked, 9, gpus=["0", "1"]).num_gpus is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "environment", "variable", "names"),
+    [
+        ("cuda", {}, "CUDA_VISIBLE_DEVICES", ["0", "1"]),
+        (
+            "cuda",
+            {"CUDA_VISIBLE_DEVICES": "GPU-8a1b, 3"},
+            "CUDA_VISIBLE_DEVICES",
+            ["GPU-8a1b", "3"],
+        ),
+        ("xpu", {"ZE_AFFINITY_MASK": "2,3"}, "ZE_AFFINITY_MASK", ["2", "3"]),
+        ("xpu", {"CUDA_VISIBLE_DEVICES": "4,5"}, "ZE_AFFINITY_MASK", ["0", "1"]),
+    ],
+    ids=str,
+)
+def test_a_trial_sees_its_gpus_by_the_variable_of_their_kind(
+    kind: str,
+    environment: dict[str, str],
+    variable: str,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.13.0")
+    monkeypatch.setattr(devices, "gpus_here", lambda: {kind: 2})
+    assert plan_slots(config(), 9).environments == [{variable: name} for name in names]
+
+
+def test_trials_of_the_cpu_see_what_there_is() -> None:
+    asked = config(trainer_device="cpu", sweep_jobs=2)
+    assert plan_slots(asked, 9, gpus=["0", "1"]).environments == [None, None]
+
+
+@pytest.mark.parametrize(("hip", "named"), [(None, "CUDA"), ("6.4", "HIP")])
+def test_amds_variable_goes_before_nvidias(
+    hip: str | None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("torch.version.hip", hip)
+    assert devices.visibility("cuda") == f"{named}_VISIBLE_DEVICES"

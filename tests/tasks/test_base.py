@@ -82,9 +82,9 @@ def loader_of(graph: StoredGraph, task: Task, kind: str, split: str = "train") -
     features = InPlaceFeatures.of(graph)
     is_training = split == "train"
     plan = SeedPlan(task.seeds(split), 8, shuffle=is_training, redraw=is_training)
-    if kind == "full":
-        return FullGraphLoader(graph, features, plan, num_layers=2, targets=task.targets)
     tensors = GraphTensors.of(graph, NO_NEEDS, targets=task.targets)
+    if kind == "full":
+        return FullGraphLoader(tensors, features, plan, num_layers=2)
     sampler = CPUSampler(tensors.indptr, tensors.indices, (-1, -1))
     return BlockLoader(tensors, features, sampler, plan, threads=0)
 

@@ -22,6 +22,7 @@ from gnntrain.distributed.owners import NodeOwners
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
 from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
 from gnntrain.loading.sharded import ROWS, ShardedFeatures, answers_of, fetch_cache
 from gnntrain.models import GNN, build_model
@@ -81,7 +82,11 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
-        store, InPlaceFeatures.of(store), plan, num_layers=model.num_layers, needs=model.needs
+        GraphTensors.of(store, model.needs),
+        InPlaceFeatures.of(store),
+        plan,
+        num_layers=model.num_layers,
+        needs=model.needs,
     )
     (batch,) = loader
     with torch.no_grad():
@@ -182,8 +187,8 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     places: dict[str, buffers.Buffers] = {
         "all": host,
         "one": host,
-        "on device": DeviceBuffers(context, host, room=2**40),
-        "on host": DeviceBuffers(context, host, room=0),
+        "on device": DeviceBuffers(context, host, free=2**40),
+        "on host": DeviceBuffers(context, host, free=1000),
     }
     for name, scratch in places.items():
         evaluator = LayerwiseEvaluator(store, context, scratch, all_ranks=name != "one")
@@ -200,7 +205,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, 
     """A store, and each rank's answers: all in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     store = stored(folder / "store")
-    return store, evaluated(folder, LaunchPlan(3, False, 1, 60))
+    return store, evaluated(folder, LaunchPlan(3, "cpu", 1, 60))
 
 
 def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
@@ -213,7 +218,7 @@ def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
 def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[int, ...]) -> None:
     store = stored(tmp_path / "store")
     alone = layerwise(store, tmp_path)
-    by_rank = evaluated(tmp_path, LaunchPlan(len(machines), False, 1, 60, machines))
+    by_rank = evaluated(tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines))
     for i, variant in enumerate(VARIANTS):
         model = make_model(store, variant)
         expected, metrics = full_forward(store, model), alone.evaluate(model)
@@ -266,7 +271,7 @@ def test_machines_ask_each_other_for_feature_rows_that_they_do_not_read(
     tmp_path: Path, machines: tuple[int, ...]
 ) -> None:
     store = stored(tmp_path / "store")
-    launch(evaluate_sharded, tmp_path, LaunchPlan(len(machines), False, 1, 60, machines), tmp_path)
+    launch(evaluate_sharded, tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines), tmp_path)
     for rank, machine in enumerate(machines):
         answers = torch.load(tmp_path / f"{rank}.pt")
         for i, variant in enumerate(VARIANTS):

@@ -31,7 +31,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.loading.graph import GraphTensors
 
-PLENTY, NONE = 2**40, 0
+PLENTY, LITTLE = 2**40, 10_000
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -69,7 +69,7 @@ def evaluator(
     return LayerwiseEvaluator(
         store,
         context,
-        DeviceBuffers(context, host, room),
+        DeviceBuffers(context, host, free=room),
         features=placed.select(),
         graph=graph,
     )
@@ -80,7 +80,7 @@ BOTH = [(variant, "float32") for variant in VARIANTS] + [(VARIANTS[0], "bfloat16
 
 
 @on_each_device
-@pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
+@pytest.mark.parametrize("room", [PLENTY, LITTLE], ids=["resident", "host"])
 @pytest.mark.parametrize("features", ["resident", "cached", "staged"])
 @pytest.mark.parametrize(
     ("variant", "store"), BOTH, indirect=["store"], ids=[*VARIANT_NAMES, "in-half"]
@@ -98,7 +98,7 @@ def test_logits_are_the_hosts(
     model = make_model(store, variant)
     expected = layerwise(store, tmp_path).infer(model, embed=True)
     model.to(device)
-    if room == NONE and device == "cpu":  # as where the host's memory is not the model's
+    if room == LITTLE and device == "cpu":  # as where the host's memory is not the model's
         monkeypatch.setattr(LayerwiseEvaluator, "_is_here", lambda *_: False)
     ours = evaluator(store, tmp_path, device, room=room, features=features)
     found = ours.infer(model, embed=True)
@@ -110,7 +110,7 @@ def test_logits_are_the_hosts(
 
 
 @on_each_device
-@pytest.mark.parametrize("room", [PLENTY, NONE], ids=["resident", "host"])
+@pytest.mark.parametrize("room", [PLENTY, LITTLE], ids=["resident", "host"])
 def test_edges_on_the_device_are_the_stores(
     store: StoredGraph, tmp_path: Path, device: str, room: int
 ) -> None:
@@ -150,6 +150,6 @@ def test_layers_beyond_the_memory_limit_go_to_disk(
     monkeypatch.setattr(shared, "SharedFile", Noted)
     model = make_model(store, VARIANTS[0])
     expected = layerwise(store, tmp_path).infer(model).logits
-    found = evaluator(store, tmp_path, "cpu", room=NONE, memory_limit=100).infer(model).logits
+    found = evaluator(store, tmp_path, "cpu", room=LITTLE, memory_limit=100).infer(model).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert set(asked) == {tmp_path}

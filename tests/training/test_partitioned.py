@@ -127,7 +127,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
 def test_parts_are_evaluated_as_the_whole_graph(tmp_path: Path, machines: tuple[int, ...]) -> None:
     stores = write_graphs(tmp_path)
     num_ranks = len(machines) or 2
-    launch(evaluate_rank, tmp_path, LaunchPlan(num_ranks, False, 1, 60, machines), tmp_path)
+    launch(evaluate_rank, tmp_path, LaunchPlan(num_ranks, "cpu", 1, 60, machines), tmp_path)
     by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(num_ranks)]
     for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
         store = stores["multiclass"]
@@ -180,7 +180,7 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
     write_parts(
         tmp_path / "parts", store, np.arange(store.num_nodes, dtype=np.uint8) % 3, 3, "random"
     )
-    plan = LaunchPlan(3, False, 1, 60, (0, 0, 1))
+    plan = LaunchPlan(3, "cpu", 1, 60, (0, 0, 1))
     with suppress(Interrupted):  # the launcher has seen the request, or the ranks' end before it
         launch(stop_rank, tmp_path / "parts", plan, tmp_path)
     assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
@@ -215,7 +215,7 @@ def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(
     part_of = np.repeat(np.arange(2, dtype=np.uint8), [15 * s * 4 // sum(shares) for s in shares])
     write_parts(tmp_path / "parts", store, part_of, 2, "random")
     machines = (0, 0, 1)
-    launch(ask_rank, tmp_path / "parts", LaunchPlan(3, False, 1, 60, machines), tmp_path)
+    launch(ask_rank, tmp_path / "parts", LaunchPlan(3, "cpu", 1, 60, machines), tmp_path)
     parts = Parts.open(tmp_path / "parts")
     for machine, part in enumerate(parts.opened):
         ranks = [rank for rank in range(3) if machines[rank] == machine]
@@ -267,7 +267,7 @@ def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
     store = stored(tmp_path / "store", data)
     part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
     write_parts(tmp_path / "parts", store, part_of, num_machines, "random")
-    plan = LaunchPlan(num_machines, False, 1, 60, tuple(range(num_machines)))
+    plan = LaunchPlan(num_machines, "cpu", 1, 60, tuple(range(num_machines)))
     launch(measure_rank, tmp_path / "parts", plan, tmp_path)
     for rank in range(num_machines):
         measured = json.loads((tmp_path / "parts" / f"{rank}.json").read_text())

@@ -267,7 +267,7 @@ def test_two_ranks_go_on_bit_for_bit_and_where_one_stopped_within_1e_4(tmp_path:
     alone.fit()
     broken_off(make(store, tmp_path / "other", dropout=0), STEPS + 3)
     payload = {name: tmp_path / name for name in ("store", "whole", "broken", "other")}
-    launch(fit_rank, payload, LaunchPlan(2, False, 1, 60), tmp_path)
+    launch(fit_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     records, _, weights = torch.load(tmp_path / "other" / "outcome")
     losses = [record[2] for record in records]
     assert losses == pytest.approx([r.train_loss for r in alone.result.records], rel=1e-4)

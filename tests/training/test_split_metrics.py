@@ -123,7 +123,7 @@ def _last_output() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_last_output")
 def test_ranks_together_give_the_whole_splits_metrics(tmp_path: Path) -> None:
-    launch(judge, tmp_path, LaunchPlan(3, False, 1, 60, (0, 0, 1)), tmp_path)
+    launch(judge, tmp_path, LaunchPlan(3, "cpu", 1, 60, (0, 0, 1)), tmp_path)
     found, *others = (torch.load(tmp_path / f"{rank}.pt") for rank in range(3))
     assert not any(values for other in others for values in other.values())
     for (kind, deciding, size), values in found.items():

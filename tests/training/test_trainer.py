@@ -67,7 +67,9 @@ def make_loader(
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     if kind == "full":
-        return FullGraphLoader(store, InPlaceFeatures.of(store), plan, num_layers=2)
+        return FullGraphLoader(
+            GraphTensors.of(store, NO_NEEDS), InPlaceFeatures.of(store), plan, num_layers=2
+        )
     return cpu_loader(store, plan, threads=1)
 
 
@@ -142,7 +144,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "few": {"store": stored(folder / "few", few).path, "global_batch": 4, "kind": "neighbor"},
     }
     for world_size in (1, 2, 4):
-        plan = LaunchPlan(world_size, False, 1, 60)
+        plan = LaunchPlan(world_size, "cpu", 1, 60)
         launch(fit_rank, {"jobs": jobs, "out": folder}, plan, folder)
     return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
 
@@ -267,7 +269,7 @@ def fit_pruned_rank(context: DistributedContext, payload: dict[str, Any]) -> Non
 
 def test_all_ranks_end_where_a_callback_of_rank_0_ends_training(tmp_path: Path) -> None:
     payload = {"store": stored(tmp_path / "store").path, "out": tmp_path}
-    launch(fit_pruned_rank, payload, LaunchPlan(2, False, 1, 60), tmp_path)
+    launch(fit_pruned_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     for rank in (0, 1):
         assert torch.load(tmp_path / f"pruned-{rank}.pt") == (2, True)
 

@@ -1,0 +1,59 @@
+"""Copies from host memory to a GPU: few large ones, from pinned memory, without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from gnntrain import devices
+
+# Bytes: kernels read numbers in groups, which must not begin anywhere.
+_ALIGNMENT = 128
+
+
+def staging(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Uninitialised host memory to send to a device by `send`.
+
+    torch pins it where that device needs pinned memory, and does not reuse it before the copies
+    from it are complete.
+    """
+    return torch.empty(*shape, dtype=dtype, pin_memory=devices.pins_memory(device))
+
+
+def send(staged: Tensor, device: torch.device) -> Tensor:
+    """A tensor of `staging` on the device; the host waits only where torch pins no memory."""
+    return staged.to(device, non_blocking=devices.pins_memory(device))
+
+
+def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on a device: those in host memory by one copy for each type of numbers.
+
+    On a CPU, or if all are there already, nothing is copied. The results of one copy share memory.
+    """
+    given = [i for i, tensor in enumerate(tensors) if tensor.device.type != device.type]
+    out = list(tensors)
+    for dtype in {tensors[i].dtype: None for i in given}:
+        places = [i for i in given if tensors[i].dtype == dtype]
+        together = _send_alike([tensors[i] for i in places], device)
+        for i, tensor in zip(places, together, strict=True):
+            out[i] = tensor
+    return out
+
+
+def _send_alike(tensors: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """Tensors of one type, by one copy."""
+    dtype = tensors[0].dtype
+    step = max(1, _ALIGNMENT // dtype.itemsize)
+    starts = list(accumulate((-(-t.numel() // step) * step for t in tensors), initial=0))
+    staged = staging(starts[-1:], dtype, device)
+    for start, tensor in zip(starts, tensors, strict=False):
+        _part(staged, start, tensor).copy_(tensor)
+    sent = send(staged, device)
+    return (_part(sent, start, tensor) for start, tensor in zip(starts, tensors, strict=False))
+
+
+def _part(room: Tensor, start: int, like: Tensor) -> Tensor:
+    return room[start : start + like.numel()].view(like.shape)

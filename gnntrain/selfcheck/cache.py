@@ -1,0 +1,66 @@
+"""Results of the self-check, kept for each GPU, driver, torch, Triton and version of gnntrain."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import platformdirs
+
+from gnntrain.atomic_io import atomic_write
+from gnntrain.reporting.environment import package_version
+from gnntrain.selfcheck.case import Result
+from gnntrain.selfcheck.gpus import GPU
+
+_SOURCES = ("compute", "sampling", "selfcheck")
+
+
+def cache_file(gpu: GPU) -> Path:
+    """Where the results of a GPU's kernels are kept."""
+    key = [gpu.name, gpu.driver, package_version("torch"), package_version("triton"), _sources()]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    return platformdirs.user_cache_path("gnntrain") / "selfcheck" / f"{digest}.json"
+
+
+def _sources() -> str:
+    """The digest of the files that make the kernels, their references and the cases."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for path in sorted(path for name in _SOURCES for path in (package / name).glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Let one process at a time check a GPU: the others wait for its results.
+
+    Where the folder cannot be written or locked, nobody waits.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(path.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def load(path: Path) -> dict[str, Result]:
+    """The results by the names of their cases; none of a file that cannot be read."""
+    try:
+        plain = json.loads(path.read_bytes())
+        return {result["case"]: Result(**result) for result in plain}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def save(path: Path, results: Iterable[Result]) -> None:
+    """Keep the results that another try would not change, if the folder can be written."""
+    plain = [asdict(result) for result in results if result.is_lasting]
+    with contextlib.suppress(OSError), atomic_write(path) as file:
+        file.write(json.dumps(plain, indent=1).encode())

@@ -1,0 +1,99 @@
+"""A case of the self-check: one kernel with one set of arguments; and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+
+class Outcome(NamedTuple):
+    """Of a case whose results are right.
+
+    Attributes:
+        error: The largest error against float64, relative to the largest number (at least 1).
+        kernel_ms, reference_ms: Milliseconds of a call, where they were measured.
+    """
+
+    error: float = 0.0
+    kernel_ms: float | None = None
+    reference_ms: float | None = None
+
+
+NOTHING = Outcome()
+
+
+class WrongResultError(Exception):
+    """A kernel's result is not that of its reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel to try.
+
+    Attributes:
+        kernel: The operator's name, or one of `selection`'s further names.
+        options: What it is tried with.
+        precision: fp32, bf16 or fp16; None: the case has no floating-point numbers.
+        run: Try it on a device.
+        is_timing: Whether its time is measured, on a GPU that does nothing else.
+    """
+
+    kernel: str
+    options: str
+    precision: str | None
+    run: Callable[[torch.device], Outcome]
+    is_timing: bool = False
+
+    @property
+    def name(self) -> str:
+        """Distinct among all cases."""
+        precision = "" if self.precision is None else f", {self.precision}"
+        return f"{self.kernel}: {self.options}{precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a case; plain data, which the cache keeps.
+
+    Attributes:
+        case: Its name.
+        kernel, precision: See `Case`.
+        fault: What is wrong; None: nothing.
+        error, kernel_ms, reference_ms: See `Outcome`.
+        is_lasting: Whether another try would end alike; not so, for example, without memory.
+    """
+
+    case: str
+    kernel: str
+    precision: str | None
+    fault: str | None = None
+    error: float = 0.0
+    kernel_ms: float | None = None
+    reference_ms: float | None = None
+    is_lasting: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        case: Case,
+        fault: str | None = None,
+        outcome: Outcome = NOTHING,
+        *,
+        is_lasting: bool = True,
+    ) -> Result:
+        return cls(case.name, case.kernel, case.precision, fault, *outcome, is_lasting)
+
+    @property
+    def options(self) -> str:
+        """The case's name without the kernel's."""
+        return self.case.partition(": ")[2]
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the kernel takes longer than its reference."""
+        if self.kernel_ms is None or self.reference_ms is None:
+            return False
+        return self.kernel_ms > self.reference_ms

@@ -1,0 +1,70 @@
+"""All cases of the self-check, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from gnntrain.compute import cuda, ops, reference
+from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, TIMED, Inputs
+from gnntrain.selfcheck.blocks import awkward_blocks, batch_block
+from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
+from gnntrain.selfcheck.comparing import compare, milliseconds, on_device
+from gnntrain.selfcheck.host_memory_cases import host_memory_cases
+from gnntrain.selfcheck.sampler_cases import sampler_cases, timed_sampler_case
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_TIMED_WIDTH = 128
+
+
+def kernels() -> list[str]:
+    """The operators that have a kernel for GPUs."""
+    ours = {name: getattr(cuda, name, None) for name in ops.SCHEMAS}
+    return [name for name, found in ours.items() if found not in (None, getattr(reference, name))]
+
+
+def all_cases(device_type: str) -> list[Case]:
+    """Every case for a device: what most models need first, times last."""
+    cases = [*_operator_cases(), *sampler_cases()]
+    if device_type != "cpu":
+        cases += host_memory_cases()
+        cases += [Case(name, "time", None, partial(_timed, name), True) for name in kernels()]
+        cases += [timed_sampler_case()]
+    return cases
+
+
+def _operator_cases() -> Iterator[Case]:
+    for precision in PRECISIONS:
+        for operator in kernels():
+            if precision != "fp32" and operator in FLOAT32_ALONE:
+                continue
+            for options in FORMS[operator]:
+                run = partial(_tried, operator, options, precision)
+                yield Case(operator, options, precision, run)
+
+
+def _tried(operator: str, options: str, precision: str, device: torch.device) -> Outcome:
+    """Compare a kernel with its reference on all blocks."""
+    form, dtype = FORMS[operator][options], PRECISIONS[precision]
+    functions = getattr(cuda, operator), getattr(reference, operator)
+    error = 0.0
+    for name, block in awkward_blocks():
+        try:
+            error = max(error, compare(*functions, form(Inputs(block, dtype)), device))
+        except WrongResultError as wrong:
+            raise WrongResultError(f"{wrong} ({name})") from wrong
+    return Outcome(error)
+
+
+def _timed(operator: str, device: torch.device) -> Outcome:
+    """Measure a kernel and its reference on a block as large as a batch's."""
+    form = FORMS[operator][TIMED[operator]]
+    given = on_device(form(Inputs(batch_block(), torch.float32, _TIMED_WIDTH)), device)
+    times = (
+        milliseconds(partial(getattr(module, operator), *given), device)
+        for module in (cuda, reference)
+    )
+    return Outcome(0.0, *times)

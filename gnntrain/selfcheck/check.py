@@ -1,0 +1,116 @@
+"""The self-check of one GPU: what is known from the cache, and the rest tried."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gnntrain.cores import available_cores
+from gnntrain.selfcheck.cache import cache_file, held, load, save
+from gnntrain.selfcheck.case import Case, Result
+from gnntrain.selfcheck.gpus import GPU
+from gnntrain.selfcheck.trying import CannotTryError, try_cases
+
+SECONDS = 60.0
+"""How long a run waits for the check; what is not reached is tried at the next start."""
+
+_MAX_PROCESSES = 6  # each takes half a GiB of the GPU
+
+_log = logging.getLogger("gnntrain")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of a GPU's kernels.
+
+    Attributes:
+        results: Of the cases asked for.
+        unchecked: By kernel without a fault, why not all its cases have a result.
+    """
+
+    results: Sequence[Result]
+    unchecked: dict[str, str]
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """By kernel, what is wrong with it, or that it is not known to be right."""
+        return self.unchecked | first_faults(self.results)
+
+    @property
+    def slower(self) -> dict[str, str]:
+        """By kernel that takes longer than its reference, both times."""
+        return {
+            result.kernel: (
+                f"slower than its replacement on this GPU: {result.kernel_ms:.3g} ms, "
+                f"{result.reference_ms:.3g} ms"
+            )
+            for result in self.results
+            if result.is_slower
+        }
+
+
+def first_faults(results: Sequence[Result]) -> dict[str, str]:
+    """The first fault of each kernel that has one."""
+    found = [result for result in results if result.fault is not None]
+    return {result.kernel: f"{result.fault} [{result.options}]" for result in reversed(found)}
+
+
+def self_check(
+    gpu: GPU,
+    precisions: Collection[str],
+    *,
+    is_timed: bool = True,
+    seconds: float = SECONDS,
+    is_fresh: bool = False,
+) -> Checked:
+    """Try the kernels of a GPU, once; then their results come from the cache.
+
+    Args:
+        gpu: The GPU.
+        precisions: Whose cases are tried; those without numbers are always.
+        is_timed: Whether times are measured as well.
+        seconds: How long it may take.
+        is_fresh: Forget earlier results.
+    """
+    from gnntrain.selfcheck.cases import all_cases  # imports PyG
+
+    cases = [
+        case
+        for case in all_cases(gpu.device.partition(":")[0])
+        if case.precision in (None, *precisions) and (is_timed or not case.is_timing)
+    ]
+    path = cache_file(gpu)
+    with held(path):
+        known = {} if is_fresh else load(path)
+        reason = "not checked yet: the check goes on at the next start"
+        if _pending(cases, known):
+            _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
+            try:
+                _try(cases, gpu, seconds, known)
+            except CannotTryError as error:
+                reason = f"not checked: {error}"
+            save(path, known.values())
+    results = [known[case.name] for case in cases if case.name in known]
+    missing = [case.kernel for case in _pending(cases, known) if not case.is_timing]
+    return Checked(results, dict.fromkeys(missing, reason))
+
+
+def _pending(cases: Sequence[Case], known: dict[str, Result]) -> list[Case]:
+    """The cases to try: further ones of a kernel that fails would change nothing."""
+    faulty = first_faults([known[case.name] for case in cases if case.name in known])
+    return [case for case in cases if case.name not in known and case.kernel not in faulty]
+
+
+def _try(cases: Sequence[Case], gpu: GPU, seconds: float, known: dict[str, Result]) -> None:
+    """Try the pending cases, side by side; then measure times, on a GPU that does nothing else."""
+    deadline = time.monotonic() + seconds
+    num_processes = max(1, min(_MAX_PROCESSES, available_cores() // 2))
+    for is_timing, number in ((False, num_processes), (True, 1)):
+        pending = [case for case in _pending(cases, known) if case.is_timing == is_timing]
+        results: list[Result] = []
+        try:
+            try_cases(pending, gpu.device, deadline - time.monotonic(), number, results)
+        finally:
+            known |= {result.case: result for result in results}

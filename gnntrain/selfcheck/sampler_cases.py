@@ -1,0 +1,125 @@
+"""The sampler on the GPU beside the CPU's: for one key, equal tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute.selection import SAMPLER
+from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
+from gnntrain.sampling.cpu import CPUSampler
+from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
+from gnntrain.selfcheck.comparing import milliseconds
+
+_KEYS = [SampleKey(1, 2, step) for step in range(2)]  # the second draw finds the first one's traces
+_NUM_NODES, _NUM_EDGES = 300, 3000
+
+
+class _Draws(NamedTuple):
+    """A way to draw: `padded` without learning the sizes, as in a CUDA graph."""
+
+    fan_outs: Sequence[int]
+    replace: bool = False
+    padded: bool = False
+    index_type: torch.dtype = torch.int32
+
+
+_DRAWS = {
+    "fan-outs 4, 3": _Draws([4, 3]),
+    "fan-outs 65, 2": _Draws([65, 2], index_type=torch.int64),
+    "all in-neighbours": _Draws([-1, 2]),
+    "with replacement": _Draws([3, 2], replace=True),
+    "padded": _Draws([3, 2], padded=True),
+    "padded, fan-out 65": _Draws([65], padded=True),
+}
+
+
+def sampler_cases() -> Iterator[Case]:
+    """Of every kernel of the sampler."""
+    for options, draws in _DRAWS.items():
+        yield Case(SAMPLER, options, None, partial(_tried, draws))
+
+
+def timed_sampler_case() -> Case:
+    """A batch of 1024 seeds beside the CPU's."""
+    return Case(SAMPLER, "time", None, _timed, is_timing=True)
+
+
+def _tried(draws: _Draws, device: torch.device) -> Outcome:
+    graph = _graph(_NUM_NODES, _NUM_EDGES, draws.index_type)
+    seeds = torch.arange(0, _NUM_NODES, 14)
+    expected, found = _samplers(graph, draws, device)
+    for key in _KEYS:
+        wanted = expected.sample(seeds, key)
+        if draws.padded:
+            keys = found.hop_keys(key).to(device)
+            _check_padded(found.sample_padded(seeds.to(device), keys), wanted)
+        else:
+            _check_equal(found.sample(seeds, key), wanted)
+    return Outcome()
+
+
+def _graph(num_nodes: int, num_edges: int, index: torch.dtype) -> tuple[Tensor, Tensor]:
+    """In-edges: a tenth of all into node 0, none into the last nodes."""
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.randint(0, num_nodes - num_nodes // 10, (2, num_edges), generator=draw)
+    ends[0, : num_edges // 10] = 0
+    counts = torch.bincount(ends[0], minlength=num_nodes)
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return indptr, ends[1].to(index)
+
+
+def _samplers(
+    graph: tuple[Tensor, Tensor], draws: _Draws, device: torch.device
+) -> tuple[Sampler, Any]:
+    from gnntrain.sampling.gpu import GPUSampler  # imports Triton
+
+    options: dict[str, Any] = {"replace": draws.replace, "edge_ids": True}
+    on_gpu = GPUSampler(graph[0].to(device), graph[1].to(device), draws.fan_outs, **options)
+    return CPUSampler(*graph, draws.fan_outs, **options), on_gpu
+
+
+def _check_equal(found: SampledSubgraph, wanted: SampledSubgraph) -> None:
+    _refuse_other("nodes", found.nodes, wanted.nodes)
+    counts = [(x.num_seeds, x.num_sampled_nodes, x.num_sampled_edges) for x in (found, wanted)]
+    if counts[0] != counts[1]:
+        raise WrongResultError(f"{counts[0]} nodes and edges instead of {counts[1]}")
+    for one, other in zip(found.blocks, wanted.blocks, strict=True):
+        for item in fields(one):
+            if isinstance(getattr(other, item.name), Tensor):
+                _refuse_other(item.name, getattr(one, item.name), getattr(other, item.name))
+
+
+def _check_padded(found: SampledSubgraph, wanted: SampledSubgraph) -> None:
+    """Check that the tensors begin with what is wanted, and that the rest is 0, without edges."""
+    _refuse_longer("nodes", found.nodes, wanted.nodes, 0)
+    for one, other in zip(found.blocks, wanted.blocks, strict=True):
+        assert one.edge_ids is not None
+        assert other.edge_ids is not None
+        _refuse_longer("indptr", one.indptr, other.indptr, other.num_edges)
+        _refuse_longer("indices", one.indices, other.indices, 0)
+        _refuse_longer("edge_ids", one.edge_ids, other.edge_ids, 0)
+
+
+def _refuse_other(name: str, found: Tensor, wanted: Tensor) -> None:
+    if found.dtype != wanted.dtype or not torch.equal(found.cpu(), wanted):
+        raise WrongResultError(f"other {name} than the CPU's sampler draws")
+
+
+def _refuse_longer(name: str, found: Tensor, wanted: Tensor, fill: int) -> None:
+    _refuse_other(name, found[: len(wanted)], wanted)
+    if bool((found[len(wanted) :] != fill).any()):
+        raise WrongResultError(f"the padding of {name} is not {fill}")
+
+
+def _timed(device: torch.device) -> Outcome:
+    """Measure a batch of 1024 seeds on both; the CPU's sampler in one thread."""
+    samplers = _samplers(_graph(200_000, 4_000_000, torch.int32), _Draws([15, 10]), device)
+    seeds = torch.arange(1024)
+    times = [milliseconds(partial(one.sample, seeds, _KEYS[0]), device) for one in samplers]
+    return Outcome(0.0, times[1], times[0])

@@ -1,0 +1,111 @@
+"""The process group is bound to each rank's GPU, and no two processes have the same one."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gnntrain.distributed import process_group
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.process_group import (
+    abort_process_group,
+    init_process_group,
+    leave_process_group,
+    refuse_shared_gpus,
+)
+from gnntrain.distributed.run_control import RunControl
+from gnntrain.errors import RunError, UserError
+
+
+def started(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, environment: dict[str, str]
+) -> dict[str, Any]:
+    """What torch is told when a rank with this device meets the others."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda *a, **k: told.update(k, backend=a[0]))
+    context = DistributedContext(0, 1, device)
+    with mock.patch.dict(os.environ, environment, clear=True):
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]
+        init_process_group(context, store, timedelta(seconds=90))
+        return told | {"environment": dict(os.environ)}
+
+
+def test_a_group_of_gpus_is_bound_to_the_ranks_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = started(monkeypatch, torch.device("cuda", 3), {})
+    assert (told["backend"], told["device_id"]) == ("nccl", torch.device("cuda", 3))
+    assert told["timeout"] == timedelta(seconds=90)
+    told = started(monkeypatch, torch.device("cpu"), {})
+    assert (told["backend"], told["device_id"]) == ("gloo", None)
+
+
+def test_a_hang_ends_with_the_ranks_time_limit_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = started(monkeypatch, torch.device("cuda", 0), {})["environment"]
+    assert ours["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] == "90"
+    assert ours["NCCL_SOCKET_IFNAME"] == "=lo"
+    theirs = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "7", "NCCL_SOCKET_IFNAME": "ib0"}
+    found = started(monkeypatch, torch.device("cuda", 0), theirs)["environment"]
+    assert {name: found[name] for name in theirs} == theirs
+
+
+def test_ranks_of_gpus_connect_when_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL would wait without end for a rank that has not come."""
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: pytest.fail("rank 1 is gone"))
+    context = DistributedContext(0, 2, torch.device("cuda", 0))
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    with pytest.raises(dist.DistStoreError):
+        init_process_group(context, store, timedelta(seconds=0.2))
+
+
+def test_a_rank_that_nccl_does_not_connect_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = RunControl()
+    found: list[object] = []
+
+    def hang(*_: object, **__: object) -> None:
+        found.append(control.overdue())
+
+    monkeypatch.setattr(dist, "init_process_group", hang)
+    context = DistributedContext(0, 1, torch.device("cuda", 0), control)
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    for limit in (timedelta(seconds=60), timedelta(seconds=0)):
+        init_process_group(context, store, limit)
+    assert found[0] is None
+    assert isinstance(found[1], RunError)
+    assert "NCCL" in found[1].message
+    assert control.overdue() is None
+
+
+def test_only_a_group_that_fails_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To destroy a group of NCCL's waits for collectives that a lost rank does not enter."""
+    called: list[str] = []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: called.append("destroy"))
+    abort = "_abort_process_group"
+    monkeypatch.setattr(dist.distributed_c10d, abort, lambda: called.append("abort"))
+    leave_process_group()
+    abort_process_group()
+    assert called == ["destroy", "abort"]
+
+
+def test_without_a_group_nothing_is_left() -> None:
+    leave_process_group()
+    abort_process_group()
+
+
+def test_two_processes_on_one_gpu_are_refused() -> None:
+    refuse_shared_gpus(["07", "0f", "07", "0f"], [0, 0, 1, 1])
+    refuse_shared_gpus([None, None], [0, 0])  # of XPUs nothing is known
+    with pytest.raises(UserError, match="1 and 2"):
+        refuse_shared_gpus(["07", "0f", "0f"], [0, 1, 1])
+
+
+def test_the_address_of_what_is_no_cuda_gpu_is_not_asked_for() -> None:
+    assert process_group.gpu_address(torch.device("xpu", 0)) is None

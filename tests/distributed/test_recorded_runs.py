@@ -1,0 +1,124 @@
+"""Whole runs call collectives as NCCL needs it: in one order, of one shape and type."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnntrain.app import compose_config
+from gnntrain.config import from_dict
+from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.run import resume, saved_config, train
+from tests.distributed.recording import Call, check, names_of, recorded
+from tests.simulated_device import present
+
+KEYS = [
+    *("dataset.num_nodes=300", "trainer.epochs=3", "trainer.batch_size=16", "trainer.gpus=0"),
+    *("model.hidden_channels=8", "distributed.threads=1", "distributed.num_processes=3"),
+    *("logger=[jsonl]", "checkpoint.every_steps=2", "trainer.patience=1"),
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def trained(path: Path, *keys: str) -> dict[str, Any]:
+    return train(compose_config([*KEYS, *keys, f"run.dir={path}"]).config)
+
+
+@pytest.mark.parametrize(
+    ("machines", "keys"),
+    [
+        ((), ()),
+        ((), ("model=gat", "evaluation=sampled")),
+        ((), ("sampler=full", "model=gcn")),
+        ((0, 1, 1), ()),
+        ((0, 1, 1), ("distributed.graph=sharded",)),
+        ((0, 1, 1), ("distributed.graph=sharded", "evaluation=sampled")),
+    ],
+)
+def test_ranks_call_the_same_collectives_in_one_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machines: tuple[int, ...],
+    keys: tuple[str, ...],
+) -> None:
+    plan = LaunchPlan(3, "cpu", 1, 60, machines)
+    monkeypatch.setattr(LaunchPlan, "of", classmethod(lambda *_: plan))
+    with recorded(tmp_path / "calls"):
+        summary = trained(tmp_path / "run", *keys)
+    assert summary["status"] == "completed"
+    calls = check(tmp_path / "calls")
+    assert sorted(calls) == [0, 1, 2]
+    assert {"allreduce", "barrier"} <= set(names_of(calls))
+
+
+def test_a_run_that_goes_on_calls_them_in_one_order(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "trainer.max_steps=3")
+    keys = saved_config(tmp_path / "run")
+    keys["trainer"]["max_steps"] = None
+    with recorded(tmp_path / "calls"):
+        resume(tmp_path / "run", from_dict(keys))
+    calls = check(tmp_path / "calls")
+    assert "broadcast" in names_of(calls)
+
+
+ROW = ((8,), "float32")
+SUM = Call((0, 1, 2), "allreduce", (ROW,), -1, "sim", "MainThread")
+OF_MACHINE = SUM._replace(group=(1, 2))
+SENT = SUM._replace(name="send", peer=1)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [[SUM], [SUM], [SUM, SUM]],
+        [[SUM], [SUM], [SUM._replace(tensors=(((9,), "float32"),))]],
+        [[SUM], [SUM], [SUM._replace(tensors=(((8,), "float64"),))]],
+        [[SUM], [SUM], [SUM._replace(name="broadcast", peer=0)]],
+        [[SUM], [SUM, OF_MACHINE], [OF_MACHINE, SUM]],  # ranks 1 and 2 wait for each other
+        [[SUM._replace(tensors=(((8,), "complex64"),))] * 1] * 3,
+        [[SUM._replace(thread="loader")]] * 3,
+        [[SENT], [], []],
+        [[SENT], [SENT._replace(name="recv", peer=0, tensors=(((9,), "float32"),))], []],
+    ],
+)
+def test_what_nccl_does_not_forgive_is_found(tmp_path: Path, calls: list[list[Call]]) -> None:
+    for rank, mine in enumerate(calls):
+        (tmp_path / f"{rank}.jsonl").write_text("\n".join(map(json.dumps, mine)))
+    with pytest.raises(AssertionError):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machines", "keys"),
+    [
+        ((0, 1, 1), ()),
+        pytest.param((), (), marks=pytest.mark.slow),
+        pytest.param((), ("model=gat", "evaluation=sampled"), marks=pytest.mark.slow),
+        pytest.param((), ("sampler=full", "model=gcn"), marks=pytest.mark.slow),
+        pytest.param((0, 1, 1), ("distributed.graph=sharded",), marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_of_gpus_give_a_group_tensors_of_their_own_gpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machines: tuple[int, ...],
+    keys: tuple[str, ...],
+) -> None:
+    """The groups refuse others, as NCCL's do."""
+    plan = LaunchPlan(3, "sim", 1, 60, machines)
+    monkeypatch.setattr(LaunchPlan, "of", classmethod(lambda *_: plan))
+    monkeypatch.setenv("SIMULATED_GPUS", "2")
+    gpus = ("trainer.gpus=2", "distributed.num_processes=1")
+    with present(2), recorded(tmp_path / "calls"):
+        summary = trained(tmp_path / "run", *gpus, *keys)
+    assert summary["status"] == "completed"
+    calls = check(tmp_path / "calls")
+    assert sorted(calls) == [0, 1, 2]
+    assert any(call.device == "sim" for call in calls[0])

@@ -1,0 +1,59 @@
+"""Tensors are sent to a device together; on a GPU without a wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnntrain.loading.transfer import send_all
+from tests.examples import examples
+from tests.simulated_device import present, watched
+
+TYPES = [torch.int32, torch.int64, torch.float32, torch.bfloat16, torch.bool]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sim() -> Iterator[torch.device]:
+    with present():
+        yield torch.device("sim", 0)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 5), max_size=3))
+    out = torch.randint(0, 2, shape).to(draw(st.sampled_from(TYPES)))
+    return out.t() if out.dim() == 2 and draw(st.booleans()) else out
+
+
+@examples(50)
+@given(given=st.lists(tensors(), max_size=9))
+def test_what_arrives_is_what_was_sent_by_one_copy_a_type(given: list[Tensor]) -> None:
+    with watched() as traffic:
+        sent = send_all(given, torch.device("sim", 0))
+    types = {tensor.dtype for tensor in given if tensor.numel()}
+    assert len(traffic.copies) == len(types)
+    assert not traffic.waits
+    assert not traffic.races
+    for before, after in zip(given, sent, strict=True):
+        assert after.device.type == "sim"
+        assert after.dtype == before.dtype
+        assert torch.equal(after.cpu(), before)
+
+
+def test_what_is_there_already_is_not_copied(sim: torch.device) -> None:
+    here, there = torch.arange(3), torch.arange(4, device=sim)
+    assert [t is u for t, u in zip(send_all([here], here.device), [here], strict=True)] == [True]
+    with watched() as traffic:
+        assert send_all([there, here], sim)[0] is there
+    assert len(traffic.copies) == 1
+
+
+def test_each_tensor_begins_where_kernels_read_it_in_groups(sim: torch.device) -> None:
+    for dtype in TYPES:
+        sent = send_all([torch.ones(n, dtype=dtype) for n in (1, 33, 7)], sim)
+        assert all(t.storage_offset() * t.element_size() % 16 == 0 for t in sent)

@@ -1,0 +1,37 @@
+"""A GPU that is none: torch's spare device type, whose tensors keep their numbers in host memory.
+
+    from tests.simulated_device import present, watched
+
+    with present(), watched() as traffic:   # the machine's accelerator is `torch.device("sim")`
+        main(["dataset=cora"])              # trains on it
+    assert not traffic.races
+
+Operators compute on the CPU, so results are real, and equal to the CPU's. As on a GPU, an operator
+on tensors of two devices is an error, host memory is copied explicitly, only pinned memory without
+a wait, and work on two streams has no order but that of events. `watched` says which lines made the
+host wait or copied, and where two streams used the same memory without an order.
+
+A device that is registered, but not `present`, is invisible to gnntrain: other tests of the process
+run on the CPU.
+"""
+
+from tests.simulated_device.module import device_module
+from tests.simulated_device.registration import present, register, register_present
+from tests.simulated_device.tensor import SimulatedTensor
+from tests.simulated_device.traffic import Copy, Traffic, Wait, allowed, no_waits, watched
+
+__all__ = [
+    "Copy",
+    "SimulatedTensor",
+    "Traffic",
+    "Wait",
+    "allowed",
+    "device_module",
+    "no_waits",
+    "present",
+    "register",
+    "register_present",
+    "watched",
+]
+
+register()

@@ -1,0 +1,143 @@
+"""What a run asks of the bus and of the host's patience: copies, waits, and races of streams."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import gnntrain
+
+Direction = Literal["to device", "to host", "to peer"]
+
+_ROOT = str(Path(gnntrain.__file__).parent) + "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The host waited until the device had done all work of a stream.
+
+    Attributes:
+        reason: The operator, or why the copy was not asynchronous.
+        stack: gnntrain's functions that were running, as `loading/loader.py:_batch`, the innermost
+            first.
+        thread: The thread's name.
+    """
+
+    reason: str
+    stack: tuple[str, ...]
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy between host and device, see `Wait`."""
+
+    direction: Direction
+    nbytes: int
+    is_blocking: bool
+    stack: tuple[str, ...]
+    thread: str
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The copies and waits since it was made, in order.
+
+    Attributes:
+        races: Sentences: memory that two streams used without an order, or that was freed, read or
+            overwritten before a copy had ended.
+    """
+
+    copies: list[Copy] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    races: list[str] = field(default_factory=list)
+
+    def waits_in(self, function: str) -> set[str]:
+        """The innermost functions that waited while `function` ran, such as `…/trainer.py:fit`."""
+        return {wait.stack[0] for wait in self.waits if function in wait.stack}
+
+    def copies_in(self, function: str, direction: Direction) -> list[Copy]:
+        """The copies in a direction while `function` ran."""
+        return [c for c in self.copies if function in c.stack and c.direction == direction]
+
+
+class HiddenWait(AssertionError):
+    """The host waited where a test forbids it."""
+
+
+_watching: list[Traffic] = []
+_local = threading.local()
+
+
+@contextmanager
+def watched() -> Iterator[Traffic]:
+    """Record the copies, waits and races of all threads."""
+    traffic = Traffic()
+    _watching.append(traffic)
+    try:
+        yield traffic
+    finally:
+        _watching.remove(traffic)
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Raise `HiddenWait` in this thread at the operator that waits."""
+    before, _local.forbids = getattr(_local, "forbids", False), True
+    try:
+        yield
+    finally:
+        _local.forbids = before
+
+
+@contextmanager
+def allowed() -> Iterator[None]:
+    """Waits inside `no_waits` that are meant."""
+    before, _local.forbids = getattr(_local, "forbids", False), False
+    try:
+        yield
+    finally:
+        _local.forbids = before
+
+
+def note_wait(reason: str) -> None:
+    """The host waits."""
+    if getattr(_local, "forbids", False):
+        raise HiddenWait(f"The host waits for the device: {reason}.")
+    if _watching:
+        wait = Wait(reason, _stack(), threading.current_thread().name)
+        for traffic in _watching:
+            traffic.waits.append(wait)
+
+
+def note_copy(direction: Direction, nbytes: int, *, is_blocking: bool) -> None:
+    """Numbers cross the bus; if the copy blocks, the host waits."""
+    if is_blocking:
+        note_wait(f"a blocking copy {direction} of {nbytes} bytes")
+    if _watching:
+        name = threading.current_thread().name
+        copy = Copy(direction, nbytes, is_blocking, _stack(), name)
+        for traffic in _watching:
+            traffic.copies.append(copy)
+
+
+def note_race(text: str) -> None:
+    """Two streams, or a stream and the host, used memory without an order."""
+    where = _stack()
+    for traffic in _watching:
+        traffic.races.append(f"{text} in {where[0] if where else 'no function of gnntrain'}")
+
+
+def _stack() -> tuple[str, ...]:
+    frame, found = sys._getframe(2), []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_ROOT):
+            found.append(f"{code.co_filename.removeprefix(_ROOT)}:{code.co_name}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)

@@ -1,0 +1,141 @@
+"""What kinds of devices differ in, on devices of other kinds than this machine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gnntrain import devices
+from gnntrain.app import compose_config
+from gnntrain.compute.selection import CPU_KERNELS, select
+from gnntrain.run import evaluate, train
+from gnntrain.training.memory import lacking_memory
+from tests.hills import install_hills
+from tests.simulated_device import SimulatedTensor, present
+
+KEYS = [
+    *("model.hidden_channels=8", "trainer.batch_size=32", "trainer.epochs=2"),
+    *("compute.kernels=torch", "distributed.threads=1"),
+]
+SYNTHETIC = "dataset.num_nodes=300 dataset.num_features=12 dataset.avg_degree=6"
+
+
+@pytest.fixture
+def _usual_kernels() -> Iterator[None]:
+    yield
+    select(CPU_KERNELS, "cpu")
+
+
+def test_a_machine_has_no_gpu_or_those_of_one_kind() -> None:
+    assert devices.gpus_here() == {}
+    with present(2):
+        assert devices.gpus_here() == {"sim": 2}
+
+
+def test_cuda_is_not_started_to_count_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "init", lambda: pytest.fail("CUDA was started"))
+    assert devices.gpus_here() == {"cuda": 4}
+
+
+def test_a_generator_goes_on_where_it_was() -> None:
+    with present():
+        device = torch.device("sim", 0)
+        state = devices.rng_state(device)
+        drawn = torch.rand(4, device=device).cpu()
+        devices.set_rng_state(state, device)
+        assert torch.equal(torch.rand(4, device=device).cpu(), drawn)
+
+
+def test_the_peak_of_memory_begins_anew() -> None:
+    with present():
+        device = torch.device("sim", 0)
+        rows = torch.zeros(1000, device=device)
+        free, peak = devices.free_memory(device), devices.peak_memory(device)
+        assert peak >= 4000
+        del rows
+        assert devices.free_memory(device) >= free + 4000
+        devices.release_memory()
+        assert devices.peak_memory(device) <= peak - 4000
+
+
+@pytest.mark.parametrize(
+    ("hip", "number", "name"),
+    [(None, 9, "A GPU, sm_90"), ("6.4", 9, "A GPU, gfx942")],
+)
+def test_a_gpu_of_cuda_is_described_with_its_architecture(
+    hip: str | None, number: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = SimpleNamespace(
+        name="A GPU", major=number, minor=0, gcnArchName="gfx942", total_memory=2**36
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr("torch.version.hip", hip)
+    assert devices.describe(torch.device("cuda", 1)) == (name, 2**36)
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "GPU memory"),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 18 GB)"), "GPU memory"),
+        (RuntimeError("HIP error: out of memory"), "GPU memory"),
+        (
+            RuntimeError("UR backend failed: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"),
+            "GPU memory",
+        ),
+        (RuntimeError("shapes do not match"), None),
+    ],
+    ids=str,
+)
+def test_every_kind_of_gpu_says_in_its_way_that_memory_ran_out(
+    error: Exception, memory: str | None
+) -> None:
+    assert lacking_memory(error) == memory
+
+
+@pytest.fixture
+def _no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated GPU refuses float64, as Apple's do."""
+    new = SimulatedTensor.__new__
+
+    def made(*args: Any) -> SimulatedTensor:
+        out = new(*args)
+        if out.dtype == torch.float64:
+            raise TypeError("The device has no float64.")
+        return out
+
+    def float_type(device: torch.device) -> torch.dtype:
+        return torch.float32 if device.type == "sim" else torch.float64
+
+    monkeypatch.setattr(SimulatedTensor, "__new__", made)
+    for user in ("tasks.node_regression", "training.evaluation"):
+        monkeypatch.setattr(f"gnntrain.{user}.float_type", float_type)
+
+
+@pytest.mark.usefixtures("_no_float64", "_usual_kernels")
+@pytest.mark.parametrize(
+    "way",
+    [
+        f"{SYNTHETIC} model=sage trainer.clip_norm=1",
+        f"{SYNTHETIC} model=gcn evaluation=sampled",
+        f"{SYNTHETIC} model=gat model.heads=2 sampler=full",
+        "dataset=hills task.type=node_regression",
+        "dataset=hills task.type=node_regression evaluation=sampled task.loss=huber",
+    ],
+)
+def test_a_gpu_without_float64_trains_and_evaluates(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_hills(tmp_path / "site", monkeypatch, "hills_without_float64")
+    places = [f"dataset.store_dir={tmp_path / 'stores'}", f"run.dir={tmp_path / 'run'}"]
+    with present():
+        summary = train(compose_config([*KEYS, *places, *way.split()]).config)
+        found = evaluate(tmp_path / "run")["metrics"]
+    assert summary["peak_gpu_bytes"] > 0
+    assert found["test"] == pytest.approx(summary["test"], rel=1e-4)

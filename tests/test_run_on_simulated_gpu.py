@@ -1,0 +1,294 @@
+"""Whole runs on the simulated GPU: the CPU's numbers, no mix of devices, no wait in a step.
+
+The CPU computes with the same operators (`compute.kernels=torch`), so that runs on both are equal:
+the order of every sum is the same. On another GPU it need not be.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnntrain import plugins
+from gnntrain.app import compose_config, recompose_config
+from gnntrain.compute.selection import CPU_KERNELS, select
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.results.export import export
+from gnntrain.results.prediction import predict
+from gnntrain.run import evaluate, resume, saved_config, train
+from gnntrain.tasks import NodeClassification
+from gnntrain.training.checkpoint import load_checkpoint
+from tests.simulated_device import Traffic, present, watched
+
+ROOT = Path(__file__).parents[1]
+KEYS = [
+    *("dataset.num_nodes=300", "dataset.avg_degree=6", "dataset.num_features=12"),
+    *("model.hidden_channels=8", "trainer.batch_size=16", "trainer.epochs=2", "logger=[csv]"),
+    *("compute.kernels=torch", "distributed.threads=1"),
+]
+TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "gpu_memory", "time")
+NOT_ON_CPU = ("cache_hit_rate",)
+
+LITTLE = 500_000
+"""Bytes of memory that a model and a batch fit into, but not all nodes' features and layers."""
+
+STEPS = ("training/trainer.py:_train", "loading/loader.py:_batch")
+"""What runs in every training step: in the main thread, and in the loader's."""
+
+MEANT = {"training/divergence.py:refuse_loss"}
+"""What may wait in `STEPS`: once an epoch, after the last step."""
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"dataset.store_dir={tmp_path_factory.mktemp('stores')}"
+
+
+@pytest.fixture(autouse=True)
+def _usual_kernels() -> Iterator[None]:
+    yield
+    select(CPU_KERNELS, "cpu")
+
+
+def on_gpu(run: Path, *keys: str, memory: int = 4 << 30) -> Traffic:
+    """A run on the simulated GPU, and what it copied and waited for."""
+    with present(total_memory=memory), watched() as traffic:
+        train(compose_config([*KEYS, f"run.dir={run}", *keys]).config)
+    assert (RunDirectory(run).summary() or {})["status"] == "completed"
+    assert not traffic.races
+    return traffic
+
+
+def on_cpu(run: Path, *keys: str) -> None:
+    train(compose_config([*KEYS, f"run.dir={run}", *keys, "trainer.device=cpu"]).config)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """What `metrics.jsonl` tells, without what depends on the clock."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in (*TIMES, *NOT_ON_CPU)}
+        for line in lines
+    ]
+
+
+def weights(run: Path, name: str) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_checkpoint(run / "checkpoints" / f"{name}.pt")["model"]
+    return found
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    """Equal losses, metrics and weights, bit for bit."""
+    assert rows(run) == rows(other)
+    for name in ("last", "best"):
+        found = weights(other, name)
+        assert all(torch.equal(value, found[key]) for key, value in weights(run, name).items())
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """The loss fails at its n-th call, once."""
+    loss, num_calls = NodeClassification.loss, 0
+
+    def failing(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == call:
+            raise ValueError("broken")
+        return loss(task, *tensors)
+
+    monkeypatch.setattr(NodeClassification, "loss", failing)
+
+
+def assert_no_wait_in_a_step(traffic: Traffic, num_steps: int) -> None:
+    """The device is never waited for in a step, and a batch is copied by few copies."""
+    waits = {place for function in STEPS for place in traffic.waits_in(function)}
+    # Backward runs in a thread of torch's own.
+    waits |= {wait.stack[0] for wait in traffic.waits if wait.thread.startswith("Dummy")}
+    assert waits <= MEANT
+    copies = [copy for function in STEPS for copy in traffic.copies_in(function, "to device")]
+    assert not any(copy.is_blocking for copy in copies)
+    assert len(copies) <= 6 * num_steps  # by type of numbers; a cache asks twice more
+
+
+WAYS = [
+    "",
+    "model=gcn model.norm=batch",
+    "model=gat model.heads=2",
+    "model=gatv2 model.heads=2 sampler.replace=true",
+    "model=gin model.jk=cat",
+    "model=mlp model.residual=true",
+    "model.aggregator=max features.placement=memmap",
+    "sampler=full",
+    "sampler=full model=gat model.heads=2",
+    "evaluation=sampled",
+    "features.placement=cached features.cache_ratio=0.3",
+    "dataset.feature_dtype=float16",
+    "trainer.scheduler=cosine trainer.clip_norm=1 trainer.optimizer=sgd",
+    "trainer.precision=bf16",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gpu_gives_the_cpus_numbers_and_no_step_waits(
+    tmp_path: Path, stores: str, way: str
+) -> None:
+    keys = [stores, *way.split()]
+    traffic = on_gpu(tmp_path / "gpu", *keys)
+    on_cpu(
+        tmp_path / "cpu", *[key for key in keys if "placement" not in key and "cache" not in key]
+    )
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
+    assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
+
+
+PACKAGE = """
+from torch_geometric.nn import GraphSAGE
+
+def make(num_inputs, num_outputs, width=4):
+    return GraphSAGE(num_inputs, width, num_layers=2, out_channels=num_outputs)
+"""
+
+
+def test_a_plain_model_of_pyg_does_the_same(
+    tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "their_package.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = EntryPoints([EntryPoint("theirs", "their_package:make", plugins.MODELS)])
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: found.select(**wanted))
+    keys = [stores, "~model.hidden_channels", "model=plugin", "model.name=theirs"]
+    on_gpu(tmp_path / "gpu", *keys)
+    on_cpu(tmp_path / "cpu", *keys)
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_little_memory_changes_the_places_but_no_number(
+    tmp_path: Path, stores: str, model: str
+) -> None:
+    """Features beyond half of the memory stay on the host, as do the layers of evaluation."""
+    keys = [stores, f"model={model}", "model.hidden_channels=32", "trainer.batch_size=8"]
+    keys += ["dataset.num_nodes=1000", "dataset.num_features=100", "dataset.num_train=24"]
+    keys += ["sampler.fan_outs=[3,3]", "trainer.epochs=1"]
+    traffic = on_gpu(tmp_path / "gpu", *keys, memory=LITTLE)
+    on_cpu(tmp_path / "cpu", *keys)
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
+    assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
+
+
+@pytest.mark.parametrize("way", ["model=gat", "sampler=full"])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    keys = [stores, way, "model.dropout=0.5", "trainer.epochs=3", "checkpoint.every_steps=1"]
+    on_gpu(tmp_path / "whole", *keys)
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch, present():
+        fail_at(patch, 6 if way == "model=gat" else 3)
+        config = compose_config([*KEYS, f"run.dir={run}", *keys]).config
+        with pytest.raises(ValueError, match="broken"):
+            train(config)
+    gc.collect()  # what the failed run has left
+    with present(), watched() as traffic:
+        resume(run, recompose_config(saved_config(run), []), [])
+    assert not traffic.races
+    assert_same_run(run, tmp_path / "whole")
+
+
+def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str) -> None:
+    run = tmp_path / "run"
+    plain = "model.dropout=0"  # each device has a generator of its own
+    on_gpu(run, stores, plain)
+    on_cpu(tmp_path / "whole", stores, plain, "trainer.epochs=4")
+    longer = ["trainer.epochs=4", "trainer.device=cpu"]
+    resume(run, recompose_config(saved_config(run), longer), longer)
+    assert_same_run(run, tmp_path / "whole")
+    metrics = evaluate(run)["metrics"]
+    with present():
+        assert evaluate(run)["metrics"] == metrics
+
+
+@pytest.mark.parametrize("memory", [4 << 30, LITTLE])
+def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, memory: int) -> None:
+    run = tmp_path / "run"
+    on_gpu(run, stores, "model=gat")
+    for what in ("logits", "embeddings"):
+        with present(total_memory=memory), watched() as traffic:
+            predict(run, tmp_path / f"gpu_{what}.npy", what=what)
+        assert traffic.copies
+        assert not traffic.races
+        predict(run, tmp_path / f"cpu_{what}.npy", what=what)
+        of_devices = [np.load(tmp_path / f"{device}_{what}.npy") for device in ("gpu", "cpu")]
+        np.testing.assert_allclose(*of_devices, rtol=1e-5, atol=1e-6)
+
+
+def test_its_weights_are_exported_as_those_of_a_cpu(tmp_path: Path, stores: str) -> None:
+    run = tmp_path / "run"
+    on_gpu(run, stores)
+    with present():
+        done = export(run)
+    exported = torch.load(done.path / "model.pt", weights_only=True)
+    assert {value.device.type for value in exported.values()} == {"cpu"}
+    best = weights(run, "best")
+    assert sum(value.numel() for value in exported.values()) == sum(
+        v.numel() for v in best.values()
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with two simulated GPUs: torch loads the device as a plug-in."""
+    site = tmp_path / "site"
+    info = site / "simulated-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: simulated\nVersion: 1.0\n")
+    plugin = "[torch.backends]\nsim = tests.simulated_device:register_present\n"
+    (info / "entry_points.txt").write_text(plugin)
+    paths = os.pathsep.join([str(site), str(ROOT)])
+    return os.environ | {"PYTHONPATH": paths, "SIMULATED_GPUS": "2", "OMP_NUM_THREADS": "1"}
+
+
+def command(machine: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gnntrain", *words],
+        env=machine,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_two_gpus(
+    tmp_path: Path, stores: str, machine: dict[str, str]
+) -> None:
+    told = command(machine, *KEYS, stores, f"run.dir={tmp_path / 'gpu'}")
+    assert "2 GPU ranks" in told
+    on_cpu(tmp_path / "cpu", stores, "distributed.num_processes=2")
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
+    command(machine, "evaluate", str(tmp_path / "gpu"))
+
+
+@pytest.mark.slow
+def test_the_command_evaluates_and_plans(
+    tmp_path: Path, stores: str, machine: dict[str, str]
+) -> None:
+    told = command(machine, *KEYS, stores, f"run.dir={tmp_path / 'gpu'}", "trainer.gpus=1")
+    assert "1 GPU rank" in told
+    command(machine, "evaluate", str(tmp_path / "gpu"))
+    command(machine, "plan", *KEYS, stores, "trainer.gpus=1")
+    command(machine, "doctor")

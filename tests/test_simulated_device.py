@@ -1,0 +1,245 @@
+"""The simulated GPU is as strict as a real one: mixed devices, copies, waits, streams, memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.simulated_device import Traffic, device_module, no_waits, present, watched
+from tests.simulated_device.traffic import HiddenWait
+
+
+@pytest.fixture(autouse=True)
+def gpus() -> Iterator[None]:
+    with present(number=2):
+        yield
+
+
+@pytest.fixture
+def traffic() -> Iterator[Traffic]:
+    with watched() as traffic:
+        yield traffic
+
+
+def on_device(*shape: int) -> Tensor:
+    return torch.ones(*shape, device="sim")
+
+
+def test_the_device_is_the_accelerator_only_while_it_is_present() -> None:
+    assert torch.accelerator.is_available()
+    device_module.is_present = False
+    assert not torch.accelerator.is_available()
+
+
+def test_it_trains_as_the_cpu_does() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.randn(16, 4), torch.randint(3, (16,))
+    weights = []
+    for device in ("cpu", "sim"):
+        own = copy.deepcopy(model).to(device)
+        optimizer = torch.optim.Adam(own.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(own(x.to(device)), y.to(device)).backward()
+            optimizer.step()
+        assert all(value.device.type == device for value in own.state_dict().values())
+        weights.append([value.cpu() for value in own.state_dict().values()])
+    assert all(map(torch.equal, *weights))
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x: x + torch.ones(4),
+        lambda x: x + torch.ones(4, device="sim:1"),
+        lambda x: x @ torch.ones(4, 2),
+        lambda x: x.index_select(0, torch.tensor([0])),
+        lambda x: torch.ones(4)[x.long()],
+        lambda x: torch.cat([x, torch.ones(4)]),
+        lambda x: x.index_add_(0, torch.tensor([0]), x[:1]),
+        lambda x: torch.ops.aten.segment_reduce(
+            torch.ones(4), "sum", offsets=x.long(), axis=0, unsafe=True
+        ),
+        lambda x: x.numpy(),
+    ],
+)
+def test_tensors_of_two_devices_are_refused(mixed: Any) -> None:
+    with pytest.raises((RuntimeError, TypeError), match="device"):
+        mixed(on_device(4))
+
+
+def test_a_number_on_the_cpu_is_taken() -> None:
+    x = on_device(3)
+    assert (x * torch.tensor(2.0)).tolist() == [2, 2, 2]
+    x[x > 0] = torch.tensor(5.0)
+    assert torch.where(x > 0, x, torch.tensor(0.0)).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool((x > 0).all()),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: x[torch.tensor([0, 1])],
+        lambda x: x.unique(),
+        lambda x: x.repeat_interleave(x.long()),
+        lambda x: torch.bincount(x.long()),
+        lambda x: torch.equal(x, x),
+        lambda x: x.copy_(torch.ones(4)),
+        lambda x: x.copy_(torch.ones(4), non_blocking=True),
+        lambda x: x.copy_(torch.ones(4).pin_memory()),
+        lambda _: torch.tensor([1.0], device="sim"),
+        lambda _: torch.sim.synchronize(),  # type: ignore[attr-defined]
+        lambda _: torch.sim.current_stream().synchronize(),  # type: ignore[attr-defined]
+    ],
+)
+def test_the_host_waits(traffic: Traffic, waiting: Any) -> None:
+    x = on_device(4)
+    waiting(x)
+    assert traffic.waits
+    with pytest.raises(HiddenWait), no_waits():
+        waiting(x)
+
+
+@pytest.mark.parametrize(
+    "enqueued",
+    [
+        lambda x: x * 2 + x.sum(),
+        lambda x: x.copy_(torch.ones(4).pin_memory(), non_blocking=True),
+        lambda x: x.to("cpu", non_blocking=True),
+        lambda x: x.repeat_interleave(x.long(), output_size=4),
+        lambda x: x.masked_fill(x > 0, 1.0),
+        lambda x: x.sort(),
+        lambda x: torch.zeros(4, device="sim").index_add_(0, x.long(), x),
+        lambda _: torch.arange(9, device="sim").cumsum(0),
+        lambda x: x[torch.arange(2, device="sim")],
+    ],
+)
+def test_the_host_does_not_wait(traffic: Traffic, enqueued: Any) -> None:
+    x = on_device(4)
+    with no_waits():
+        enqueued(x)
+    assert not traffic.waits
+
+
+def test_copies_are_counted_with_their_bytes(traffic: Traffic) -> None:
+    x = torch.ones(10).to("sim").double()
+    x.cpu()
+    x.to("sim:1")
+    told = [(c.direction, c.nbytes, c.is_blocking) for c in traffic.copies]
+    assert told == [("to device", 40, True), ("to host", 80, True), ("to peer", 80, False)]
+
+
+def test_what_is_read_before_the_copy_has_ended_is_garbage() -> None:
+    copied = on_device(3).to("cpu", non_blocking=True)
+    assert copied.tolist() != [1, 1, 1]
+    torch.sim.synchronize()  # type: ignore[attr-defined]
+    assert copied.tolist() == [1, 1, 1]
+
+
+class TestStreams:
+    def test_events_order_two_streams(self, traffic: Traffic) -> None:
+        module = device_module
+        x, side = on_device(3), module.Stream()
+        side.wait_stream(module.current_stream())
+        with module.stream(side):
+            y = x + 1
+            done = side.record_event()
+        module.current_stream().wait_event(done)
+        y += 1
+        y.record_stream(module.current_stream())
+        x.record_stream(side)
+        del x, y
+        assert not traffic.races
+
+    def test_a_read_without_an_order_is_a_race(self, traffic: Traffic) -> None:
+        x, side = on_device(3), device_module.Stream()
+        with device_module.stream(side):
+            x + 1
+        assert traffic.races
+
+    def test_a_write_over_what_another_stream_reads_is_a_race(self, traffic: Traffic) -> None:
+        x, side = on_device(3), device_module.Stream()
+        side.wait_stream(device_module.current_stream())
+        with device_module.stream(side):
+            x + 1
+        x.zero_()
+        assert traffic.races
+
+    def test_memory_that_another_stream_uses_must_not_be_freed(self, traffic: Traffic) -> None:
+        side = device_module.Stream()
+        with device_module.stream(side):
+            x = on_device(3)
+        device_module.current_stream().wait_stream(side)
+        x + 1
+        del x
+        assert traffic.races
+
+    def test_the_hosts_wait_is_an_order(self, traffic: Traffic) -> None:
+        x, side = on_device(3), device_module.Stream()
+        device_module.synchronize()
+        with device_module.stream(side):
+            x += 1
+        side.synchronize()
+        x.zero_()
+        del x
+        assert not traffic.races
+
+    def test_pinned_memory_must_stay_until_it_is_copied(self, traffic: Traffic) -> None:
+        staged = torch.ones(3).pin_memory()
+        x = staged.to("sim", non_blocking=True)
+        staged.zero_()
+        assert x.tolist() == [1, 1, 1]
+        assert traffic.races
+
+
+def test_memory_is_counted_and_has_an_end() -> None:
+    with present(total_memory=1000) as module:
+        before = module.memory_allocated()
+        x = on_device(100)
+        view = x[:50]
+        del x
+        assert module.memory_allocated() == before + 400
+        assert module.mem_get_info() == (600 - before, 1000)
+        with pytest.raises(torch.OutOfMemoryError):
+            on_device(200)
+        del view
+        assert module.memory_allocated() == before
+        assert module.max_memory_allocated() >= before + 400
+
+
+def test_it_has_generators_of_its_own() -> None:
+    torch.manual_seed(3)
+    state = device_module.get_rng_state("sim:0")
+    drawn, on_host = torch.rand(3, device="sim"), torch.rand(3)
+    device_module.set_rng_state(state, "sim:0")
+    assert torch.equal(torch.rand(3, device="sim").cpu(), drawn.cpu())
+    assert torch.equal(drawn.cpu(), on_host)  # both were seeded alike, and neither moves the other
+
+
+def test_autocast_computes_products_in_the_lower_precision() -> None:
+    model = nn.Linear(4, 2).to("sim")
+    with torch.autocast("sim", torch.bfloat16):
+        assert model(on_device(3, 4)).dtype == torch.bfloat16
+    model(on_device(3, 4)).sum().backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.device.type == "sim"
+
+
+def test_a_tensor_stays_where_it_is() -> None:
+    x = on_device(3)
+    assert x.to("sim") is x
+    assert x.to(x.device, torch.float32) is x
+    assert x.to(x.device, copy=True) is not x
+    assert x.to("sim", torch.float64).dtype == torch.float64
+    assert x.to("cpu").device.type == x.cpu().device.type == "cpu"
