@@ -21,9 +21,11 @@ from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
 
-# Numbers that a tensor of edges × columns may hold (32 MiB of float32): small against the
+# Numbers that a tensor of some edges × features may hold (16 MiB of float32): small against the
 # activations, large enough to keep the vector units busy.
-MAX_CHUNK_ELEMENTS = 2**23
+MAX_CHUNK_ELEMENTS = 2**22
+# The same for edges × some features: of few columns each cache line would be read several times.
+MAX_COLUMN_ELEMENTS = 2**24
 _INT32_MAX = 2**31 - 1
 
 
@@ -91,16 +93,17 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     assert weight is not None
     assert src is not None
     exact, dst = _exact(rows.dtype, weight.dtype), destinations(total.indptr, len(src))
-    out = torch.zeros(len(src), total.heads, dtype=exact, device=rows.device)
-    for head, columns in _columns(rows.shape[1], len(src), total.heads):
-        pairs = rows[:, columns].index_select(0, src).to(exact)
-        out[:, head] += pairs.mul_(grad[:, columns].index_select(0, dst)).sum(1)
+    out = torch.empty(len(src), total.heads, dtype=exact, device=rows.device)
+    for edges in _edge_chunks(len(src), rows.shape[1]):
+        pairs = rows.index_select(0, src[edges]).to(exact)
+        pairs.mul_(grad.index_select(0, dst[edges]))
+        out[edges] = by_head(pairs, total.heads).sum(-1)
     factors = edge_factors(total._replace(edge_weight=None), src, exact)
     if factors is not None:
         out *= factors
     if total.scale is not None:
         out *= total.scale.index_select(0, dst).unsqueeze(1)
-    return _without_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
+    return _fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
 
 
 def aggregate_max(
@@ -114,11 +117,12 @@ def aggregate_max(
     ties = torch.empty(size if count else (0, 0), dtype=torch.int32, device=indptr.device)
     for _, columns in _columns(size[1], len(indices)):
         values = rows_at(_narrowed(features, columns), indices).to(exact)
-        values = _without_padding(values, indptr, -torch.inf)
-        top = _maxima(values, dst, indptr).masked_fill_(is_empty, 0)
+        top = _maxima(_fill_padding(values, indptr, -torch.inf), dst, indptr).masked_fill_(
+            is_empty, 0
+        )
         out[:, columns] = top
         if count:
-            is_top = _without_padding(values == top.index_select(0, dst), indptr)
+            is_top = _fill_padding(values == top.index_select(0, dst), indptr)
             number = torch.zeros_like(top, dtype=torch.int32)
             ties[:, columns] = number.index_add_(0, dst, is_top.to(torch.int32))
     return out, ties
@@ -189,11 +193,12 @@ def edge_softmax(
     """The maximum is subtracted first, so that huge scores stay finite."""
     indptr, src, _ = edges
     dst = destinations(indptr, len(src))
-    alpha = score.clone()
-    if target is not None:
+    if target is None:
+        alpha = score.clone()
+    else:
         alpha = F.leaky_relu_(_end_sums(score, target, src, dst, score.dtype), slope)
     alpha.masked_fill_((src == dst + dst_offset).unsqueeze(1), -torch.inf)
-    alpha = _without_padding(alpha, indptr, -torch.inf)
+    _fill_padding(alpha, indptr, -torch.inf)
     top = torch.maximum(_maxima(alpha, dst, indptr), loop_score)
     alpha.sub_(top.index_select(0, dst)).exp_()
     loop_alpha = (loop_score - top).exp_()
@@ -220,7 +225,7 @@ def edge_softmax_backward(
     if score is not None and target is not None:
         sums = _end_sums(score, target, src, dst, score.dtype)
         weighted = torch.ops.aten.leaky_relu_backward(weighted, sums, slope, False)
-    return _without_padding(weighted, indptr), loop_weighted - loop_alpha * mean
+    return _fill_padding(weighted, indptr), loop_weighted - loop_alpha * mean
 
 
 def pair_scores(
@@ -231,13 +236,12 @@ def pair_scores(
     edges: Edges,
 ) -> Tensor:
     """In the type of `att`."""
-    src, flat = edges.indices, att.flatten()
-    dst = destinations(edges.indptr, len(src))
-    score = att.new_zeros(len(src), len(att))
-    for head, columns in _columns(left.shape[1], len(src), len(att)):
-        pair = _end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
-        score[:, head] += F.leaky_relu_(pair, slope).mul_(flat[columns]).sum(1)
-    return _without_padding(score, edges.indptr)
+    src, dst = edges.indices, destinations(edges.indptr, len(edges.indices))
+    score = att.new_empty(len(src), len(att))
+    for part in _edge_chunks(len(src), left.shape[1]):
+        pair = F.leaky_relu_(_end_sums(left, right, src[part], dst[part], att.dtype), slope)
+        score[part] = pair.view(-1, *att.shape).mul_(att).sum(-1)
+    return _fill_padding(score, edges.indptr)
 
 
 def pair_scores_backward(
@@ -252,15 +256,17 @@ def pair_scores_backward(
     out_edge_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The pairs are computed again; sums are kept in float32 or finer."""
-    src, flat = edges.indices, att.flatten()
-    dst, exact = destinations(edges.indptr, len(src)), _exact(att.dtype)
+    src, dst = edges.indices, destinations(edges.indptr, len(edges.indices))
+    flat, exact = att.flatten(), _exact(att.dtype)
     left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
-    for head, columns in _columns(left.shape[1], len(src), len(att)):
+    grad = _fill_padding(grad.clone(), edges.indptr)
+    for heads, columns in _columns(left.shape[1], len(src), len(att)):
         pair = _end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
-        slopes = torch.full_like(pair, slope).masked_fill_(pair > 0, 1)
-        weight = _without_padding(grad[:, head, None], edges.indptr)
-        att_grad[columns] = pair.mul_(slopes).mul_(weight).sum(0, dtype=exact)
-        values = slopes.mul_(weight * flat[columns]).to(exact)
+        weight = grad[:, heads].unsqueeze(-1)
+        scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
+        values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
+        by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
+        att_grad[columns] = pair.sum(0, dtype=exact)
         left_grad[:, columns] = _sums(values, out_edge_ids, out_indptr)
         right_grad[:, columns] = _edge_sums(values, edges.indptr)
     return left_grad, right_grad, att_grad.view(att.shape)
@@ -320,33 +326,34 @@ def _row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype
         src = torch.arange(len(features), dtype=indptr.dtype, device=indptr.device)
     by_edge = edge_factors(total, src, dtype)
     factors = [None] * heads if by_edge is None else by_edge.expand(-1, heads).t().contiguous()
-    parts = [
-        _sums(rows, places, indptr, factors[head])
-        for head, rows, places in _tables(features, src, width, heads, dtype)
-    ]
+    parts: list[Tensor] = []
+    for own, rows, places in _tables(features, src, width, heads, dtype):
+        number = own.stop - own.start
+        flat = rows.reshape(len(rows) * number, rows.shape[1] // number)
+        places = places.long() if len(flat) > _INT32_MAX else places
+        for head in range(number):
+            at, factor = places * number + head, factors[own.start + head]
+            parts.append(_sums(flat, at, indptr, factor))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _tables(
     features: LazyFeatures, src: Tensor, width: int, heads: int, dtype: torch.dtype
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(head, a matrix, each edge's row in it): together the first `width` columns of all rows.
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(heads, rows of their columns, each edge's place in them), together `width` columns.
 
-    Rows of `dtype` in one matrix are read in place. Of others some columns at a time are copied:
-    those of all rows, or those of each edge's row, whichever are fewer.
+    Rows of `dtype` in one matrix are not copied. Of others some columns at a time: those of all
+    rows, or those of each edge's row, whichever are fewer.
     """
     if _is_plain(features) and features.rows.dtype == dtype:
-        rows, per_head = features.rows[:, :width], width // heads
-        places = src if features.nodes is None else features.nodes.index_select(0, src)
-        if len(rows) * heads > _INT32_MAX:
-            places = places.long()
-        for head in range(heads):
-            yield head, rows.reshape(len(rows) * heads, per_head), places * heads + head
+        nodes = features.nodes
+        places = src if nodes is None else nodes.index_select(0, src)
+        yield slice(0, heads), features.rows[:, :width], places
         return
     sources = torch.arange(len(features), dtype=src.dtype, device=src.device)
     wanted, places = (sources, src) if len(features) <= len(src) else (src, sources[: len(src)])
-    for head, columns in _columns(width, len(wanted), heads):
-        yield head, rows_at(_narrowed(features, columns), wanted).to(dtype), places
+    for own, columns in _columns(width, len(wanted), heads):
+        yield own, rows_at(_narrowed(features, columns), wanted).to(dtype), places
 
 
 def _edge_sums(values: Tensor, indptr: Tensor) -> Tensor:
@@ -372,19 +379,28 @@ def _maxima(values: Tensor, dst: Tensor, indptr: Tensor) -> Tensor:
     return top.scatter_reduce_(0, dst.long().unsqueeze(1).expand_as(values), values, "amax")
 
 
-def _without_padding(values: Tensor, indptr: Tensor, fill: float = 0) -> Tensor:
-    """Numbers by edge, with `fill` for entries past `indptr[-1]`."""
-    is_padding = torch.arange(len(values), device=values.device) >= indptr[-1]
-    return values.masked_fill(is_padding.unsqueeze(1), fill)
+def _fill_padding(by_edge: Tensor, indptr: Tensor, fill: float = 0) -> Tensor:
+    """Put `fill` in the rows past `indptr[-1]`, in place."""
+    edges = torch.arange(len(by_edge), dtype=indptr.dtype, device=indptr.device)
+    return by_edge.masked_fill_((edges >= indptr[-1]).unsqueeze(1), fill)
 
 
-def _columns(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[int, slice]]:
-    """(head, its columns or some of them): rows × columns stay under `MAX_CHUNK_ELEMENTS`."""
-    step, per_head = max(1, MAX_CHUNK_ELEMENTS // max(1, num_rows)), width // heads
-    for head in range(heads):
-        stop = (head + 1) * per_head
-        for start in range(head * per_head, stop, step):
-            yield head, slice(start, min(start + step, stop))
+def _edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
+    """Ranges of edges, so that edges × `width` stay in `MAX_CHUNK_ELEMENTS`."""
+    step = max(1, MAX_CHUNK_ELEMENTS // max(1, width))
+    for start in range(0, num_edges, step):
+        yield slice(start, min(start + step, num_edges))
+
+
+def _columns(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:
+    """(heads, their columns or, of one, some): rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
+    most, per_head = max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows)), width // heads
+    many = max(1, most // max(1, per_head))
+    step = min(most, many * per_head)
+    for head in range(0, heads, many):
+        last = min(head + many, heads)
+        for start in range(head * per_head, last * per_head, step):
+            yield slice(head, last), slice(start, min(start + step, last * per_head))
 
 
 def _is_plain(features: LazyFeatures) -> bool:

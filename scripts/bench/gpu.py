@@ -4,8 +4,9 @@
 
 Epochs of the training part, eager and as a recorded CUDA graph; sampling alone; exact inference; a
 cache of hot rows beside all rows on the GPU; sampling with gathering, beside WholeGraph where it is
-installed; the CPU's sampler feeding the GPU. One after another, on the same graphs, each in a
-process of its own. The first rounds, which compile, do not count.
+installed; the CPU's sampler feeding the GPU; torch's operators alone. One after another, on the
+same graphs, each in a process of its own. The first rounds, which compile, do not count. A kernel
+that fails the self-check is replaced; the figure's notes say so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from gnntrain.build import (
     training_plan,
 )
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -42,12 +44,14 @@ from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
+from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
 from scripts.bench.gpu_apart import end_a_hang, run_apart
 from scripts.bench.gpu_figures import (
+    BY_TORCH,
     CACHED,
     FROM_HOST,
     GATHERING,
@@ -75,6 +79,7 @@ _GAT = {"model": {"name": "gat", "num_layers": 3, "hidden_channels": 256, "heads
 _RECORDED = {"trainer": {"cuda_graph": True}}
 _CACHED = {"features": {"placement": "cached", "cache_ratio": 0.1}}
 _HOST = {"sampler": {"fan_outs": [15, 10, 5], "backend": "numba"}}
+_TORCH: Keys = {"compute": {"kernels": "torch"}, **_HOST}
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,9 @@ CASES = [
     Case(CACHED, "epoch", [_PRODUCTS, _CACHED]),
     Case(GATHERING, "gathering", [_PRODUCTS]),
     Case(WHOLEGRAPH, "wholegraph", [_PRODUCTS]),
-    Case(FROM_HOST, "epoch", [_PRODUCTS, _HOST]),  # the slowest, so the last
+    # the slowest ones last
+    Case(FROM_HOST, "epoch", [_PRODUCTS, _HOST]),
+    Case(BY_TORCH, "epoch", [_PRODUCTS, _TORCH]),
 ]
 
 
@@ -143,7 +150,11 @@ class Bench:
         self.scratch_dir = scratch_dir
         self.task = build_task(config, store)
         self.model = build_model(config, self.task, store, context)
-        self.loaders = build_loaders(config, self.task, self.model, store, context)
+        self.kernels = kernel_choice(config, context.device.type)
+        select(self.kernels, context.device.type)
+        self.loaders = build_loaders(
+            config, self.task, self.model, store, context, kernels=self.kernels
+        )
 
 
 def measure(
@@ -170,6 +181,7 @@ def measure(
     if must is not None:
         reached = median <= must if case.most is not None else median >= must
     notes.setdefault("placement", list(bench.loaders.why_placed))
+    notes["kernels"] = asdict(bench.kernels)
     if device.type == "cuda":
         notes["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(device)
     return Figure(case.name, unit, values, median, lower, upper, must, reached, notes)

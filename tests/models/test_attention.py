@@ -61,6 +61,7 @@ def test_pair_scores_do_not_depend_on_the_chunks(
     elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(reference, "MAX_COLUMN_ELEMENTS", elements)
     block = full_block(rough_graph(12, 20), 2, 12)
     left = torch.randn(12, 6, dtype=torch.float64, requires_grad=True)
     right = torch.randn(10, 6, dtype=torch.float64, requires_grad=True)

@@ -68,6 +68,7 @@ def test_memory_stays_far_below_edges_times_features(
     kind: Callable[..., GNN], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", 2**16)
+    monkeypatch.setattr(reference, "MAX_COLUMN_ELEMENTS", 2**16)
     model = kind(WIDTH, WIDTH, hidden_channels=WIDTH, num_layers=2, **options)
     blocks = [dense_block()] * 2
     assert largest(lambda x: model(x, blocks)) < NUM_EDGES * WIDTH // 8
