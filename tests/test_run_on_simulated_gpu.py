@@ -40,6 +40,9 @@ KEYS = [
 TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "gpu_memory", "time")
 NOT_ON_CPU = ("cache_hit_rate",)
 
+LITTLE = 500_000
+"""Bytes of memory that a model and a batch fit into, but not all nodes' features and layers."""
+
 STEPS = ("training/trainer.py:_train", "loading/loader.py:_batch")
 """What runs in every training step: in the main thread, and in the loader's."""
 
@@ -115,7 +118,7 @@ def assert_no_wait_in_a_step(traffic: Traffic, num_steps: int) -> None:
     assert waits <= MEANT
     copies = [copy for function in STEPS for copy in traffic.copies_in(function, "to device")]
     assert not any(copy.is_blocking for copy in copies)
-    assert len(copies) <= 4 * num_steps  # int32, int64, float32, and the features' type
+    assert len(copies) <= 6 * num_steps  # by type of numbers; a cache asks twice more
 
 
 WAYS = [
@@ -170,15 +173,15 @@ def test_a_plain_model_of_pyg_does_the_same(
     assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
 
 
-@pytest.mark.parametrize("memory", [500_000])
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_little_memory_changes_the_places_but_no_number(
-    tmp_path: Path, stores: str, memory: int, model: str
+    tmp_path: Path, stores: str, model: str
 ) -> None:
     """Features beyond half of the memory stay on the host, as do the layers of evaluation."""
-    keys = [stores, f"model={model}", "dataset.num_nodes=2000", "trainer.batch_size=8"]
-    keys += ["dataset.num_train=24", "sampler.fan_outs=[3,3]"]
-    traffic = on_gpu(tmp_path / "gpu", *keys, memory=memory)
+    keys = [stores, f"model={model}", "model.hidden_channels=32", "trainer.batch_size=8"]
+    keys += ["dataset.num_nodes=1000", "dataset.num_features=100", "dataset.num_train=24"]
+    keys += ["sampler.fan_outs=[3,3]", "trainer.epochs=1"]
+    traffic = on_gpu(tmp_path / "gpu", *keys, memory=LITTLE)
     on_cpu(tmp_path / "cpu", *keys)
     assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
     assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
@@ -205,17 +208,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str) -> None:
     run = tmp_path / "run"
-    on_gpu(run, stores, "trainer.max_steps=4")
-    on_cpu(tmp_path / "whole", stores)
-    longer = ["trainer.max_steps=8", "trainer.device=cpu"]
+    plain = "model.dropout=0"  # each device has a generator of its own
+    on_gpu(run, stores, plain)
+    on_cpu(tmp_path / "whole", stores, plain, "trainer.epochs=4")
+    longer = ["trainer.epochs=4", "trainer.device=cpu"]
     resume(run, recompose_config(saved_config(run), longer), longer)
-    assert weights(run, "last").keys() == weights(tmp_path / "whole", "last").keys()
+    assert_same_run(run, tmp_path / "whole")
     metrics = evaluate(run)["metrics"]
     with present():
         assert evaluate(run)["metrics"] == metrics
 
 
-@pytest.mark.parametrize("memory", [4 << 30, 100_000])
+@pytest.mark.parametrize("memory", [4 << 30, LITTLE])
 def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, memory: int) -> None:
     run = tmp_path / "run"
     on_gpu(run, stores, "model=gat")
@@ -268,6 +272,7 @@ def command(machine: dict[str, str], *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_trains_on_two_gpus(
     tmp_path: Path, stores: str, machine: dict[str, str]
 ) -> None:
@@ -278,6 +283,7 @@ def test_the_command_trains_on_two_gpus(
     command(machine, "evaluate", str(tmp_path / "gpu"))
 
 
+@pytest.mark.slow
 def test_the_command_evaluates_and_plans(
     tmp_path: Path, stores: str, machine: dict[str, str]
 ) -> None:

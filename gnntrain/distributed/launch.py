@@ -375,15 +375,8 @@ def _join(
     else:
         port, host = store.get(_DECISIONS).decode().split()
         context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
-    limit = timedelta(seconds=plan.timeout)  # torch's default is half an hour
-    init_process_group(context, store, limit)
-    if context.num_machines == 1:
-        return None
-    # Every rank takes part in making the group of every machine.
-    groups: list[dist.ProcessGroup] = [
-        dist.new_group(list(context.ranks_of(m)), limit) for m in range(context.num_machines)
-    ]
-    return groups[context.machine]
+    # torch's own time limit is half an hour.
+    return init_process_group(context, store, timedelta(seconds=plan.timeout))
 
 
 def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:

@@ -24,13 +24,18 @@ from gnntrain.errors import RunError, UserError
 _LEAST_HEARTBEAT = 60.0
 
 
-def init_process_group(context: DistributedContext, store: TCPStore, limit: timedelta) -> None:
+def init_process_group(
+    context: DistributedContext, store: TCPStore, limit: timedelta
+) -> dist.ProcessGroup | None:
     """Meet the other ranks. Collective.
 
     Args:
         context: This rank, alone yet.
         store: Reached by all ranks.
         limit: How long a rank waits for the others, here and in each collective.
+
+    Returns:
+        The group of this machine's ranks; None: all ranks are on one.
 
     Raises:
         RunError: The ranks cannot connect.
@@ -57,6 +62,17 @@ def init_process_group(context: DistributedContext, store: TCPStore, limit: time
             timeout=limit,
             device_id=bound,
         )
+        return _machine_group(context, limit)
+
+
+def _machine_group(context: DistributedContext, limit: timedelta) -> dist.ProcessGroup | None:
+    if context.num_machines == 1:
+        return None
+    # Every rank takes part in making the group of every machine.
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(list(context.ranks_of(m)), limit) for m in range(context.num_machines)
+    ]
+    return groups[context.machine]
 
 
 def leave_process_group() -> None:

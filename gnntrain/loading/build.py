@@ -118,8 +118,10 @@ class LoaderBuilder:
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
+        # Without streams torch expects one thread to use a GPU (MPS).
+        has_one_queue = on_gpu and not devices.has_streams(self._context.device)
         # All ranks must start the same gathers, also where training ends early.
-        is_alone = is_interpreted or isinstance(features, WholeGraphFeatures)
+        is_alone = is_interpreted or has_one_queue or isinstance(features, WholeGraphFeatures)
         return BlockLoader(
             self.values,
             features,

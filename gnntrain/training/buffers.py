@@ -201,9 +201,10 @@ class DeviceBuffers:
         if not self._is_resident:
             self._host.sync(matrix, ranges)
         elif len(ranges) > 1:
-            for rank, (a, b) in enumerate(ranges):
-                if b > a:
-                    dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
+            with self._context.in_collective():
+                for rank, (a, b) in enumerate(ranges):
+                    if b > a:
+                        dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
 
     def release(self, name: str | None = None) -> None:
         """See `Buffers.release`."""

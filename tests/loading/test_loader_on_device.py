@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnntrain import devices
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
@@ -124,6 +126,17 @@ def test_later_batches_do_not_overwrite_earlier_ones(
     assert not traffic.waits
     wanted = [float(batch.x.sum(dtype=torch.float64)) for batch in expected]
     assert [float(one) for one in sums] == pytest.approx(wanted)
+
+
+def test_a_device_without_streams_is_used_by_one_thread(
+    store: StoredGraph, sim: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "has_streams", lambda _: False)
+    expected = cpu_loader(store, plan_of(store), needs=ALL, threads=0)
+    with watched() as traffic:
+        for ours, theirs in zip(loader(store, sim), expected, strict=True):
+            assert_equal(ours, theirs)
+    assert {copy.thread for copy in traffic.copies} == {threading.current_thread().name}
 
 
 def test_reads_from_a_cache_are_counted(store: StoredGraph, sim: torch.device) -> None:
