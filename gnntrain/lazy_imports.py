@@ -24,7 +24,7 @@ class Lazy(NamedTuple):
         stand_ins: Names that can be read without executing it, each with its value until then.
         first: A module that is executed before it.
         is_open: Whether its submodules can be imported without it.
-        instead: Called when it is imported: the part of it that torch cannot do without.
+        instead: Called when the module is imported, in place of what others need of its execution.
     """
 
     stand_ins: Mapping[str, Any] = {}
@@ -56,11 +56,13 @@ def _default_ddp_mode() -> str:
     return "ddp_optimizer"
 
 
-def _complete_generators() -> None:
-    """Give `torch.Generator` its metaclass: torch refuses to make a generator without."""
-    from torch import _C, _opaque_base
+def _allow_generators() -> None:
+    """`torch.Generator()` raises until its metaclass is set, which a module does that `META`
+    imports."""
+    from torch._C import _set_generator_metaclass
+    from torch._opaque_base import OpaqueBaseMeta
 
-    _C._set_generator_metaclass(_opaque_base.OpaqueBaseMeta)
+    _set_generator_metaclass(OpaqueBaseMeta)
 
 
 class _Submodule:
@@ -113,7 +115,7 @@ LAZY_MODULES: Mapping[str, Lazy] = {
 LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
     # A third of `import torch`. Compiler, exporter and fake tensors import it through one of
     # the next two.
-    META: Lazy(instead=_complete_generators),
+    META: Lazy(instead=_allow_generators),
     "torch._decomp": Lazy(first=META),
     "torch.export": Lazy(first=META),
     "torch.distributions": Lazy(),
@@ -196,7 +198,7 @@ class _LazyLoader(Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         module.__class__ = _LazyModule
-        if (instead := _rule(module.__name__).instead) is not None:
+        if (instead := _rule(module.__spec__.name).instead) is not None:
             instead()
 
 
