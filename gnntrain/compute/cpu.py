@@ -224,10 +224,10 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     if weight is None or indices is None or weight.numel() == 0:
         return reference.edge_products(rows, grad, total)
     heads = total.heads
-    exact = (
-        rows.dtype if rows.dtype == torch.float64 else torch.float32
-    )  # the only types of the kernel
-    scaled = grad if total.scale is None else grad * total.scale.unsqueeze(1)
+    # The only types of the kernel.
+    exact = rows.dtype if rows.dtype == torch.float64 else torch.float32
+    scale = reference.row_factors(total, exact)
+    scaled = grad if scale is None else grad * scale
     left = reference.by_head(scaled.to(exact), heads)
     flat = rows.reshape(len(rows) * heads, rows.shape[1] // heads).to(exact)
     # torch refuses a matrix with more entries than cells: with many duplicates, widen it.

@@ -71,8 +71,9 @@ def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype)
     exact, num_dst, first = _exact(features.rows.dtype, dtype), total.num_dst, total.first_loop
     width = features.num_features // 2 if root == "added" else features.num_features
     out = _row_sums(features, total, width, exact)
-    if total.scale is not None:
-        out *= total.scale.unsqueeze(1)
+    scale = row_factors(total, exact)
+    if scale is not None:
+        out *= scale
     start = max(0, total.dst_offset + first)
     if total.loop is not None:
         number = min(len(total.loop), num_dst - first)
@@ -99,10 +100,11 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
         pairs.mul_(grad.index_select(0, dst[edges]))
         out[edges] = by_head(pairs, total.heads).sum(-1)
     factors = edge_factors(total._replace(edge_weight=None), src, exact)
+    scale = row_factors(total, exact)
     if factors is not None:
         out *= factors
-    if total.scale is not None:
-        out *= total.scale.index_select(0, dst).unsqueeze(1)
+    if scale is not None:
+        out *= scale.index_select(0, dst)
     return _fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
 
 
@@ -117,10 +119,8 @@ def aggregate_max(
     ties = torch.empty(size if count else (0, 0), dtype=torch.int32, device=indptr.device)
     for _, columns in _columns(size[1], len(indices)):
         values = rows_at(_narrowed(features, columns), indices).to(exact)
-        top = _maxima(_fill_padding(values, indptr, -torch.inf), dst, indptr).masked_fill_(
-            is_empty, 0
-        )
-        out[:, columns] = top
+        top = _maxima(_fill_padding(values, indptr, -torch.inf), dst, indptr)
+        out[:, columns] = top.masked_fill_(is_empty, 0)
         if count:
             is_top = _fill_padding(values == top.index_select(0, dst), indptr)
             number = torch.zeros_like(top, dtype=torch.int32)
@@ -295,27 +295,36 @@ def destinations(indptr: Tensor, num_edges: int) -> Tensor:
 
 
 def edge_factors(total: Sum, src: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """The factor of each edge's row, without `scale`: `[num_edges, H or 1]`; None: all are 1."""
+    """What each edge's row is multiplied by, `[num_edges, H or 1]`; None: by nothing."""
     factors: list[Tensor] = []
     if total.edge_weight is not None:
         weight, ids = total.edge_weight, total.edge_ids
         weight = weight if ids is None else weight.index_select(0, ids)
-        factors.append(weight.view(len(src), total.heads))
+        factors.append(weight.reshape(len(src), total.heads))
     if total.source_scale is not None:
         factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
     if total.source_indptr is not None:
         factors.append(_shares(total.source_indptr, dtype).index_select(0, src))
-    if total.is_mean or total.skip_own:
+    if total.skip_own:
         dst = destinations(total.indptr, len(src))
-        if total.is_mean:
-            factors.append(_shares(total.indptr, dtype).index_select(0, dst))
-        if total.skip_own:
-            factors.append((src != dst + total.dst_offset).unsqueeze(1))
+        factors.append((src != dst + total.dst_offset).unsqueeze(1))
+    return _product(factors, dtype)
+
+
+def row_factors(total: Sum, dtype: torch.dtype) -> Tensor | None:
+    """What each destination's sum is multiplied by, `[num_dst, 1]`; None: by nothing."""
+    factors = [] if total.scale is None else [total.scale.unsqueeze(1)]
+    if total.is_mean:
+        factors.append(_shares(total.indptr, dtype))
+    return _product(factors, dtype)
+
+
+def _product(factors: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     return reduce(torch.mul, [part.to(dtype) for part in factors]) if factors else None
 
 
 def _shares(indptr: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 / the number of edges, `[rows, 1]`."""
+    """1 / the number of each row's edges, `[rows, 1]`."""
     return indptr.diff().clamp(min=1).to(dtype).reciprocal().unsqueeze(1)
 
 
@@ -332,8 +341,8 @@ def _row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype
         flat = rows.reshape(len(rows) * number, rows.shape[1] // number)
         places = places.long() if len(flat) > _INT32_MAX else places
         for head in range(number):
-            at, factor = places * number + head, factors[own.start + head]
-            parts.append(_sums(flat, at, indptr, factor))
+            at = places if number == 1 else places * number + head
+            parts.append(_sums(flat, at, indptr, factors[own.start + head]))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -342,10 +351,11 @@ def _tables(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """(heads, rows of their columns, each edge's place in them), together `width` columns.
 
-    Rows of `dtype` in one matrix are not copied. Of others some columns at a time: those of all
-    rows, or those of each edge's row, whichever are fewer.
+    Rows of `dtype` in one matrix on the device are not copied. Of others some columns at a time:
+    those of all rows, or those of each edge's row, whichever are fewer.
     """
-    if _is_plain(features) and features.rows.dtype == dtype:
+    is_here = features.rows.device == src.device
+    if is_here and features.rows.dtype == dtype and _is_plain(features):
         nodes = features.nodes
         places = src if nodes is None else nodes.index_select(0, src)
         yield slice(0, heads), features.rows[:, :width], places
