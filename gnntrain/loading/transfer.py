@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from gnntrain import devices
 
-# Bytes: kernels read numbers in groups, which must not begin anywhere.
+# Tensors begin at multiples of so many bytes: there kernels read several numbers at once.
 _ALIGNMENT = 128
 
 
@@ -33,12 +34,13 @@ def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
     On a CPU, or if all are there already, nothing is copied. The results of one copy share memory.
     """
-    given = [i for i, tensor in enumerate(tensors) if tensor.device.type != device.type]
-    out = list(tensors)
-    for dtype in {tensors[i].dtype: None for i in given}:
-        places = [i for i in given if tensors[i].dtype == dtype]
-        together = _send_alike([tensors[i] for i in places], device)
-        for i, tensor in zip(places, together, strict=True):
+    out, places = list(tensors), defaultdict(list)
+    for i, tensor in enumerate(tensors):
+        if tensor.device.type != device.type:
+            places[tensor.dtype].append(i)
+    for alike in places.values():
+        sent = _send_alike([tensors[i] for i in alike], device)
+        for i, tensor in zip(alike, sent, strict=True):
             out[i] = tensor
     return out
 
