@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,11 @@ class DeviceModule:
         self.total_memory = 4 << 30
         self._allocated = [0, 0]
         self._peak = [0, 0]
-        self.generators = [torch.Generator(), torch.Generator()]
+
+    @cached_property
+    def generators(self) -> list[torch.Generator]:
+        """Of each device; torch makes none while it is imported."""
+        return [torch.Generator(), torch.Generator()]
 
     def is_available(self) -> bool:
         """As torch."""
