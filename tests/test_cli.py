@@ -106,6 +106,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
+    monkeypatch.setattr("gnntrain.doctor.gpu.check_kernels", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")
     report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 
@@ -27,10 +28,11 @@ def kernels() -> list[str]:
 
 
 def all_cases(device_type: str) -> list[Case]:
-    """Every case for a device: what most models need first, times last."""
+    """Every case for a device: what most models need first, times last; none of an interpreter."""
     cases = [*_operator_cases(), *sampler_cases()]
     if device_type != "cpu":
         cases += host_memory_cases()
+    if device_type != "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         cases += [Case(name, "time", None, partial(_timed, name), True) for name in kernels()]
         cases += [timed_sampler_case()]
     return cases

@@ -31,11 +31,11 @@ def main(device_name: str) -> None:
     device = torch.device(device_name)
     cases = {case.name: case for case in all_cases(device.type)}
     torch.ones(1, device=device)
-    print(json.dumps(None), file=answers)
+    answers.write(f"{json.dumps(None)}\n")
     while True:
         result = tried(cases[requests.get()], device)
         computes = result.fault is None or _computes(device)
-        print(json.dumps([asdict(result), computes]), file=answers)
+        answers.write(f"{json.dumps([asdict(result), computes])}\n")
 
 
 def tried(case: Case, device: torch.device) -> Result:

@@ -69,6 +69,10 @@ def wait_longer(check: ModuleType) -> None:
     check.SECONDS = 500.0  # type: ignore[attr-defined]
 
 
+def try_one_precision(gpu: ModuleType) -> None:
+    gpu.PRECISIONS = ("fp32",)  # type: ignore[attr-defined]
+
+
 def take_triton(choice: ModuleType) -> None:
     if os.environ.get("AUTO_ON_CPU") == "1":
         choice.TRITON_DEVICES.add("cpu")
@@ -79,6 +83,7 @@ CHANGES = {
     "gnntrain.selfcheck.trying": be_patient,
     "gnntrain.selfcheck.check": wait_longer,
     "gnntrain.selfcheck.choice": take_triton,
+    "gnntrain.doctor.gpu": try_one_precision,
 }
 
 

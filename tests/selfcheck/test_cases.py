@@ -30,7 +30,8 @@ def test_every_operator_with_a_kernel_is_tried_and_measured() -> None:
     assert all(TIMED[name] in FORMS[name] for name in FORMS)
 
 
-def test_names_are_distinct_and_every_precision_is_tried() -> None:
+def test_names_are_distinct_and_every_precision_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     for device_type in ("cpu", "cuda"):
         cases = all_cases(device_type)
         assert len({case.name for case in cases}) == len(cases)
@@ -38,6 +39,8 @@ def test_names_are_distinct_and_every_precision_is_tried() -> None:
         assert {("aggregate", precision) for precision in PRECISIONS} <= tried
     assert any(case.is_timing for case in all_cases("cuda"))
     assert not any(case.is_timing for case in all_cases("cpu"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert not any(case.is_timing for case in all_cases("cuda"))
 
 
 def test_blocks_are_awkward() -> None:

@@ -62,6 +62,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(check, "try_cases", machine.try_cases)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # measures no time
     return machine
 
 
