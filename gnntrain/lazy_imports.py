@@ -8,7 +8,7 @@ of their names is read. A script that imports gnntrain as a library keeps Python
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -24,11 +24,13 @@ class Lazy(NamedTuple):
         stand_ins: Names that can be read without executing it, each with its value until then.
         first: A module that is executed before it.
         is_open: Whether its submodules can be imported without it.
+        instead: Called when the module is imported, in place of what others need of its execution.
     """
 
     stand_ins: Mapping[str, Any] = {}
     first: str | None = None
     is_open: bool = False
+    instead: Callable[[], None] | None = None
 
 
 def _disable(*arguments: Any, **options: Any) -> Any:
@@ -52,6 +54,15 @@ def _no() -> bool:
 def _default_ddp_mode() -> str:
     """Stand-in for DDP's mode of the compiler: its default."""
     return "ddp_optimizer"
+
+
+def _allow_generators() -> None:
+    """`torch.Generator()` raises until its metaclass is set, which a module does that `META`
+    imports."""
+    from torch._C import _set_generator_metaclass
+    from torch._opaque_base import OpaqueBaseMeta
+
+    _set_generator_metaclass(OpaqueBaseMeta)
 
 
 class _Submodule:
@@ -104,7 +115,7 @@ LAZY_MODULES: Mapping[str, Lazy] = {
 LAZY_TORCH_MODULES: Mapping[str, Lazy] = {
     # A third of `import torch`. Compiler, exporter and fake tensors import it through one of
     # the next two.
-    META: Lazy(),
+    META: Lazy(instead=_allow_generators),
     "torch._decomp": Lazy(first=META),
     "torch.export": Lazy(first=META),
     "torch.distributions": Lazy(),
@@ -187,6 +198,8 @@ class _LazyLoader(Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         module.__class__ = _LazyModule
+        if (instead := _rule(module.__spec__.name).instead) is not None:
+            instead()
 
 
 class _LazyModule(ModuleType):

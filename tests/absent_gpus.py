@@ -58,14 +58,18 @@ class AbsentGPUs:
             AssertionError: A batch of another size would compile the kernel anew.
         """
         found = []
-        for self._current in TARGETS:
-            binaries = [self._compiled(kernel, arguments, size) for size in _SIZES]
+        for target in TARGETS:
+            binaries = [self.compiled(kernel, arguments, target, size) for size in _SIZES]
             assert binaries.count(binaries[0]) == len(_SIZES), f"{kernel} is specialised on a size"
-            found.append(Compiled(kernel.__name__, self._current, *_resources(binaries[0])))
+            found.append(Compiled(kernel.__name__, target, *_resources(binaries[0])))
         return found
 
-    def _compiled(self, kernel: Any, arguments: dict[str, Any], size: int) -> Any:
-        """For all sizes that change from batch to batch, which are not in capitals, equal."""
+    def compiled(self, kernel: Any, arguments: dict[str, Any], target: str, size: int = 17) -> Any:
+        """The kernel for a target, where all sizes that change from batch to batch are `size`.
+
+        Their names are not in capitals.
+        """
+        self._current = target
         sizes = {
             name: size
             for name, value in arguments.items()

@@ -39,6 +39,7 @@ assert [kind.__name__ for kind in found] == ["Planetoid"] * 4, found
 from torch_geometric.datasets import Planetoid
 assert Planetoid is found[0]
 
+assert torch.Generator().manual_seed(3).initial_seed() == 3
 weights = torch.nn.Parameter(torch.ones(3))
 optimizer = torch.optim.Adam([weights])
 weights.sum().backward()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain import plugins
+from gnntrain import devices, plugins
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.reporting.rundir import RunDirectory
@@ -30,6 +30,7 @@ from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.simulated_device import Traffic, present, watched
+from tests.simulated_device.module import DeviceModule
 
 ROOT = Path(__file__).parents[1]
 KEYS = [
@@ -152,6 +153,29 @@ def test_a_gpu_gives_the_cpus_numbers_and_no_step_waits(
     assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
 
 
+@pytest.mark.parametrize("way", ["", "sampler=full", "features.placement=cached"])
+def test_a_gpu_without_streams_and_pinned_memory_gives_them_too(
+    tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """As Apple's, whose copies wait."""
+    monkeypatch.delattr(DeviceModule, "Stream")
+    monkeypatch.setattr(devices, "pins_memory", lambda _: False)
+    traffic = on_gpu(tmp_path / "gpu", stores, *way.split())
+    on_cpu(tmp_path / "cpu", stores, *[way for way in way.split() if "placement" not in way])
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
+    steps = [copy for function in STEPS for copy in traffic.copies_in(function, "to device")]
+    assert all(copy.is_blocking for copy in steps)
+
+
+def test_fp16_scales_the_loss(tmp_path: Path, stores: str) -> None:
+    """The scaler waits for the device, to know whether a gradient is infinite."""
+    traffic = on_gpu(tmp_path / "gpu", stores, "trainer.precision=fp16")
+    on_cpu(tmp_path / "cpu", stores)
+    losses = [[row["train/loss"] for row in rows(tmp_path / name)] for name in ("gpu", "cpu")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+    assert traffic.waits_in(STEPS[0]) <= MEANT | {"training/update.py:_take_step"}
+
+
 PACKAGE = """
 from torch_geometric.nn import GraphSAGE
 
@@ -229,8 +253,8 @@ def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, me
         assert traffic.copies
         assert not traffic.races
         predict(run, tmp_path / f"cpu_{what}.npy", what=what)
-        of_devices = [np.load(tmp_path / f"{device}_{what}.npy") for device in ("gpu", "cpu")]
-        np.testing.assert_allclose(*of_devices, rtol=1e-5, atol=1e-6)
+        there, here = (np.load(tmp_path / f"{device}_{what}.npy") for device in ("gpu", "cpu"))
+        np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
 
 
 def test_its_weights_are_exported_as_those_of_a_cpu(tmp_path: Path, stores: str) -> None:

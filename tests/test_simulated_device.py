@@ -46,7 +46,8 @@ def test_it_trains_as_the_cpu_does() -> None:
         optimizer = torch.optim.Adam(own.parameters(), lr=0.1)
         for _ in range(5):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(own(x.to(device)), y.to(device)).backward()
+            loss = nn.functional.cross_entropy(own(x.to(device)), y.to(device))
+            torch.autograd.backward(loss)
             optimizer.step()
         assert all(value.device.type == device for value in own.state_dict().values())
         weights.append([value.cpu() for value in own.state_dict().values()])
@@ -150,10 +151,11 @@ def test_what_is_read_before_the_copy_has_ended_is_garbage() -> None:
 class TestStreams:
     def test_events_order_two_streams(self, traffic: Traffic) -> None:
         module = device_module
-        x, side = on_device(3), module.Stream()
+        x: Any = on_device(3)
+        side = module.Stream()
         side.wait_stream(module.current_stream())
         with module.stream(side):
-            y = x + 1
+            y: Any = x + 1
             done = side.record_event()
         module.current_stream().wait_event(done)
         y += 1
@@ -231,7 +233,7 @@ def test_autocast_computes_products_in_the_lower_precision() -> None:
     model = nn.Linear(4, 2).to("sim")
     with torch.autocast("sim", torch.bfloat16):
         assert model(on_device(3, 4)).dtype == torch.bfloat16
-    model(on_device(3, 4)).sum().backward()
+    torch.autograd.backward(model(on_device(3, 4)).sum())
     assert model.weight.grad is not None
     assert model.weight.grad.device.type == "sim"
 

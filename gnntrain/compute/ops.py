@@ -13,7 +13,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -166,6 +166,9 @@ _GROUPS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
 }
 
+Functions = Mapping[str, Callable[..., Any]]
+"""Operators' functions, by name."""
+
 LIBRARY: Any = torch.library.Library("gnntrain", "DEF")  # type: ignore[no-untyped-call]
 _DRAWS = {"aggregate_linear", "dropout"}  # random numbers: compiled code must not repeat them
 for _name, _schema in SCHEMAS.items():
@@ -175,12 +178,30 @@ for _name, _schema in SCHEMAS.items():
     LIBRARY.define(_name + _schema, tags=_tags)
 
 
-def register(module: ModuleType, key: str, library: Any = LIBRARY) -> None:
-    """Register the module's functions as the operators of their names, for a dispatch key."""
-    for name in SCHEMAS:
-        if hasattr(module, name):
-            function = called_flat(name, getattr(module, name))
-            library.impl(name, function, key, allow_override=library is not LIBRARY)
+_registered: dict[str, tuple[Any, Functions]] = {}  # by dispatch key, with torch's Library
+
+
+def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The module's functions that are operators, by name."""
+    return {name: getattr(module, name) for name in SCHEMAS if hasattr(module, name)}
+
+
+def register(functions: Functions, key: str) -> Functions:
+    """Register functions as the operators of their names, for a dispatch key.
+
+    They take the place of all that are registered for the key; torch before 2.8 has no other way.
+
+    Returns:
+        What was registered.
+    """
+    replaced, before = _registered.pop(key, (None, {}))
+    if replaced is not None:
+        replaced._destroy()
+    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    for name, function in functions.items():
+        library.impl(name, called_flat(name, function), key)
+    _registered[key] = library, functions
+    return before
 
 
 def register_shapes(module: ModuleType) -> None:

@@ -350,8 +350,10 @@ def _tables(
         places = src if nodes is None else nodes.index_select(0, src)
         yield slice(0, heads), features.rows[:, :width], places
         return
-    sources = torch.arange(len(features), dtype=src.dtype, device=src.device)
-    wanted, places = (sources, src) if len(features) <= len(src) else (src, sources[: len(src)])
+    by_edge = len(src) < len(features)
+    number = min(len(src), len(features))
+    numbers = torch.arange(number, dtype=src.dtype, device=src.device)
+    wanted, places = (src, numbers) if by_edge else (numbers, src)
     for own, columns in _columns(width, len(wanted), heads):
         yield own, rows_at(_narrowed(features, columns), wanted).to(dtype), places
 

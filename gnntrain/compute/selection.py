@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from gnntrain.compute import cuda, ops, reference
+from gnntrain.compute import cpu, cuda, ops, reference
 
 Kernels = Literal["numba", "triton", "torch"]
 
@@ -18,7 +17,7 @@ SAMPLER = "sampler"
 HOST_MEMORY = "host memory"
 """Stands there for kernels that read pinned host memory, or other GPUs' memory."""
 
-_libraries: dict[str, Any] = {}  # by dispatch key: what is selected, while the object lives
+_selected: dict[str, Kernels] = {}  # by type of device
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +54,16 @@ def select(choice: KernelChoice, device_type: str) -> None:
 
     On a CPU Triton's kernels run in Triton's interpreter.
     """
-    key = torch._C._dispatch_key_for_device(device_type)
-    if key in _libraries:
-        _libraries.pop(key)._destroy()
     if choice.kernels == "numba":
-        return
-    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
-    _libraries[key] = library
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch warns that a kernel is overridden
-        for name in ops.SCHEMAS:
-            has_kernel = choice.kernels == "triton" and name not in choice.replaced
-            function = getattr(cuda if has_kernel else reference, name, getattr(reference, name))
-            library.impl(name, ops.called_flat(name, function), key, allow_override=True)
+        functions = ops.functions_of(cpu)
+    else:
+        kernels = ops.functions_of(cuda) if choice.kernels == "triton" else {}
+        used = {name: kernels[name] for name in kernels.keys() - choice.replaced.keys()}
+        functions = ops.functions_of(reference) | used
+    ops.register(functions, torch._C._dispatch_key_for_device(device_type))
+    _selected[device_type] = choice.kernels
 
 
 def uses_numba(device_type: str) -> bool:
     """Whether Numba's kernels compute the operators on devices of a type."""
-    return device_type == "cpu" and "CPU" not in _libraries
+    return device_type == "cpu" and _selected.get("cpu", "numba") == "numba"

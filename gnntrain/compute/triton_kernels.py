@@ -139,18 +139,22 @@ def reduce_rows(
             total /= tl.maximum(last - first, 1).to(TOTAL)
         if row_scale is not None:
             total *= tl.load(row_scale + v).to(TOTAL)
-        if (loop is not None) or ADDS_OWN or PUTS_OWN:
-            has_loop = (v >= first_loop) & (v < first_loop + num_loops)
-            has_row = has_loop | PUTS_OWN
-            row_at = rows_at(rows, nodes, slots, parts, own + v, has_row, STRIDE, PART_ROWS, ALIGN)
-            row = tl.load(row_at + columns, mask=is_column & has_row, other=0).to(TOTAL)
-            if loop is not None:
-                total += tl.load(loop + v - first_loop, mask=has_loop, other=0).to(TOTAL) * row
-            if ADDS_OWN:
-                mask = is_column & has_loop
-                total += tl.load(row_at + WIDTH + columns, mask=mask, other=0).to(TOTAL)
-            if PUTS_OWN:
-                tl.store(out + at + WIDTH, row.to(out.dtype.element_ty), mask=is_column)
+        is_row = v >= 0
+        if (loop is not None) or ADDS_OWN:  # noqa: SIM102  # decided when the kernel is compiled
+            if (v >= first_loop) & (v < first_loop + num_loops):
+                own_at = rows_at(
+                    rows, nodes, slots, parts, own + v, is_row, STRIDE, PART_ROWS, ALIGN
+                )
+                if loop is not None:
+                    row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
+                    total += tl.load(loop + v - first_loop).to(TOTAL) * row
+                if ADDS_OWN:
+                    row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
+                    total += row.to(TOTAL)
+        if PUTS_OWN:
+            own_at = rows_at(rows, nodes, slots, parts, own + v, is_row, STRIDE, PART_ROWS, ALIGN)
+            row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
+            tl.store(out + at + WIDTH, row.to(out.dtype.element_ty), mask=is_column)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 

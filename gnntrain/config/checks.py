@@ -458,16 +458,20 @@ def _absent_device(config: Config, found: Mapping[str, int]) -> Problem:
 
 def _kernel_problems(config: Config, kind: str) -> Iterator[Problem]:
     """What needs Triton's kernels where Triton does not compile for the device."""
-    if kind not in ("cpu", "cuda"):
+    lacks_package = kind == "cuda" and not find_spec("triton")
+    if kind not in ("cpu", "cuda") or lacks_package:
+        why = "the package triton is not installed"
+        if not lacks_package:
+            why = f"Triton's kernels do not run on {_name(kind)}"
         for key, instead in _triton_only(config):
-            expects = f"{instead} on {_name(kind)}: it needs Triton's kernels, on NVIDIA's or AMD's"
-            yield _wrong(config, key, expects, _LEAVE_OUT)
+            hint = _GET_TRITON if lacks_package else _LEAVE_OUT
+            yield _wrong(config, key, f"{instead}: {why}", hint)
     if config.compute.kernels != "triton" or (kind == "cpu" and _interprets_triton()):
         return
     if kind != "cuda":
         expects = f"auto or torch on {_name(kind)}: Triton's kernels need GPUs of NVIDIA or AMD"
         yield _wrong(config, "compute.kernels", expects, _LEAVE_OUT)
-    elif not find_spec("triton"):
+    elif lacks_package:
         expects = "auto or torch: the package triton is not installed"
         yield _wrong(config, "compute.kernels", expects, _GET_TRITON)
 
@@ -488,9 +492,6 @@ def _backend_problems(config: Config, kind: str) -> Iterator[Problem]:
     if backend == "triton" and kind == "cpu":
         expects = "numba, which samples on the CPU: triton samples on a GPU"
         yield _wrong(config, "sampler.backend", expects, f"{_LEAVE_OUT}: auto takes what fits")
-    elif backend == "triton" and not find_spec("triton"):
-        expects = "numba, which samples on the CPU: the package triton is not installed"
-        yield _wrong(config, "sampler.backend", expects, _GET_TRITON)
     if backend == "pyg" and not (find_spec("pyg_lib") or find_spec("torch_sparse")):
         expects = "pyg-lib or torch-sparse, and neither is installed"
         get = "get pyg-lib from https://data.pyg.org/whl"

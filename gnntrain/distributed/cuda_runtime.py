@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -70,8 +69,8 @@ def _runtime() -> tuple[ctypes.CDLL, str]:
     """The runtime that torch has loaded, and how the names of its functions begin.
 
     A name is looked up in torch's own library and in those that it needs: of several runtimes in
-    this process (of other packages, of other versions) it is torch's.
+    this process (of other packages, of other versions) it is torch's. That library is loaded by
+    now, wherever it lies.
     """
     prefix = "cuda" if torch.version.hip is None else "hip"
-    path = Path(torch.__file__).parent / "lib" / f"libc10_{prefix}.so"
-    return ctypes.CDLL(str(path)), prefix
+    return ctypes.CDLL(f"libc10_{prefix}.so"), prefix

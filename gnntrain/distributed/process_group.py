@@ -18,10 +18,15 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import pci_address
+from gnntrain.distributed.run_control import is_timeout
 from gnntrain.distributed.tcp_store import interface_of
 from gnntrain.errors import RunError, UserError
 
 _LEAST_HEARTBEAT = 60.0
+_HINT = (
+    "Set NCCL_DEBUG=INFO: its lines name what failed. If it is an address that cannot be reached, "
+    "NCCL_SOCKET_IFNAME and NCCL_IB_DISABLE choose another way."
+)
 
 
 def init_process_group(
@@ -43,29 +48,36 @@ def init_process_group(
     """
     _set_defaults(interface_of(context.host), limit.total_seconds())
     backend = dist.get_default_backend_for_device(context.device)
-    bound = None if backend == dist.Backend.GLOO else context.device
-    if bound is not None:
-        # Once all are here, NCCL connects them, and that has no time limit of its own.
-        store.set(_present(context.rank), "")
-        store.wait([_present(rank) for rank in range(context.world_size)], limit)
-    failure = RunError(
-        f"{backend.upper()} has not connected the ranks within {limit.total_seconds():g} s.",
-        "Set NCCL_DEBUG=INFO: its lines name the address that could not be reached; "
-        "NCCL_SOCKET_IFNAME and NCCL_IB_DISABLE choose another way.",
+    if backend == dist.Backend.GLOO:
+        return _connect(context, store, limit, backend, None)
+    # Once all are here, the library connects them, and that has no time limit of its own.
+    store.set(_present(context.rank), "")
+    store.wait([_present(rank) for rank in range(context.world_size)], limit)
+    seconds = limit.total_seconds()
+    late = RunError(f"{backend.upper()} has not connected the ranks within {seconds:g} s.", _HINT)
+    with context.control.must_end_within(seconds, late):
+        try:
+            return _connect(context, store, limit, backend, context.device)
+        except dist.DistBackendError as error:
+            if is_timeout(error):
+                raise
+            reason = str(error).strip().splitlines()[-1]
+            message = f"{backend.upper()} cannot connect rank {context.rank} to the others: "
+            raise RunError(f"{message}{reason}", _HINT) from error
+
+
+def _connect(
+    context: DistributedContext,
+    store: TCPStore,
+    limit: timedelta,
+    backend: str,
+    bound: torch.device | None,
+) -> dist.ProcessGroup | None:
+    """Make the group of all ranks and those of the machines; see `init_process_group`."""
+    rank, world_size = context.rank, context.world_size
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=limit, device_id=bound
     )
-    with context.control.must_end_within(limit.total_seconds(), failure):
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=context.rank,
-            world_size=context.world_size,
-            timeout=limit,
-            device_id=bound,
-        )
-        return _machine_group(context, limit)
-
-
-def _machine_group(context: DistributedContext, limit: timedelta) -> dist.ProcessGroup | None:
     if context.num_machines == 1:
         return None
     # Every rank takes part in making the group of every machine.

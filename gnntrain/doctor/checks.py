@@ -169,8 +169,9 @@ def gpus(config: Config) -> Iterator[Check]:
     yield from map(_gpu, found)
     names = ", ".join(gpu["name"] for gpu in listed)
     if found:
-        driver = (listed[0]["driver"] if listed else None) or "unknown"
-        yield Check("ok", "versions", ", ".join(filter(None, (f"driver {driver}", software()))))
+        driver = listed[0]["driver"] if listed else None
+        versions = [f"driver {driver}"] * (driver is not None) + [software()]
+        yield Check("ok", "versions", ", ".join(filter(None, versions)) or "not told by torch")
     elif not listed:
         yield Check("note", "no GPU", "neither torch nor a driver sees one: runs go to the CPU")
     elif config.trainer.gpus == 0 or config.trainer.device == "cpu":

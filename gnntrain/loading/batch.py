@@ -136,12 +136,15 @@ def mini_batch(
         num_counted, global_batch_size: See `MiniBatch`.
         device: Where the model computes.
     """
-    rows = features.select(subgraph.nodes, subgraph.size)
+    nodes, on_gpu = subgraph.nodes, devices.is_gpu(device)
+    if on_gpu and not features.waits:
+        (nodes,) = send_all([nodes], device)  # once for the features and the batch
+    rows = features.select(nodes, subgraph.size)
     batch = MiniBatch(
         x=None if needs.rows else rows.whole(),
         rows=rows if needs.rows else None,
         y=graph.targets_of(subgraph.nodes[: subgraph.num_seeds]),
-        n_id=subgraph.nodes,
+        n_id=nodes,
         batch_size=subgraph.num_seeds,
         blocks=graph.filled(subgraph, needs),
         num_counted=num_counted,
@@ -150,7 +153,7 @@ def mini_batch(
         num_sampled_nodes=subgraph.num_sampled_nodes,
         num_sampled_edges=subgraph.num_sampled_edges,
     )
-    if not devices.is_gpu(device):
+    if not on_gpu:
         return batch
     if needs.edge_index:
         batch.edge_index = subgraph.edge_index  # or the step would copy it, and wait

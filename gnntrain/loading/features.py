@@ -38,7 +38,7 @@ class FeatureSource(Protocol):
     """Gives the feature rows of nodes."""
 
     waits: bool
-    """Whether `select` makes the host wait for the GPU."""
+    """Whether the host reads the nodes in `select`, and so waits for those in a GPU's memory."""
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """The rows of `nodes`, or of all nodes of the graph.

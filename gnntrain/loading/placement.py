@@ -236,7 +236,7 @@ def _why(sizes: Sizes, memory: Memory, room: int, chosen: Features) -> str:
         return f"features cached: {size}, but {left} left on the GPU"
     if chosen == "pinned":
         return f"features in pinned host memory: {size}, but {left} left on the GPU"
-    return f"features in the store: {size} fit in neither GPU nor pinned memory"
+    return f"features in the store, copied by batch: {size}, but {left} left on the GPU"
 
 
 def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Features) -> UserError:

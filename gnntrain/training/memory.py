@@ -68,7 +68,7 @@ def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
     if not isinstance(evaluator, LayerwiseInference):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
     if is_gpu(device):
-        return "Set evaluation=sampled: layer by layer, a layer of all nodes must fit on the GPU."
+        return "Set evaluation=sampled: exactly, all in-neighbours of a node must fit on the GPU."
     return (
         "Lower evaluation.memory_limit, beyond which layers go to disk, or the number of ranks; or "
         "set evaluation=sampled."

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from gnntrain.compute import cpu, cuda, ops, reference
 from tests.compute.devices import NEEDS_GPU, NEEDS_INTERPRETER
@@ -66,11 +64,8 @@ def opened(func: Any, module: ModuleType) -> Callable[..., Any] | None:
 @contextmanager
 def registered(module: ModuleType, key: str) -> Iterator[None]:
     """Have the dispatcher take a module's functions for a key, rather than what is registered."""
-    library: torch.library.Library = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch warns that it is overridden
-        ops.register(module, key, library)
+    before = ops.register(ops.functions_of(module), key)
     try:
         yield
     finally:
-        library._destroy()  # type: ignore[no-untyped-call]
+        ops.register(before, key)

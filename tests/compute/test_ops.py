@@ -387,4 +387,4 @@ def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
     names = {name.split(".")[1] for name in launched()}
     assert {(one.kernel, one.target) for one in found} == set(product(names, TARGETS))
     assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
-    assert max(one.local for one in found) <= 8
+    assert max(one.local for one in found) <= 16  # a number or two

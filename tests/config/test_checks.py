@@ -392,7 +392,7 @@ TRITON_ONLY = [
 
 @pytest.mark.parametrize("sections", TRITON_ONLY, ids=str)
 def test_what_needs_tritons_kernels_is_refused_without_them(
-    sections: dict[str, dict[str, Any]],
+    sections: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [(name, keys)] = sections.items()
     key = f"{name}.{next(iter(keys))}"
@@ -400,6 +400,8 @@ def test_what_needs_tritons_kernels_is_refused_without_them(
     config = from_dict(sections)
     assert needs_gpu_count(config)
     assert key in [problem.key for problem in machine_problems(config, {"mps": 1})]
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    assert key in [problem.key for problem in machine_problems(config, {"cuda": 1})]
 
 
 @pytest.mark.parametrize("placement", ["resident", "cached", "memmap"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def library(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     made = Library(request.param)
 
     def open_library(path: str) -> Library:
-        opened.append(Path(path).name)
+        opened.append(path)
         return made
 
     monkeypatch.setattr(torch.version, "hip", "7.2" if request.param == "hip" else None)
@@ -88,6 +88,6 @@ def test_addresses_are_those_of_the_gpu(library: Library) -> None:
 
 def test_a_library_has_the_functions_of_those_that_it_needs() -> None:
     """As torch's own library for CUDA needs CUDA's runtime: here torch's for CPUs, and OpenMP."""
-    found = next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
-    number = ctypes.CDLL(str(found))["omp_get_max_threads"]
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    number = ctypes.CDLL(f"libtorch_cpu.{suffix}")["omp_get_max_threads"]
     assert number() >= 1

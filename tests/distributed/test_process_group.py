@@ -82,6 +82,34 @@ def test_a_rank_that_nccl_does_not_connect_is_overdue(monkeypatch: pytest.Monkey
     assert control.overdue() is None
 
 
+NCCL_SAYS = """NCCL error in: NCCLUtils.cpp:92, invalid usage, NCCL version 2.30.7
+Last error:
+Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        (NCCL_SAYS, RunError, "NCCL cannot connect rank 0 .*Duplicate GPU"),
+        ("store->get('0') got error: wait timeout", dist.DistBackendError, "timeout"),
+    ],
+)
+def test_why_nccl_does_not_connect_ranks_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, text: str, kind: type[Exception], words: str
+) -> None:
+    """Of a rank that does not come, the others say that they have waited."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise dist.DistBackendError(text)
+
+    monkeypatch.setattr(dist, "init_process_group", fail)
+    context = DistributedContext(0, 1, torch.device("cuda", 0))
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    with pytest.raises(kind, match=words):
+        init_process_group(context, store, timedelta(seconds=9))
+
+
 def test_only_a_group_that_fails_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     """To destroy a group of NCCL's waits for collectives that a lost rank does not enter."""
     called: list[str] = []

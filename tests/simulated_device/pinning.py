@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may run while it is held
 _ranges: list[tuple[int, int]] = []  # first address and end, ascending
 
 

@@ -98,7 +98,8 @@ def _by_way_of_the_host(function: Any) -> Any:
             out: Tensor = function(data, *args, device=device, **kwargs)
             return out
         if isinstance(data, SimulatedTensor):
-            return data.to(device, *args, **kwargs)
+            moved: Tensor = data.to(device, *args, **kwargs)
+            return moved
         requires_grad = kwargs.pop("requires_grad", False)
         made: Tensor = function(data, *args, **kwargs).to(device)
         return made.requires_grad_(requires_grad)

@@ -43,12 +43,12 @@ class SimulatedTensor(Tensor):
     Attributes:
         host: Its numbers, on the CPU.
         memory: The device memory that they stand for.
-        index: The number of its device.
+        number: That of its device.
     """
 
     host: Tensor
     memory: Memory
-    index: int
+    number: int
 
     @staticmethod
     def __new__(cls, host: Tensor, index: int, memory: Memory) -> SimulatedTensor:
@@ -61,7 +61,7 @@ class SimulatedTensor(Tensor):
             layout=host.layout,
             device=torch.device("sim", streams.in_torch(index)),
         )
-        made.host, made.memory, made.index = host, memory, index
+        made.host, made.memory, made.number = host, memory, index
         return made
 
     @classmethod
@@ -74,16 +74,17 @@ class SimulatedTensor(Tensor):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """As torch."""
-        return torch.device("sim", self.index)
+        return torch.device("sim", self.number)
 
     def get_device(self) -> int:
         """As torch."""
-        return self.index
+        return self.number
 
     def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         """As torch."""
+        device: Any
         device, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
-        if device is not None and device.type == "sim" and streams.index_of(device) == self.index:
+        if device is not None and device.type == "sim" and streams.index_of(device) == self.number:
             device = None
         return super().to(device, dtype, non_blocking, copy=copy, memory_format=layout)
 
@@ -95,9 +96,11 @@ class SimulatedTensor(Tensor):
         """As torch: the host waits."""
         return self.cpu().tolist()
 
-    def new_tensor(self, data: Any, **kwargs: Any) -> Any:
+    def new_tensor(  # type: ignore[override]
+        self, data: Any, *, dtype: Any = None, device: Any = None
+    ) -> Any:
         """As torch: made on the host and copied."""
-        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device} | kwargs)
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
 
     def numpy(self, *, force: bool = False) -> Any:
         """As torch: refused."""
@@ -110,7 +113,8 @@ class SimulatedTensor(Tensor):
         return self.numpy()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.detach().cpu().__reduce_ex__(protocol)  # as `map_location="cpu"` reads it
+        host: Any = self.detach().cpu()  # as `map_location="cpu"` reads it
+        return host.__reduce_ex__(protocol)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.host!r} on {self.device}"
@@ -145,7 +149,7 @@ def _moved(source: Tensor, *, device: Any = None, non_blocking: bool = False, **
         return _copied(out, source, non_blocking)
     out = _aten.empty_like.default(_host_of(source), **kwargs)
     index = streams.index_of(to)
-    if isinstance(source, SimulatedTensor) and source.index == index:
+    if isinstance(source, SimulatedTensor) and source.number == index:
         made = new_tensor(out, index)
         _note_use(_aten._to_copy.default, index, reads=[source], writes=[made])
         made.host.copy_(source.host)
@@ -158,7 +162,7 @@ def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tenso
     if source.numel() == 0:
         return target
     ends = [end for end in (target, source) if isinstance(end, SimulatedTensor)]
-    index = ends[-1].index
+    index = ends[-1].number
     _note_use(_aten.copy_.default, index, reads=ends[len(ends) - 1 :], writes=ends[:1])
     if len(ends) == 2:
         if target.device != source.device:
@@ -215,7 +219,7 @@ def _device_of(func: Any, args: Any, given: list[Tensor], kwargs: Any) -> int:
     Raises:
         RuntimeError: They are on several; but torch takes numbers on the CPU, and indices.
     """
-    devices = {tensor.index for tensor in given if isinstance(tensor, SimulatedTensor)}
+    devices = {tensor.number for tensor in given if isinstance(tensor, SimulatedTensor)}
     host = [tensor for tensor in given if not isinstance(tensor, SimulatedTensor)]
     name = func._schema.name
     if not devices:

@@ -49,16 +49,19 @@ def evaluator(
     return LayerwiseEvaluator(store, context, made, features=features)
 
 
-@pytest.mark.parametrize("free", [PLENTY, LITTLE], ids=["resident", "host"])
-@pytest.mark.parametrize("resident", [True, False], ids=["features", "store"])
+@pytest.mark.parametrize(
+    ("free", "resident"),
+    [(PLENTY, True), (LITTLE, True), (LITTLE, False)],
+    ids=["all-on-device", "layers-on-host", "all-on-host"],
+)
 @pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
 def test_logits_and_embeddings_are_the_cpus(
     store: StoredGraph,
     tmp_path: Path,
     sim: torch.device,
     variant: dict[str, Any],
-    resident: bool,
     free: int,
+    resident: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(buffers, "_MAX_DEVICE_NUMBERS", 150)  # several chunks a layer

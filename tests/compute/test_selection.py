@@ -1,0 +1,158 @@
+"""Who computes the operators is selected by kind of device; what a model learns is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnntrain.compute import cuda, ops, reference
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
+from gnntrain.config import from_dict
+from gnntrain.data.store import StoredGraph
+from gnntrain.models.dropout import dropout
+from tests.compute.devices import NEEDS_INTERPRETER
+from tests.graphs import random_graph, stored
+from tests.pyg_backends import use_backend
+from tests.trainers import trainer_of
+
+TORCH = KernelChoice("torch")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    select(CPU_KERNELS, "cpu")
+
+
+def computing(choice: KernelChoice, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The modules whose `gather` and `transpose` compute on a CPU."""
+    called: set[str] = set()
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            called.add(name)
+            return function(*given)
+
+        return noted
+
+    for module in (reference, cuda):
+        name = f"{module.__name__.rpartition('.')[2]}.gather"
+        monkeypatch.setattr(module, "gather", noting(name, module.gather))
+    select(choice, "cpu")
+    LazyFeatures(torch.ones(3, 2), torch.tensor([2, 0])).read(0, 2)
+    return called
+
+
+@pytest.mark.parametrize(
+    ("choice", "computes"),
+    [
+        (CPU_KERNELS, set()),
+        (TORCH, {"reference.gather"}),
+        (KernelChoice("triton", {"gather": "slow"}), {"reference.gather"}),
+        pytest.param(KernelChoice("triton"), {"cuda.gather"}, marks=NEEDS_INTERPRETER),
+        pytest.param(
+            KernelChoice("triton", {"transpose": "wrong", SAMPLER: "wrong"}),
+            {"cuda.gather"},
+            marks=NEEDS_INTERPRETER,
+        ),
+    ],
+    ids=["numba", "torch", "replaced", "triton", "others replaced"],
+)
+def test_the_dispatcher_takes_what_is_selected(
+    choice: KernelChoice, computes: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert computing(choice, monkeypatch) == computes
+
+
+def test_the_last_selection_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert computing(TORCH, monkeypatch)
+    assert not computing(CPU_KERNELS, monkeypatch)
+    assert computing(TORCH, monkeypatch)
+
+
+def test_what_reads_the_host_and_what_samples_depends_on_what_is_replaced() -> None:
+    assert not CPU_KERNELS.samples_on_gpu
+    assert not TORCH.samples_on_gpu
+    assert not TORCH.reads_host
+    triton = KernelChoice("triton")
+    assert triton.reads_host
+    assert triton.samples_on_gpu
+    assert KernelChoice("triton", {"edge_softmax": ""}).reads_host
+    assert not KernelChoice("triton", {"aggregate": ""}).reads_host
+    assert not KernelChoice("triton", {SAMPLER: ""}).samples_on_gpu
+
+
+@pytest.mark.parametrize("choice", [CPU_KERNELS, TORCH], ids=["numba", "torch"])
+def test_dropout_is_traced_with_the_state_that_it_has(choice: KernelChoice) -> None:
+    select(choice, "cpu")
+    x = torch.ones(4, 3, requires_grad=True)
+    out, state = ops.dropout(x, 0.5)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        traced = ops.dropout(mode.from_tensor(x), 0.5)
+    for real, fake in zip((out, state), traced, strict=True):
+        assert (real.shape, real.dtype) == (fake.shape, fake.dtype)
+    out = dropout(x, 0.5)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient, out.detach())
+
+
+MODELS: list[dict[str, Any]] = [
+    {"name": "sage"},
+    {"name": "sage", "aggregator": "max"},
+    {"name": "gat", "heads": 2},
+    {"name": "gatv2", "heads": 2},
+    {"name": "gcn"},
+    {"name": "gin"},
+    {"name": "mlp"},
+]
+
+
+def losses_and_metrics(
+    choice: KernelChoice, graph: StoredGraph, folder: Path, keys: dict[str, Any]
+) -> tuple[list[float], list[float]]:
+    """Of three epochs without dropout, whose draws depend on the kernels."""
+    select(choice, "cpu")
+    model = {"hidden_channels": 8, "num_layers": 2, "dropout": 0.0, **keys["model"]}
+    sampler = {"fan_outs": [4, 4], **keys["sampler"]}
+    trainer_keys = {"epochs": 3, "batch_size": 32, **keys["trainer"]}
+    given = {"model": model, "sampler": sampler, "trainer": trainer_keys}
+    config = from_dict(given, saved=True)
+    torch.manual_seed(0)
+    records = trainer_of(config, graph, folder).fit().records
+    metrics = [record.metrics["val"]["accuracy"] for record in records]
+    return [record.train_loss for record in records], metrics
+
+
+@pytest.mark.parametrize(("precision", "stored_as"), [("fp32", "float32"), ("bf16", "bfloat16")])
+@pytest.mark.parametrize("sampler", ["neighbor", "full", "pyg"])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: " ".join(map(str, model.values())))
+def test_torchs_operators_train_as_the_kernels_do(
+    model: dict[str, Any],
+    sampler: str,
+    precision: str,
+    stored_as: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_backend("torch_sparse", monkeypatch)
+    weights = np.random.default_rng(0).random(1500).astype(np.float32)
+    data = random_graph(200, 1500, num_features=12, edge_weight=weights)
+    graph = stored(tmp_path / "store", data, feature_dtype=stored_as)
+    by_name: dict[str, dict[str, Any]] = {
+        "neighbor": {},
+        "full": {"name": "full"},
+        "pyg": {"backend": "pyg"},
+    }
+    keys = {"model": model, "sampler": by_name[sampler], "trainer": {"precision": precision}}
+    expected, found = (
+        losses_and_metrics(choice, graph, tmp_path, keys) for choice in (CPU_KERNELS, TORCH)
+    )
+    tolerance = 1e-4 if precision == "fp32" else 1e-2
+    assert found[0] == pytest.approx(expected[0], rel=tolerance)
+    assert found[1] == pytest.approx(expected[1], abs=0.05)
