@@ -33,7 +33,7 @@ def try_cases(
         results: Appended to, so that the caller has them after an exception too.
 
     Raises:
-        CannotTryError: No process could start.
+        CannotTryError: Cases are left, since no process could start.
     """
     trials = _Trials(cases, device, time.monotonic() + seconds, results)
     try:
@@ -45,6 +45,7 @@ def try_cases(
                 trials.end()
     finally:
         trials.close()
+    trials.refuse_if_left()
 
 
 class _Trials:
@@ -58,6 +59,7 @@ class _Trials:
         self._deadline = deadline
         self._results = results
         self._children: list[ChildProcess] = []
+        self._failure: Exception | None = None
 
     def work(self) -> None:
         """Try one case after the other, in a new process where one can do no more."""
@@ -65,6 +67,7 @@ class _Trials:
         while (case := self._next()) is not None:
             child = child or self._started()
             if child is None:
+                self._waiting.appendleft(case)
                 return
             result, goes_on = self._tried(case, child)
             if result is not None:
@@ -78,6 +81,11 @@ class _Trials:
         self._deadline = -math.inf
         for child in self._children:
             child.kill()
+
+    def refuse_if_left(self) -> None:
+        """Raise the failure of a process to start, if cases are left for it."""
+        if self._waiting and self._failure is not None:
+            raise CannotTryError(f"a process to try kernels does not start: {self._failure}")
 
     def close(self) -> None:
         for child in self._children:
@@ -95,15 +103,16 @@ class _Trials:
         return None
 
     def _started(self) -> ChildProcess | None:
-        """A process that waits for cases; None: there is none by the deadline."""
+        """A process that waits for cases; None: it does not start, or not by the deadline. Where a
+        GPU takes one process alone, only the first one starts."""
         child = ChildProcess(self._device)
         self._children.append(child)
         try:
             child.answer(min(time.monotonic() + START_SECONDS, self._deadline))
         except (LateError, DeadError) as error:
-            if time.monotonic() >= self._deadline:
-                return None
-            raise CannotTryError(f"a process to try kernels does not start: {error}") from error
+            if time.monotonic() < self._deadline:
+                self._failure = error
+            return None
         return child
 
     def _tried(self, case: Case, child: ChildProcess) -> tuple[Result | None, bool]:

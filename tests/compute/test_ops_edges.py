@@ -13,6 +13,7 @@ from hypothesis import given
 from torch import Tensor
 
 from gnntrain.compute import launching, ops, reference
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import Chunks
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
@@ -74,6 +75,32 @@ def test_an_aggregate_over_chunks_is_a_loop_over_edges(
 ) -> None:
     with chunks_of(4):
         check(given_by(reduce, block), 3, torch.float64, device)
+
+
+@on_gpu_kernels
+@pytest.mark.parametrize("block", BLOCKS, ids=["int32", "int64"])
+def test_maxima_over_chunks_of_stored_rows_are_those_over_whole_rows(
+    block: Block, device: str
+) -> None:
+    """Which take no gradient, and so count no maxima."""
+    rows = torch.randn(block.num_src, 3)
+    features, whole = LazyFeatures(rows.to(device)), Aggregation(block.to(device), "max")
+    expected = aggregate(features, whole)
+    with chunks_of(4):
+        assert torch.equal(aggregate(features, whole), expected)
+
+
+@on_gpu_kernels
+def test_chunks_of_a_block_without_destinations_read_nothing(device: str) -> None:
+    """As padding may leave one."""
+    indptr, indices = torch.zeros(1, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
+    block, nothing = Block(indptr, indices, 1).to(device), torch.empty(0, 4, device=device)
+    with chunks_of(2):
+        score = pair_score(block, nothing.new_ones(1, 4), nothing, nothing.new_ones(2, 2), 0.2)
+        alpha, _ = edge_softmax(block, score, nothing[:, :2])
+        out = aggregate(nothing.new_ones(1, 4), Aggregation(block, weight=alpha))
+    assert not alpha.any()
+    assert out.shape == (0, 4)
 
 
 def gradients(

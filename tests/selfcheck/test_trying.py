@@ -91,6 +91,15 @@ def test_a_process_that_does_not_start_is_told_with_its_last_line(tmp_path: Path
         tried(GATHER)
 
 
+@pytest.mark.usefixtures("broken")
+def test_a_gpu_that_takes_one_process_alone_is_checked_by_it(tmp_path: Path) -> None:
+    """As with nvidia-smi's exclusive mode."""
+    alone = f"import os\ntry: os.mkdir({str(tmp_path / 'taken')!r})\nexcept OSError: os._exit(1)\n"
+    (tmp_path / "sitecustomize.py").write_text(alone)
+    results = tried(GATHER, SUM, SAMPLER, number=3)
+    assert sorted(results) == sorted([GATHER, SUM, SAMPLER])
+
+
 def test_a_process_ends_with_its_parent_even_while_a_kernel_does_not(
     broken: pytest.MonkeyPatch,
 ) -> None:
