@@ -406,6 +406,9 @@ def _edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
 
 def _columns(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:
     """(heads, their columns or, of one, some): rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
+    if width == 0:
+        yield slice(0, heads), slice(0, 0)
+        return
     most, per_head = max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows)), width // heads
     many = max(1, most // max(1, per_head))
     step = min(most, many * per_head)
