@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from gnntrain import devices, plugins
 from gnntrain.app import compose_config, recompose_config
@@ -239,6 +240,25 @@ def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str
     resume(run, recompose_config(saved_config(run), longer), longer)
     assert_same_run(run, tmp_path / "whole")
     metrics = evaluate(run)["metrics"]
+    with present():
+        assert evaluate(run)["metrics"] == metrics
+
+
+@pytest.mark.parametrize("evaluation", ["layerwise", "sampled"])
+def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
+    tmp_path: Path, stores: str, evaluation: str
+) -> None:
+    """As for a run on four of NVIDIA's GPUs."""
+    run = tmp_path / "run"
+    on_cpu(run, stores, f"evaluation={evaluation}")
+    metrics = evaluate(run)["metrics"]
+    theirs = saved_config(run)
+    theirs["trainer"] |= {"device": "cuda", "gpus": 4}
+    theirs["compute"]["kernels"] = "triton"
+    theirs["sampler"] |= {"backend": "triton", "topology": "pinned"}
+    theirs["features"]["placement"] = "pinned"
+    (run / "config.yaml").write_text(yaml.safe_dump(theirs))
+    assert evaluate(run)["metrics"] == metrics
     with present():
         assert evaluate(run)["metrics"] == metrics
 
