@@ -71,15 +71,12 @@ class BestModel:
         self.signature = signature
         device = _device_here(config.trainer)
         config = _for_one_process(config)
-        kernels = kernel_choice(config, device.type)
-        select(kernels, device.type)
+        select(kernel_choice(config, device.type), device.type)
         context = DistributedContext(device=device)
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
         self.task = build_task(config, graph, signature, signature.target_scale)
         self.model = build_model(config, self.task, graph, context)
-        self._loaders = build_loaders(
-            config, self.task, self.model, graph, context, kernels=kernels
-        )
+        self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
     def evaluate(self) -> SplitMetrics:
         """The metrics of all splits, as the `evaluation` keys describe."""
