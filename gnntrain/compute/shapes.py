@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
-from gnntrain.compute.selection import uses_numba
+from gnntrain.compute.selection import selected
 
 
 def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
@@ -119,7 +119,7 @@ def pair_scores_backward(
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if uses_numba(x.device.type):  # the mask's key
+    if selected(x.device.type).kernels == "numba":  # the mask's key
         return out, x.new_empty((), dtype=torch.int64)
     return out, torch.empty_like(x, dtype=torch.bool)
 
