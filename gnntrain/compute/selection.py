@@ -17,8 +17,6 @@ SAMPLER = "sampler"
 HOST_MEMORY = "host memory"
 """Stands there for kernels that read pinned host memory, or other GPUs' memory."""
 
-_selected: dict[str, Kernels] = {}  # by type of device
-
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
@@ -61,9 +59,3 @@ def select(choice: KernelChoice, device_type: str) -> None:
         used = {name: kernels[name] for name in kernels.keys() - choice.replaced.keys()}
         functions = ops.functions_of(reference) | used
     ops.register(functions, torch._C._dispatch_key_for_device(device_type))
-    _selected[device_type] = choice.kernels
-
-
-def uses_numba(device_type: str) -> bool:
-    """Whether Numba's kernels compute the operators on devices of a type."""
-    return device_type == "cpu" and _selected.get("cpu", "numba") == "numba"
