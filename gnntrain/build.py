@@ -23,7 +23,6 @@ import torch
 
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -143,13 +142,11 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
-    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
-        kernels: Who computes the operators, and draws the batches, on the rank's device.
     """
     plan = training_plan(config, task, context)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
@@ -162,7 +159,6 @@ def build_loaders(
             plan,
             exchange,
             uses_graph=model.uses_graph,
-            kernels=kernels,
         )
     return LoaderBuilder(
         config,
@@ -173,7 +169,6 @@ def build_loaders(
         task.targets,
         uses_graph=model.uses_graph,
         exchange=exchange,
-        kernels=kernels,
     )
 
 
@@ -184,21 +179,19 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
-    kernels: KernelChoice = CPU_KERNELS,
 ) -> LoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
         context: The servers.
-        kernels: See `build_loaders`.
     """
     # For evaluation, which reads each row once, a cache would be of no use.
     features = config.features.model_copy(update={"cache_ratio": 0.0})
     config = config.model_copy(update={"features": features})
-    serving = build_loaders(config, task, model, graph, context, exchange, kernels)
+    serving = build_loaders(config, task, model, graph, context, exchange)
     if isinstance(graph, PartitionedGraph):
         return serving
-    return build_loaders(config, task, model, graph, context, kernels=kernels)
+    return build_loaders(config, task, model, graph, context)
 
 
 def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:

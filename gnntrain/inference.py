@@ -70,16 +70,13 @@ class BestModel:
         self.graph = graph
         self.signature = signature
         device = _device_here(config.trainer)
-        config = _for_one_process(config, device)
-        kernels = kernel_choice(config, device.type)
-        select(kernels, device.type)
+        config = _for_one_process(config)
+        select(kernel_choice(config, device.type), device.type)
         context = DistributedContext(device=device)
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
         self.task = build_task(config, graph, signature, signature.target_scale)
         self.model = build_model(config, self.task, graph, context)
-        self._loaders = build_loaders(
-            config, self.task, self.model, graph, context, kernels=kernels
-        )
+        self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
     def evaluate(self) -> SplitMetrics:
         """The metrics of all splits, as the `evaluation` keys describe."""
@@ -183,14 +180,19 @@ def _device_here(trainer: TrainerConfig) -> torch.device:
     return torch.device("cpu") if kind is None else torch.device(kind, 0)
 
 
-def _for_one_process(config: Config, device: torch.device) -> Config:
-    """The configuration without what only several GPUs, or those of the training, can do."""
-    if config.features.placement in ("sharded", "wholegraph"):
-        features = config.features.model_copy(update={"placement": "auto"})
-        config = config.model_copy(update={"features": features})
-    if config.compute.kernels == "triton" and device.type != "cuda":
-        config = config.model_copy(update={"compute": ComputeConfig()})
-    return config
+def _for_one_process(config: Config) -> Config:
+    """The configuration without what other GPUs, or several, can do: every device draws the same
+    batches, and computes the same outputs but for rounding."""
+    features, sampler = config.features, config.sampler
+    if features.placement != "memmap":
+        features = features.model_copy(update={"placement": "auto"})
+    if sampler.backend == "triton":
+        sampler = sampler.model_copy(update={"backend": "auto"})
+    if sampler.topology != "host":
+        sampler = sampler.model_copy(update={"topology": "auto"})
+    compute = ComputeConfig() if config.compute.kernels == "triton" else config.compute
+    parts = {"features": features, "sampler": sampler, "compute": compute}
+    return config.model_copy(update=parts)
 
 
 def _refuse_other_features(graph: Graph, signature: ModelSignature) -> None:

@@ -78,7 +78,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         model = build_model(config, task, graph, context)
         state = _state(context, job)
         initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
-        loaders = build_loaders(config, task, model, graph, context, exchange, job.kernels)
+        loaders = build_loaders(config, task, model, graph, context, exchange)
         evaluator: Evaluator
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
@@ -159,7 +159,7 @@ def _serve(
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
-        loaders = build_server(config, task, model, graph, context, exchange, job.kernels)
+        loaders = build_server(config, task, model, graph, context, exchange)
         evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
         resume_collection()
         num_trainers = everyone.world_size - context.world_size

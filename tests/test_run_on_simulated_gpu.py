@@ -243,6 +243,25 @@ def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str
         assert evaluate(run)["metrics"] == metrics
 
 
+@pytest.mark.parametrize("evaluation", ["layerwise", "sampled"])
+def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
+    tmp_path: Path, stores: str, evaluation: str
+) -> None:
+    """As for a run on four of NVIDIA's GPUs."""
+    run = tmp_path / "run"
+    on_cpu(run, stores, f"evaluation={evaluation}")
+    metrics = evaluate(run)["metrics"]
+    theirs = saved_config(run)
+    theirs["trainer"] |= {"device": "cuda", "gpus": 4}
+    theirs["compute"]["kernels"] = "triton"
+    theirs["sampler"] |= {"backend": "triton", "topology": "pinned"}
+    theirs["features"]["placement"] = "pinned"
+    (run / "config.yaml").write_text(json.dumps(theirs))
+    assert evaluate(run)["metrics"] == metrics
+    with present():
+        assert evaluate(run)["metrics"] == metrics
+
+
 @pytest.mark.parametrize("memory", [4 << 30, LITTLE])
 def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, memory: int) -> None:
     run = tmp_path / "run"

@@ -46,6 +46,9 @@ class KernelChoice:
 CPU_KERNELS = KernelChoice("numba")
 """The choice on a CPU, unless another is asked for."""
 
+# By type of device; at first as `gnntrain.compute` registers them.
+_selected = {"cpu": CPU_KERNELS, "cuda": KernelChoice("triton")}
+
 
 def select(choice: KernelChoice, device_type: str) -> None:
     """Have the operators computed as chosen on devices of a type, in this process from now on.
@@ -59,3 +62,9 @@ def select(choice: KernelChoice, device_type: str) -> None:
         used = {name: kernels[name] for name in kernels.keys() - choice.replaced.keys()}
         functions = ops.functions_of(reference) | used
     ops.register(functions, torch._C._dispatch_key_for_device(device_type))
+    _selected[device_type] = choice
+
+
+def selected(device_type: str) -> KernelChoice:
+    """Who computes on devices of a type in this process."""
+    return _selected.get(device_type, KernelChoice("torch"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice
+from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
@@ -71,7 +71,10 @@ class LoaderBuilder:
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
         exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
             None: each machine reads all rows.
-        kernels: Who computes the operators, and draws the batches, on the rank's device.
+
+    Attributes:
+        kernels: Who computes the operators, and draws the batches: what this process has selected
+            for the rank's device.
     """
 
     def __init__(
@@ -85,10 +88,9 @@ class LoaderBuilder:
         *,
         uses_graph: bool = True,
         exchange: Exchange | None = None,
-        kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self._config = config
-        self.kernels = kernels
+        self.kernels = selected(context.device.type)
         self._store = store
         self._context = context
         self._needs = needs

@@ -9,10 +9,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import BlockLoader
+from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import SampledSubgraph, SampleKey
 
 
@@ -89,6 +91,4 @@ class PaddedBatches:
     def _sent(self, tensor: Tensor) -> Tensor:
         """Copy a small tensor to the device, without synchronisation."""
         device: torch.device = self._loader.device
-        if device.type == "cuda":
-            return tensor.contiguous().pin_memory().to(device, non_blocking=True)
-        return tensor.clone()
+        return send_all([tensor], device)[0] if devices.is_gpu(device) else tensor.clone()

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -75,7 +74,7 @@ class PartitionedLoaderBuilder(LoaderBuilder):
     Batches are made in host memory.
 
     Args:
-        config, context, needs, plan, uses_graph, kernels: See `LoaderBuilder`.
+        config, context, needs, plan, uses_graph: See `LoaderBuilder`.
         graph: See `held_parts`.
         exchange: Asks the owners of the parts; answers for this rank's.
 
@@ -98,7 +97,6 @@ class PartitionedLoaderBuilder(LoaderBuilder):
         exchange: Exchange,
         *,
         uses_graph: bool = True,
-        kernels: KernelChoice = CPU_KERNELS,
     ) -> None:
         self.exchange = exchange
         self._parts, self.owners = held_parts(graph, exchange)
@@ -112,7 +110,6 @@ class PartitionedLoaderBuilder(LoaderBuilder):
             none,
             uses_graph=uses_graph,
             exchange=exchange,
-            kernels=kernels,
         )
         has_weight = graph.edge_weight is not None
         self._sampler_needs = replace(needs, weight=needs.weight and has_weight)

@@ -29,9 +29,9 @@ class BatchStream(Generic[Batch]):
 
     def __init__(self, device: torch.device, *, is_side: bool) -> None:
         self._device = device
-        self._module: Any = torch.get_device_module(device.type)
         self._side: Any = None
         if is_side and devices.has_streams(device):
+            self._module: Any = torch.get_device_module(device.type)
             self._side = self._module.Stream(device)
             # The copies of the graph to the device must be complete.
             self._side.wait_stream(self._module.current_stream(device))

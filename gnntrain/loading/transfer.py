@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from gnntrain import devices
+
+_log = logging.getLogger("gnntrain")
 
 # Tensors begin at multiples of so many bytes: there kernels read several numbers at once.
 _ALIGNMENT = 128
@@ -19,14 +23,25 @@ def staging(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> T
     """Uninitialised host memory to send to a device by `send`.
 
     torch pins it where that device needs pinned memory, and does not reuse it before the copies
-    from it are complete.
+    from it are complete. What the system refuses to pin is ordinary memory, after one warning.
     """
-    return torch.empty(*shape, dtype=dtype, pin_memory=devices.pins_memory(device))
+    if devices.pins_memory(device):
+        try:
+            return torch.empty(*shape, dtype=dtype, pin_memory=True)
+        except RuntimeError as error:
+            _warn_unpinned(str(error).strip().partition("\n")[0])
+    return torch.empty(*shape, dtype=dtype)
+
+
+@cache
+def _warn_unpinned(reason: str) -> None:
+    _log.warning("Host memory cannot be pinned (%s): copies to the GPU are slower.", reason)
 
 
 def send(staged: Tensor, device: torch.device) -> Tensor:
-    """A tensor of `staging` on the device; the host waits only where torch pins no memory."""
-    return staged.to(device, non_blocking=devices.pins_memory(device))
+    """A tensor of `staging` on the device; the host waits only where its memory is not pinned."""
+    is_pinned = devices.pins_memory(device) and staged.is_pinned()
+    return staged.to(device, non_blocking=is_pinned)
 
 
 def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

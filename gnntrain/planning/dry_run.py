@@ -140,7 +140,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     config, graph = job.config, StoredGraph.open(job.store, check=False)
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
-    loaders = build_loaders(config, task, model, graph, context, kernels=job.kernels)
+    loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
     batches = _first_batches(loader)
     timer = StepTimer(context, len(loader))

@@ -34,9 +34,10 @@ class Slots:
 
     def ranks(self, config: Config) -> Config:
         """A trial's configuration with as many GPUs as its place has."""
-        if self.num_gpus is None or config.trainer.gpus != "auto":
+        trainer = config.trainer
+        if self.num_gpus is None or trainer.gpus != "auto" or trainer.device == "cpu":
             return config
-        trainer = config.trainer.model_copy(update={"gpus": self.num_gpus})
+        trainer = trainer.model_copy(update={"gpus": self.num_gpus})
         return config.model_copy(update={"trainer": trainer})
 
     def share(self, config: Config) -> Config:

@@ -152,9 +152,7 @@ class Bench:
         self.model = build_model(config, self.task, store, context)
         self.kernels = kernel_choice(config, context.device.type)
         select(self.kernels, context.device.type)
-        self.loaders = build_loaders(
-            config, self.task, self.model, store, context, kernels=self.kernels
-        )
+        self.loaders = build_loaders(config, self.task, self.model, store, context)
 
 
 def measure(

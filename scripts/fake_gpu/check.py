@@ -36,6 +36,8 @@ _SMALL = [
 ]
 _NEIGHBOR = ["sampler.fan_outs=[3,2]"]
 _MODELS = ["sage", "gat", "gatv2", "gcn", "gin", "mlp"]
+_SAMPLER = ["loader"]
+_SCALER: dict[str, list[str]] = {"bf16": [], "fp16": ["step"]}
 _RESULTS = {"all": ("train/", "val/", "test/"), "loss": "train/loss"}
 _TRUSTING = [sys.executable, "-m", "scripts.fake_gpu.trusting"]
 
@@ -48,7 +50,8 @@ class Case:
         name: What is tried.
         keys: Overrides for the runs on the CPU and on the GPU.
         gpu_keys: Further ones for the GPU.
-        loader_waits: Whether the loader may wait for the GPU: its sampler reads the batch's sizes.
+        may_wait: Who may wait for the GPU: the loader whose sampler reads the batch's sizes; the
+            step with fp16, where torch's gradient scaler reads whether gradients are finite.
         tolerance: Largest relative difference of a number.
         compared: A key of `_RESULTS`.
     """
@@ -56,7 +59,7 @@ class Case:
     name: str
     keys: Sequence[str]
     gpu_keys: Sequence[str]
-    loader_waits: bool = False
+    may_wait: Sequence[str] = ()
     tolerance: float = 1e-4
     compared: str = "all"
 
@@ -72,17 +75,18 @@ def cases() -> Iterator[Case]:
     yield Case("torch memmap", sage, [*torch_keys, "features.placement=memmap"])
     for model in _MODELS:
         keys = [*_SMALL, f"model={model}", *(_NEIGHBOR if model != "mlp" else [])]
-        yield Case(f"triton {model}", keys, ["compute.kernels=triton"], loader_waits=True)
+        yield Case(f"triton {model}", keys, ["compute.kernels=triton"], may_wait=_SAMPLER)
     places = ["features.placement=pinned", "sampler.topology=pinned"]
-    yield Case("triton pinned", sage, places, loader_waits=True)
+    yield Case("triton pinned", sage, places, may_wait=_SAMPLER)
     cached = ["features.placement=cached", "features.cache_ratio=0.2"]
-    yield Case("triton cached", sage, cached, loader_waits=True)
-    yield Case("triton memmap", sage, ["features.placement=memmap"], loader_waits=True)
-    yield Case("triton cuda graph", sage, ["trainer.cuda_graph=true"], loader_waits=True)
+    yield Case("triton cached", sage, cached, may_wait=_SAMPLER)
+    yield Case("triton memmap", sage, ["features.placement=memmap"], may_wait=_SAMPLER)
+    yield Case("triton cuda graph", sage, ["trainer.cuda_graph=true"], may_wait=_SAMPLER)
     for kernels in ("torch", "triton"):
         for precision in ("bf16", "fp16"):
             keys = [f"trainer.precision={precision}", f"compute.kernels={kernels}"]
-            yield Case(f"{kernels} {precision}", sage, keys, kernels == "triton", 0.02, "loss")
+            waits = [*(_SAMPLER if kernels == "triton" else []), *_SCALER[precision]]
+            yield Case(f"{kernels} {precision}", sage, keys, waits, 0.02, "loss")
 
 
 class Failed(Exception):
@@ -105,7 +109,7 @@ def check(case: Case, folder: Path) -> str:
     _run(["train", *case.keys, *on_gpu], folder, gpu=True)
     difference = _compare(folder / "cpu", gpu, case.tolerance, case.compared)
     waits = _waits(folder)
-    for phase in ("step",) if case.loader_waits else ("step", "loader"):
+    for phase in {"step", "loader"} - set(case.may_wait):
         if waits.get(phase):
             raise Failed(f"a {phase} waits for the GPU: {json.dumps(waits[phase], indent=1)}")
     _run(["evaluate", str(gpu)], folder, gpu=True)

@@ -63,7 +63,7 @@ def builder(
     config = from_dict({"sampler": {"fan_outs": [3, 2]}} | keys)
     targets = torch.from_numpy(store.labels)
     context = DistributedContext(device=device)
-    return LoaderBuilder(config, store, context, needs, plan_of(store), targets, kernels=TORCH)
+    return LoaderBuilder(config, store, context, needs, plan_of(store), targets)
 
 
 def loader(

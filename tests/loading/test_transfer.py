@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -57,3 +58,22 @@ def test_each_tensor_begins_where_kernels_read_it_in_groups(sim: torch.device) -
     for dtype in TYPES:
         sent = send_all([torch.ones(n, dtype=dtype) for n in (1, 33, 7)], sim)
         assert all(t.storage_offset() * t.element_size() % 16 == 0 for t in sent)
+
+
+def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
+    sim: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = torch.empty
+
+    def refusing(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
+        if pin_memory:
+            raise RuntimeError("CUDA error: out of memory\nFor debugging consider …")
+        return empty(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", refusing)
+    given = [torch.arange(5), torch.ones(3)]
+    with watched() as traffic:
+        sent = [send_all(given, sim) for _ in range(2)]
+    assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
+    assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
+    assert len(caplog.records) == 1

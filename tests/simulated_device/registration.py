@@ -58,6 +58,8 @@ def present(number: int = 1, total_memory: int = 4 << 30) -> Iterator[DeviceModu
     register()
     module = device_module
     before = module.is_present, module.num_devices, module.total_memory
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the device computes with one
     module.is_present, module.num_devices, module.total_memory = True, number, total_memory
     with (
         patch.object(torch, "empty", _with_pinned_memory(torch.empty)),
@@ -70,6 +72,7 @@ def present(number: int = 1, total_memory: int = 4 << 30) -> Iterator[DeviceModu
             yield module
         finally:
             module.is_present, module.num_devices, module.total_memory = before
+            torch.set_num_threads(num_threads)
 
 
 def register_present() -> None:

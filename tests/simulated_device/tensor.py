@@ -267,6 +267,9 @@ def _wait(index: int, reason: str) -> None:
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """By one thread, also in torch's for gradients, so that sums have one order."""
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
     if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
         return func(*args, **kwargs)
     with module.device_generator():

@@ -71,6 +71,11 @@ def test_every_trial_has_gpus_of_its_own(
     assert plan.share(asked).trainer.gpus == each
 
 
+def test_a_trial_on_the_cpu_beside_trials_on_gpus_gets_none() -> None:
+    plan = plan_slots(config(), 2, gpus=["0", "1"])
+    assert plan.share(config(trainer_device="cpu")).trainer.gpus == "auto"
+
+
 def test_gpus_that_were_chosen_from_outside_stay_the_choice() -> None:
     assert list(plan_slots(config(), 9, gpus=["5", "7"]).devices) == ["5", "7"]
 
