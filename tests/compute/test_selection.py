@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from gnntrain.compute import cuda, reference
 from gnntrain.compute.features import LazyFeatures
