@@ -19,8 +19,7 @@ from typing import IO
 import platformdirs
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.inventory.machine import compiler
-from gnntrain.reporting.environment import package_version
+from gnntrain.reporting.environment import compiler, package_version
 from gnntrain.selfcheck.case import Result
 from gnntrain.selfcheck.gpus import GPU
 
