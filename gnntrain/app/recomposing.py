@@ -17,12 +17,14 @@ from gnntrain.config.reading import from_dict
 from gnntrain.groups import config_groups
 
 
-def recompose_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+def recompose_config(
+    saved: Mapping[str, Any], overrides: Sequence[str], *, for_here: bool = True
+) -> Config:
     """The configuration of a run that goes on, with the keys that `overrides` change.
 
     Args:
         saved: The run's configuration, plain data.
-        overrides: As for `compose_config`.
+        overrides, for_here: As for `compose_config`.
 
     Raises:
         ConfigError: With every mistake, or every change that would make another run of it.
@@ -37,7 +39,7 @@ def recompose_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
             problems.append(Problem(*sides_of(override), "a key of the run, not of Hydra"))
         elif (problem := choose(node, override, groups)) is not None:
             problems.append(problem)
-    config = checked(resolved(node, problems), problems, saved=True)
+    config = checked(resolved(node, problems), problems, saved=True, for_here=for_here)
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)

@@ -51,7 +51,9 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
 
     about_graph = [o for o in overrides if o.lstrip("+~").startswith(("dataset=", "dataset."))]
     others = [o for o in overrides if o not in about_graph]
-    config = recompose_config(saved, others) if others else from_dict(saved, saved=True)
+    config = from_dict(saved, saved=True)
+    if others:  # one process predicts, on what is here
+        config = recompose_config(saved, others, for_here=False)
     if not about_graph:
         return config
     begun = config.dataset

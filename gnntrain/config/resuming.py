@@ -20,6 +20,9 @@ _FREE_KEYS = (
     *("evaluation.ranks", "evaluation.memory_limit"),
 )
 
+# Backends that draw the same in-neighbours in the same order.
+_SAME_DRAWS = {"auto", "numba", "triton"}
+
 
 def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
     """The keys that would make another run of it, each with the value it was begun with.
@@ -35,6 +38,7 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
         if section not in _FREE_SECTIONS
         for key, old, new in _changed(section, before[section], after[section])
         if key not in _FREE_KEYS
+        if not (key == "sampler.backend" and {old, new} <= _SAME_DRAWS)
     ]
     return [
         Problem(

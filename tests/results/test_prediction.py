@@ -275,6 +275,11 @@ def test_keys_that_would_make_another_model_are_refused() -> None:
         predicting_config(saved, ["model.dropout=0.1"])
 
 
+def test_a_run_of_more_gpus_than_there_are_here_predicts() -> None:
+    saved = from_dict({"trainer": {"gpus": 99}, "sampler": {"backend": "triton"}}).to_dict()
+    assert predicting_config(saved, ["evaluation.memory_limit=1"]).trainer.gpus == 99
+
+
 def test_files_below_a_root_are_looked_for_here_or_below_another_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
