@@ -281,12 +281,5 @@ def _devices_in_words(context: DistributedContext, servers: int, kernels: Kernel
         ranks += f" on {context.num_machines} machines"
     each = " each" if context.world_size > 1 else ""
     served = f"; {counted(servers, 'server')}" if servers else ""
-    computed = "" if kernels == CPU_KERNELS else f"; {_kernels_in_words(kernels)}"
+    computed = "" if kernels == CPU_KERNELS else f"; {kernels}"
     return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}{served}{computed}"
-
-
-def _kernels_in_words(kernels: KernelChoice) -> str:
-    if kernels.kernels == "torch":
-        return "torch's operators"
-    replaced = f" except {', '.join(kernels.replaced)}" if kernels.replaced else ""
-    return f"{kernels.kernels.capitalize()}'s kernels{replaced}"

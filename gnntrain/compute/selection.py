@@ -31,6 +31,12 @@ class KernelChoice:
     kernels: Kernels
     replaced: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        if self.kernels == "torch":
+            return "torch's operators"
+        replaced = f" except {', '.join(self.replaced)}" if self.replaced else ""
+        return f"{self.kernels.capitalize()}'s kernels{replaced}"
+
     @property
     def reads_host(self) -> bool:
         """Whether all operators read feature rows in pinned host memory, or on other GPUs."""

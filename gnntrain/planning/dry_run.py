@@ -82,6 +82,7 @@ class RankReport:
         gpu_bytes: The most memory that torch held on the GPU; 0 without one.
         checkpoint_bytes: Size of a checkpoint; 0 but on rank 0.
         placement: Where a GPU reads the graph, and why; empty on a CPU.
+        kernels: Who computes the operators.
     """
 
     num_parameters: int
@@ -94,6 +95,7 @@ class RankReport:
     gpu_bytes: int
     checkpoint_bytes: int
     placement: Sequence[str]
+    kernels: str
 
 
 REPORTS = TypeAdapter(list[RankReport])
@@ -173,6 +175,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         gpu_bytes=peak_memory(context.device),
         checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
         placement=loaders.why_placed,
+        kernels=str(job.kernels),
     )
     reports = context.gather_to_main(report)
     if context.is_main:

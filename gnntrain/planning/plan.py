@@ -183,6 +183,7 @@ class Plan:
             "use_gpus": self.asked.use_gpus,
             "threads": self.measured.threads,
             "placement": self.ranks[0].placement,
+            "kernels": self.ranks[0].kernels,
             **{name: getattr(self, name) for name in (*figures, "memory", "checkpoint_bytes")},
             "checks": [asdict(check) for check in self.checks],
             "seconds": time.perf_counter() - self.began,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.planning.plan import Plan
 from gnntrain.reporting.tables import Section, checks, pairs
 from gnntrain.reporting.text import (
@@ -35,6 +36,7 @@ def plan_sections(plan: Plan) -> Iterator[Section]:
 def _run(plan: Plan) -> Pairs:
     graph, kind = plan.graph, "GPU" if plan.asked.use_gpus else "CPU"
     outputs = counted_outputs(graph.num_classes, graph.task)
+    kernels = plan.ranks[0].kernels
     threads = "" if plan.measured_on else f", {counted(plan.measured.threads, 'thread')} each"
     return [
         ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
@@ -44,6 +46,7 @@ def _run(plan: Plan) -> Pairs:
         ("model", f"{plan.config.model.name}, {plan.ranks[0].num_parameters:,} parameters"),
         ("ranks", f"{counted(plan.asked.world_size, f'{kind} rank')}{threads}"),
         *(("", where) for where in plan.ranks[0].placement),
+        *([("", kernels)] if kernels != str(CPU_KERNELS) else []),
     ]
 
 

@@ -46,6 +46,7 @@ def plan_of(overrides: list[str], *, ranks: int = 1, shared: int = 0, **changes:
         "gpu_bytes": 0,
         "checkpoint_bytes": MIB,
         "placement": [],
+        "kernels": "Numba's kernels",
     }
     reports = [RankReport(**(plain | changes))] * ranks  # type: ignore[arg-type]  # as above
     asked = LaunchPlan.of(config)
