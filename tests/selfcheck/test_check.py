@@ -202,7 +202,9 @@ def test_each_gpu_driver_and_version_has_results_of_its_own(
     files.add(cache_file(H100))
     monkeypatch.setattr(cache, "_sources", lambda: "other sources")
     files.add(cache_file(H100))
-    assert len(files) == 5
+    monkeypatch.setenv("CC", "another compiler")
+    files.add(cache_file(H100))
+    assert len(files) == 6
     assert cache_file(H100) == cache_file(H100._replace(device="cuda:3"))
 
 
