@@ -150,7 +150,7 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
         yield _STATES[run.status].format(f"{len(run.records)} of {asked} epochs were trained")
     if replaced := (run.summary.get("kernels") or {}).get("replaced"):
         names = ", ".join(replaced)
-        yield f"torch computed what Triton's kernels did not pass the self-check for: {names}."
+        yield f"In place of Triton's kernels torch's operators computed: {names}."
     nan = sum(not math.isfinite(record.train_loss) for record in run.records)
     if nan:
         yield f"The training loss of {counted(nan, 'epoch')} is not a finite number."
