@@ -24,7 +24,7 @@ def accelerator() -> str | None:
     if not torch.accelerator.is_available():
         return None
     found = torch.accelerator.current_accelerator()
-    return None if found is None else found.type
+    return found.type if found is not None and num_gpus(found.type) > 0 else None
 
 
 def gpus_here() -> dict[str, int]:
@@ -37,8 +37,8 @@ def num_gpus(kind: str) -> int:
     """How many GPUs of this type torch sees. Does not start CUDA."""
     if kind == "cpu":
         return 0
-    if kind == "mps":
-        return int(torch.backends.mps.is_available())
+    if kind == "mps":  # the references need `embedding_bag`, which torch has there since 2.10
+        return int(torch.backends.mps.is_available() and torch.__version__ >= "2.10")
     return int(_module(kind).device_count())
 
 

@@ -288,5 +288,5 @@ def _devices_in_words(context: DistributedContext, servers: int, kernels: Kernel
 def _kernels_in_words(kernels: KernelChoice) -> str:
     if kernels.kernels == "torch":
         return "torch's operators"
-    replaced = f", torch for {', '.join(kernels.replaced)}" if kernels.replaced else ""
+    replaced = f" except {', '.join(kernels.replaced)}" if kernels.replaced else ""
     return f"{kernels.kernels.capitalize()}'s kernels{replaced}"

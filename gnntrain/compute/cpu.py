@@ -405,13 +405,13 @@ class Drop:
 
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """The state is the mask's key, int64."""
+    """See `ops.SCHEMAS`."""
     drop = Drop.draw(p)
     return drop.applied(x), torch.tensor(drop.key)
 
 
-def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
-    return Drop.of(p, int(state)).applied(grad)
+def dropout_backward(grad: Tensor, key: Tensor, p: float) -> Tensor:
+    return Drop.of(p, int(key)).applied(grad)
 
 
 def array_of(rows: Tensor) -> Array:

@@ -1,8 +1,9 @@
 """The operators of the models, registered with torch's dispatcher: `torch.ops.gnntrain`.
 
-Each has a reference in plain torch operators for any device (`reference`), most have kernels for a
-CPU (`cpu`, Numba) and for a GPU (`cuda`, Triton); the dispatcher chooses by the tensors' device.
-They have no gradients: `models.aggregate` and others wrap them with `autograd.Function`.
+Each has a reference in plain torch operators for any device (`reference`), but for dropout, which
+torch has itself; most have kernels for a CPU (`cpu`, Numba) and for a GPU (`cuda`, Triton). The
+dispatcher chooses by the tensors' device. They have no gradients: `models.aggregate` and others
+wrap them with `autograd.Function`.
 
 Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on entries of
 the padding, which are 0 in results (those of `transpose`: any valid numbers).
@@ -72,9 +73,10 @@ SCHEMAS = {
         "(Tensor grad, Tensor left, Tensor right, Tensor att, float slope, Edges edges, "
         "Tensor out_indptr, Tensor out_indices, Tensor out_edge_ids) -> (Tensor, Tensor, Tensor)"
     ),
-    # Set numbers to 0 with probability p, scale the others up; and what says which.
+    # Set numbers to 0 with probability p, scale the others up; and the key (int64 `[]`) that says
+    # which. By Numba alone: see `models.dropout`.
     "dropout": "(Tensor x, float p) -> (Tensor, Tensor)",
-    "dropout_backward": "(Tensor grad, Tensor state, float p) -> Tensor",
+    "dropout_backward": "(Tensor grad, Tensor key, float p) -> Tensor",
 }
 
 FLOAT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -202,6 +204,11 @@ def register(functions: Functions, key: str) -> Functions:
         library.impl(name, called_flat(name, function), key)
     _registered[key] = library, functions
     return before
+
+
+def is_registered(name: str, key: str) -> bool:
+    """Whether an operator has a function of its own for a dispatch key."""
+    return name in _registered[key][1]
 
 
 def register_shapes(module: ModuleType) -> None:

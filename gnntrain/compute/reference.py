@@ -272,17 +272,6 @@ def pair_scores_backward(
     return left_grad, right_grad, att_grad.view(att.shape)
 
 
-def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """The state is the mask, bool."""
-    out, mask = torch.native_dropout(x, p, True)
-    return out, mask
-
-
-def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
-    out: Tensor = torch.ops.aten.native_dropout_backward(grad, state, 1 / (1 - p))
-    return out
-
-
 def by_head(rows: Tensor, heads: int) -> Tensor:
     """`[R, H·C]` viewed as `[R, H, C]`; also without rows."""
     return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
@@ -406,6 +395,9 @@ def _edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
 
 def _columns(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:
     """(heads, their columns or, of one, some): rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
+    if width == 0:
+        yield slice(0, heads), slice(0, 0)
+        return
     most, per_head = max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows)), width // heads
     many = max(1, most // max(1, per_head))
     step = min(most, many * per_head)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
-from gnntrain.compute.selection import selected
 
 
 def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
@@ -119,10 +118,8 @@ def pair_scores_backward(
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if selected(x.device.type).kernels == "numba":  # the mask's key
-        return out, x.new_empty((), dtype=torch.int64)
-    return out, torch.empty_like(x, dtype=torch.bool)
+    return out, x.new_empty((), dtype=torch.int64)
 
 
-def dropout_backward(grad: Tensor, state: Tensor, p: float) -> Tensor:
+def dropout_backward(grad: Tensor, key: Tensor, p: float) -> Tensor:
     return torch.empty_like(grad, memory_format=torch.contiguous_format)

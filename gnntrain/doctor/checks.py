@@ -14,7 +14,7 @@ from gnntrain import host_memory
 from gnntrain.config import Config
 from gnntrain.cores import available_cores
 from gnntrain.inventory import machine
-from gnntrain.reporting.environment import cpu_model, package_version, visible_gpus
+from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check
 from gnntrain.reporting.text import counted, format_bytes, shown_path
@@ -109,9 +109,9 @@ def optional_packages() -> Iterator[Check]:
         version = package_version(name)
         absent = Check("note", name, f"not installed: {purpose}")
         yield absent if version is None else Check("ok", name, version)
-    compiler = machine.compiler()
+    found = compiler()
     text = "not installed: Triton needs one on a GPU, and trainer.compile a C++ compiler"
-    yield Check("ok", "C compiler", compiler) if compiler else Check("note", "C compiler", text)
+    yield Check("ok", "C compiler", found) if found else Check("note", "C compiler", text)
 
 
 def processor() -> Iterator[Check]:

@@ -46,11 +46,6 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def compiler() -> str | None:
-    """The C compiler, as Triton looks for it."""
-    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-
-
 def cpu_flags() -> set[str]:
     """The processor's flags; empty where the system does not list them."""
     try:

@@ -91,6 +91,11 @@ def _gpu_libraries() -> dict[str, str | None]:
     return {"cuda": torch.version.cuda, **rocm}
 
 
+def compiler() -> str | None:
+    """The C compiler, as Triton looks for it."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+
+
 def cpu_model() -> str:
     """The processor's name."""
     try:

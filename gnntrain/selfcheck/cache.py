@@ -1,4 +1,8 @@
-"""Results of the self-check, kept for each GPU, driver, torch, Triton and version of gnntrain."""
+"""Results of the self-check, kept for each GPU, driver, torch, Triton and version of gnntrain.
+
+Also for each C compiler: Triton needs one, and may find it on one machine of several that share a
+home folder, or after the first start.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,27 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.reporting.environment import package_version
+from gnntrain.reporting.environment import compiler, package_version
 from gnntrain.selfcheck.case import Result
 from gnntrain.selfcheck.gpus import GPU
 
+_PAUSE_SECONDS = 0.1
 _SOURCES = ("compute", "sampling", "selfcheck")
 
 
 def cache_file(gpu: GPU) -> Path:
     """Where the results of a GPU's kernels are kept."""
-    key = [gpu.name, gpu.driver, package_version("torch"), package_version("triton"), _sources()]
+    versions = package_version("torch"), package_version("triton"), compiler()
+    key = [gpu.name, gpu.driver, *versions, _sources()]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     return platformdirs.user_cache_path("gnntrain") / "selfcheck" / f"{digest}.json"
 
@@ -37,17 +45,28 @@ def _sources() -> str:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Let one process at a time check a GPU: the others wait for its results.
+def held(path: Path, seconds: float) -> Iterator[None]:
+    """Let one process at a time check a GPU: others wait for its results, `seconds` at most.
 
     Where the folder cannot be written or locked, nobody waits.
     """
+    deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(path.with_suffix(".lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            while not _locked(lock) and time.monotonic() < deadline:
+                time.sleep(_PAUSE_SECONDS)
         yield
+
+
+def _locked(file: IO[str]) -> bool:
+    """Lock a file, unless another process holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def load(path: Path) -> dict[str, Result]:
@@ -60,7 +79,7 @@ def load(path: Path) -> dict[str, Result]:
 
 
 def save(path: Path, results: Iterable[Result]) -> None:
-    """Keep the results that another try would not change, if the folder can be written."""
-    plain = [asdict(result) for result in results if result.is_lasting]
+    """Keep the results, if the folder can be written."""
+    plain = [asdict(result) for result in results]
     with contextlib.suppress(OSError), atomic_write(path) as file:
         file.write(json.dumps(plain, indent=1).encode())

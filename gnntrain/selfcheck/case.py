@@ -63,7 +63,8 @@ class Result:
         kernel, precision: See `Case`.
         fault: What is wrong; None: nothing.
         error, kernel_ms, reference_ms: See `Outcome`.
-        is_lasting: Whether another try would end alike; not so, for example, without memory.
+        is_lasting: Whether another try would end alike: not so, for example, without memory, or
+            after a hang, which may have been a machine with much else to do.
     """
 
     case: str

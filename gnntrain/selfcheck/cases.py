@@ -23,8 +23,8 @@ _TIMED_WIDTH = 128
 
 def kernels() -> list[str]:
     """The operators that have a kernel for GPUs."""
-    ours = {name: getattr(cuda, name, None) for name in ops.SCHEMAS}
-    return [name for name, found in ours.items() if found not in (None, getattr(reference, name))]
+    references = ops.functions_of(reference)
+    return [name for name, one in ops.functions_of(cuda).items() if one is not references[name]]
 
 
 def all_cases(device_type: str) -> list[Case]:

@@ -81,36 +81,41 @@ def self_check(
         for case in all_cases(gpu.device.partition(":")[0])
         if case.precision in (None, *precisions) and (is_timed or not case.is_timing)
     ]
-    path = cache_file(gpu)
-    with held(path):
-        known = {} if is_fresh else load(path)
-        reason = "not checked yet: the check goes on at the next start"
-        if _pending(cases, known):
-            _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
+    path, deadline = cache_file(gpu), time.monotonic() + seconds
+    known = {} if is_fresh else load(path)
+    reason = "not checked yet: the check goes on at the next start"
+    if _pending(cases, known):
+        _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
+        with held(path, min(seconds, SECONDS)):
+            known |= {} if is_fresh else load(path)  # of the process that held it before
             try:
-                _try(cases, gpu, seconds, known)
+                _try(cases, gpu, deadline, known)
             except CannotTryError as error:
                 reason = f"not checked: {error}"
             save(path, known.values())
     results = [known[case.name] for case in cases if case.name in known]
-    missing = [case.kernel for case in _pending(cases, known) if not case.is_timing]
-    return Checked(results, dict.fromkeys(missing, reason))
+    faults = first_faults(results)
+    missing = {case.kernel for case in _pending(cases, known) if not case.is_timing}
+    return Checked(results, dict.fromkeys(sorted(missing - faults.keys()), reason))
 
 
 def _pending(cases: Sequence[Case], known: dict[str, Result]) -> list[Case]:
-    """The cases to try: further ones of a kernel that fails would change nothing."""
-    faulty = first_faults([known[case.name] for case in cases if case.name in known])
-    return [case for case in cases if case.name not in known and case.kernel not in faulty]
+    """The cases whose result may change, or is not known. Further cases of a kernel that certainly
+    fails would change nothing."""
+    lasting = {name: result for name, result in known.items() if result.is_lasting}
+    faulty = first_faults([lasting[case.name] for case in cases if case.name in lasting])
+    return [case for case in cases if case.name not in lasting and case.kernel not in faulty]
 
 
-def _try(cases: Sequence[Case], gpu: GPU, seconds: float, known: dict[str, Result]) -> None:
-    """Try the pending cases, side by side; then measure times, on a GPU that does nothing else."""
-    deadline = time.monotonic() + seconds
+def _try(cases: Sequence[Case], gpu: GPU, deadline: float, known: dict[str, Result]) -> None:
+    """Try the pending cases side by side, then alone those that had no time or memory among the
+    others; then measure times, on a GPU that does nothing else."""
     num_processes = max(1, min(_MAX_PROCESSES, available_cores() // 2))
-    for is_timing, number in ((False, num_processes), (True, 1)):
+    for is_timing, number in ((False, num_processes), (False, 1), (True, 1)):
         pending = [case for case in _pending(cases, known) if case.is_timing == is_timing]
         results: list[Result] = []
+        left = deadline - time.monotonic()
         try:
-            try_cases(pending, gpu.device, deadline - time.monotonic(), number, results)
+            try_cases(pending, gpu.device, left, number, results, set(known))
         finally:
             known |= {result.case: result for result in results}

@@ -9,16 +9,26 @@ from __future__ import annotations
 import json
 import os
 import queue
+import subprocess
 import sys
 import threading
 from dataclasses import asdict
 
 import torch
 
+from gnntrain.loading.pinned import PinningError
 from gnntrain.selfcheck.case import Case, Result, WrongResultError
 from gnntrain.selfcheck.cases import all_cases
 
 _MAX_TEXT = 300
+# No memory, no room on a disk, a compiler that fails: nothing that the kernel has done.
+_OF_THE_MACHINE = (
+    torch.OutOfMemoryError,
+    MemoryError,
+    OSError,
+    subprocess.SubprocessError,
+    PinningError,
+)
 
 
 def main(device_name: str) -> None:
@@ -46,9 +56,8 @@ def tried(case: Case, device: torch.device) -> Result:
         return Result.of(case, f"wrong result: {wrong}")
     except Exception as error:  # whatever it is, the kernel cannot be used
         text = str(error).strip().partition("\n")[0][:_MAX_TEXT]
-        is_lasting = not isinstance(error, torch.OutOfMemoryError)
         fault = f"{type(error).__name__}: {text}"
-        return Result.of(case, fault, is_lasting=is_lasting)
+        return Result.of(case, fault, is_lasting=not isinstance(error, _OF_THE_MACHINE))
     return Result.of(case, outcome=outcome)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from gnntrain.selfcheck.case import Case, Result
@@ -21,7 +21,12 @@ class CannotTryError(Exception):
 
 
 def try_cases(
-    cases: Iterable[Case], device: str, seconds: float, num_processes: int, results: list[Result]
+    cases: Iterable[Case],
+    device: str,
+    seconds: float,
+    num_processes: int,
+    results: list[Result],
+    tried_before: Collection[str] = (),
 ) -> None:
     """Try cases; the further ones of a kernel that fails are left out.
 
@@ -31,11 +36,13 @@ def try_cases(
         seconds: How long all of it may take. A case that is not done by then gets no result.
         num_processes: How many cases are tried at once.
         results: Appended to, so that the caller has them after an exception too.
+        tried_before: Names of cases. That one hangs counts for good only if it is among them: the
+            machine may have had too much to do.
 
     Raises:
         CannotTryError: Cases are left, since no process could start.
     """
-    trials = _Trials(cases, device, time.monotonic() + seconds, results)
+    trials = _Trials(cases, device, time.monotonic() + seconds, results, tried_before)
     try:
         with ThreadPoolExecutor(num_processes) as pool:
             try:
@@ -52,22 +59,26 @@ class _Trials:
     """The cases that wait, and the processes that try others."""
 
     def __init__(
-        self, cases: Iterable[Case], device: str, deadline: float, results: list[Result]
+        self,
+        cases: Iterable[Case],
+        device: str,
+        deadline: float,
+        results: list[Result],
+        tried_before: Collection[str],
     ) -> None:
         self._waiting = deque(cases)
         self._device = device
         self._deadline = deadline
         self._results = results
+        self._tried_before = tried_before
         self._children: list[ChildProcess] = []
         self._failure: Exception | None = None
 
     def work(self) -> None:
         """Try one case after the other, in a new process where one can do no more."""
         child: ChildProcess | None = None
-        while (case := self._next()) is not None:
-            child = child or self._started()
-            if child is None:
-                self._waiting.appendleft(case)
+        while self._is_left() and (child := child or self._started()):
+            if (case := self._next()) is None:
                 return
             result, goes_on = self._tried(case, child)
             if result is not None:
@@ -91,16 +102,24 @@ class _Trials:
         for child in self._children:
             child.close()
 
+    def _is_left(self) -> bool:
+        """Whether there are a case to try, and time."""
+        faulty = self._faulty()
+        waits = any(case.kernel not in faulty for case in tuple(self._waiting))
+        return waits and time.monotonic() < self._deadline
+
     def _next(self) -> Case | None:
-        while time.monotonic() < self._deadline:
-            faulty = {result.kernel for result in self._results if result.fault is not None}
+        """The next case; None: other threads have taken all."""
+        while True:
             try:
                 case = self._waiting.popleft()
             except IndexError:
                 return None
-            if case.kernel not in faulty:
+            if case.kernel not in self._faulty():
                 return case
-        return None
+
+    def _faulty(self) -> set[str]:
+        return {result.kernel for result in self._results if result.fault is not None}
 
     def _started(self) -> ChildProcess | None:
         """A process that waits for cases; None: it does not start, or not by the deadline. Where a
@@ -122,7 +141,8 @@ class _Trials:
             result, computes = child.ask(case.name, min(limit, self._deadline))
             return Result(**result), computes
         except LateError:
-            fault, is_lasting = f"hangs: no result after {CASE_SECONDS:g} s", True
+            fault = f"hangs: no result after {CASE_SECONDS:g} s"
+            is_lasting = case.name in self._tried_before
         except DeadError as death:
             fault, is_lasting = f"ends its process: {death}", not death.was_killed
         if time.monotonic() >= self._deadline:

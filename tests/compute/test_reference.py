@@ -119,3 +119,12 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
     torch.testing.assert_close(top[0], own.amax(0))
     by_head = weight[:2].repeat_interleave(16, dim=1)
     torch.testing.assert_close(mean[0], torch.cat([(own * by_head).mean(0), source[5]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_features_of_no_column_have_sums_and_maxima_of_none(dtype: torch.dtype) -> None:
+    features = LazyFeatures(torch.empty(5, 0, dtype=dtype))
+    edges = Edges(torch.tensor([0, 2, 3]), torch.tensor([4, 0, 1]))
+    total = Sum(*edges[:2], is_mean=True)
+    assert reference.aggregate(features, total, "beside", dtype).shape == (2, 0)
+    assert reference.aggregate_max(features, edges, dtype, count=True)[0].shape == (2, 0)

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from gnntrain.compute import cuda, ops, reference
+from gnntrain.compute import cuda, reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
 from gnntrain.config import from_dict
@@ -88,18 +90,23 @@ def test_what_reads_the_host_and_what_samples_depends_on_what_is_replaced() -> N
     assert not KernelChoice("triton", {SAMPLER: ""}).samples_on_gpu
 
 
-@pytest.mark.parametrize("choice", [CPU_KERNELS, TORCH], ids=["numba", "torch"])
-def test_dropout_is_traced_with_the_state_that_it_has(choice: KernelChoice) -> None:
-    select(choice, "cpu")
-    x = torch.ones(4, 3, requires_grad=True)
-    out, state = ops.dropout(x, 0.5)
-    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        traced = ops.dropout(mode.from_tensor(x), 0.5)
-    for real, fake in zip((out, state), traced, strict=True):
-        assert (real.shape, real.dtype) == (fake.shape, fake.dtype)
-    out = dropout(x, 0.5)
-    (gradient,) = torch.autograd.grad(out.sum(), x)
-    assert torch.equal(gradient, out.detach())
+def test_compiled_dropout_follows_the_selection() -> None:
+    """Torch keeps compiled code, in the process and on the disk."""
+    compiled_codes: list[str] = []
+
+    def kept(graph: torch.fx.GraphModule, _: object) -> Any:
+        compiled_codes.append(graph.code)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=kept, bw_compiler=lambda graph, _: make_boxed_func(graph))
+    compiled = torch.compile(lambda x: dropout(x, 0.5), backend=backend)
+    for choice in (CPU_KERNELS, TORCH, CPU_KERNELS):
+        select(choice, "cpu")
+        x = torch.ones(4, 3, requires_grad=True)
+        out = compiled(x)
+        (gradient,) = torch.autograd.grad(out.sum(), x)
+        assert torch.equal(gradient, out.detach())
+    assert ["gnntrain.dropout" in code for code in compiled_codes] == [True, False]
 
 
 MODELS: list[dict[str, Any]] = [

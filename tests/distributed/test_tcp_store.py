@@ -23,7 +23,7 @@ def note_listeners(context: DistributedContext, directory: str) -> None:
     }
     Path(directory, f"{context.rank}.json").write_text(json.dumps(found))
     # GPUs' ranks would listen there, which none here does.
-    assert os.environ["NCCL_SOCKET_IFNAME"] == os.environ["GLOO_SOCKET_IFNAME"]
+    assert os.environ["NCCL_SOCKET_IFNAME"] == f"={os.environ['GLOO_SOCKET_IFNAME']}"
     context.barrier()
 
 

@@ -32,6 +32,7 @@ class Machine:
 
     Attributes:
         tries: The cases of each call of `try_cases`.
+        numbers: Of its processes.
         fault: Of a case.
         reached: How many cases have a result before the time is over.
         refusal: Why no process starts.
@@ -40,6 +41,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.tries: list[list[str]] = []
+        self.numbers: list[int] = []
         self.fault: Callable[[Case], str | None] = lambda _: None
         self.is_lasting = True
         self.reached = 10**6
@@ -47,15 +49,21 @@ class Machine:
         self.milliseconds = 0.5
 
     def try_cases(self, cases: Iterable[Case], *others: Any) -> None:
+        if not cases:
+            return
+        _, _, number, results, _ = others
         self.tries.append([case.name for case in cases])
+        self.numbers.append(number)
         if self.refusal is not None:
             raise CannotTryError(self.refusal)
-        results: list[Result] = others[-1]
-        for case in list(cases)[: self.reached]:
+        reached = list(cases)[: self.reached]
+        self.reached -= len(reached)
+        for case in reached:
             times = (self.milliseconds, 1.0) if case.is_timing else (None, None)
             outcome = Outcome(1e-7, *times)
             fault = self.fault(case)
-            results.append(Result.of(case, fault, outcome, is_lasting=self.is_lasting))
+            is_lasting = fault is None or self.is_lasting
+            results.append(Result.of(case, fault, outcome, is_lasting=is_lasting))
 
 
 @pytest.fixture
@@ -123,14 +131,39 @@ def test_what_would_not_last_counts_once(machine: Machine) -> None:
     assert not checked().faults
 
 
+def test_what_fails_among_others_is_tried_again_alone(machine: Machine) -> None:
+    """With six processes on a GPU or a busy machine there may be no memory, or no time."""
+    machine.is_lasting = False
+    machine.fault = lambda case: (
+        "hangs" if case.kernel == "gather" and len(machine.tries) == 1 else None
+    )
+    assert not checked().faults
+    again = [name for name in names(["fp32"]) if name.startswith("gather")]
+    assert machine.tries[1] == again
+    assert machine.numbers[1] == 1
+
+
+def test_what_fails_again_at_the_next_start_has_failed_before(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.is_lasting = False
+    machine.fault = lambda case: "hangs" if case.kernel == "gather" else None
+    checked()
+    before: list[Collection[str]] = []
+    monkeypatch.setattr(check, "try_cases", lambda *given: before.append(given[5]))
+    assert "gather" in checked().faults  # as long as no try has passed
+    assert "gather: selected rows, fp32" in before[0]
+
+
 def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: Machine) -> None:
     machine.reached = 3
     found = checked()
     assert "aggregate" in found.faults
     assert "gather" not in found.faults
     machine.reached = 10**6
+    machine.tries.clear()
     assert not checked().faults
-    assert machine.tries[2] == names(["fp32"])[3:]
+    assert machine.tries[0] == names(["fp32"])[3:]
 
 
 def test_times_that_were_not_measured_replace_nothing(machine: Machine) -> None:
@@ -178,7 +211,7 @@ RESULTS = [Result("gather: x", "gather", "fp32"), Result("sampler: y", "sampler"
 
 def test_results_are_read_as_they_were_saved() -> None:
     path = cache_file(H100)
-    with held(path):
+    with held(path, 1):
         save(path, RESULTS)
     assert list(load(path).values()) == RESULTS
 
@@ -200,15 +233,23 @@ def test_a_folder_that_cannot_be_written_means_checking_again(
     assert machine.tries[:2] == machine.tries[2:]
 
 
+def test_who_waits_too_long_for_another_goes_on(machine: Machine) -> None:
+    """That one may be stopped, or on a machine that is gone."""
+    with held(cache_file(H100), 1):
+        found = checked(seconds=0.3)
+    assert machine.tries[0] == names(["fp32"])
+    assert not found.faults
+
+
 def test_others_wait_for_who_checks() -> None:
     path, events = cache_file(H100), []
 
     def second() -> None:
-        with held(path):
+        with held(path, 60):
             events.append("second")
 
     thread = threading.Thread(target=second)
-    with held(path):
+    with held(path, 1):
         thread.start()
         thread.join(0.2)
         events.append("first")
