@@ -198,6 +198,7 @@ def _go_on(
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = config or saved
+    _refuse_mistakes(config)
     plan = plan_together(config, rendezvous, run.store_record())
     with run.held():
         state, checkpoint, damaged = load_last(run.checkpoints)

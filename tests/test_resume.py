@@ -278,6 +278,17 @@ def test_other_global_batches_are_refused_with_the_size_that_fits(
     assert "write trainer.batch_size=8" in str(caught.value)
 
 
+def test_what_this_machine_lacks_is_told_before_a_run_goes_on(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    theirs = saved_config(run)
+    theirs["trainer"] |= {"device": "cuda", "gpus": "auto", "precision": "fp16"}
+    theirs["compute"]["kernels"] = "triton"
+    (run / "config.yaml").write_text(json.dumps(theirs))
+    with pytest.raises(ConfigError) as error:
+        resume(run)
+    assert "trainer.device" in {problem.key for problem in error.value.problems}
+
+
 def test_a_run_that_is_still_going_on_is_left_alone(whole: Path) -> None:
     with RunDirectory(whole).held(), pytest.raises(UserError, match="is still going on"):
         go_on(whole)
