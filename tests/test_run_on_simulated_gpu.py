@@ -197,6 +197,7 @@ def test_a_plain_model_of_pyg_does_the_same(
     assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_little_memory_changes_the_places_but_no_number(
     tmp_path: Path, stores: str, model: str

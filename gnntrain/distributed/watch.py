@@ -18,6 +18,8 @@ from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost
 
 # Seconds in which a rank may notice by itself that another one has failed.
 NOTICE_SECONDS = 8.0
+# Seconds in which a launched process whose run is abandoned may raise the reason by itself.
+_RAISE_SECONDS = 3.0
 
 OnForcedEnd = Callable[[GnntrainError | None], None]
 
@@ -95,7 +97,7 @@ class _Watch:
                     if not self._is_over.is_set():
                         control.sync()
                         self._look()
-        if not self._is_over.is_set():
+        if not self._is_over.wait(0.0 if self._monitor is None else _RAISE_SECONDS):
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_SECONDS - STEP_SECONDS)
         if self._goes_on(parent):

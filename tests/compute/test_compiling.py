@@ -71,6 +71,7 @@ def test_a_process_that_is_forked_meanwhile_does_not_wait(tmp_path: Path) -> Non
     assert processes_hits_misses("forked", tmp_path).startswith("1 ")
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_broken_is_written_anew(tmp_path: Path) -> None:
     processes_hits_misses("whole", tmp_path)
     for index in tmp_path.rglob("*.nbi"):

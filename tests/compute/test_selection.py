@@ -137,6 +137,7 @@ def losses_and_metrics(
 
 
 @pytest.mark.parametrize(("precision", "stored_as"), [("fp32", "float32"), ("bf16", "bfloat16")])
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 @pytest.mark.parametrize("sampler", ["neighbor", "full", "pyg"])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: " ".join(map(str, model.values())))
 def test_torchs_operators_train_as_the_kernels_do(

@@ -19,7 +19,7 @@ from tests.compute.devices import NEEDS_INTERPRETER
 from tests.selfcheck import breaking
 
 pytest.importorskip("triton", reason="triton is not installed")
-pytestmark = NEEDS_INTERPRETER
+pytestmark = [NEEDS_INTERPRETER, pytest.mark.slow]
 
 PATIENCE = 60.0
 
