@@ -98,6 +98,7 @@ def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> 
     return folder / name
 
 
+@pytest.mark.slow
 def test_torchrun_trains_as_ranks_of_our_own_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def processes_hits_misses(case: str, cache: Path) -> str:
     return counts
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_once_beside_the_run(tmp_path: Path) -> None:
     assert processes_hits_misses("whole", tmp_path) == "1 1 0"
     assert processes_hits_misses("kept by now", tmp_path) == "0 1 0"
@@ -63,10 +64,12 @@ def test_a_process_that_uses_a_gpu_is_not_forked(tmp_path: Path) -> None:
     assert processes_hits_misses("uses a GPU", tmp_path) == "0 0 1"
 
 
+@pytest.mark.slow
 def test_a_run_compiles_what_a_process_that_was_killed_has_not(tmp_path: Path) -> None:
     assert processes_hits_misses("killed", tmp_path) == "1 0 1"
 
 
+@pytest.mark.slow
 def test_a_process_that_is_forked_meanwhile_does_not_wait(tmp_path: Path) -> None:
     assert processes_hits_misses("forked", tmp_path).startswith("1 ")
 
