@@ -152,13 +152,7 @@ def build_loaders(
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaderBuilder(
-            config,
-            graph,
-            context,
-            model.needs,
-            plan,
-            exchange,
-            uses_graph=model.uses_graph,
+            config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
         )
     return LoaderBuilder(
         config,

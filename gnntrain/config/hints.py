@@ -33,13 +33,15 @@ def problems_of(place: Place, config: Config) -> Iterator[Problem]:
 
 
 def _of_name(place: Place, problem: Problem) -> dict[str, str]:
-    """What to say else of a data set's or model's name."""
+    """What to say else of the name of a data set, a model or a device."""
     if problem.key == "model.name" and place.value == PluginConfig().name:
         names = ", ".join(plugin_names(MODELS)) or f"no package offers one (entry points {MODELS})"
         expects = f"the name of an installed plug-in model: {names}"
         return {"expected": expects, "hint": "model=plugin model.name=NAME"}
     if problem.key == "dataset.name" and problem.hint is None:
         return {"hint": f"did you mean dataset=files dataset.name={problem.value}?"}
+    if problem.key == "trainer.device" and place.value == "gpu":  # no spelling of xpu
+        return {"hint": "leave it out: auto takes the GPUs there are"}
     return {}
 
 

@@ -189,6 +189,14 @@ def test_a_key_of_another_tool_is_translated_to_a_key_that_exists() -> None:
         assert name not in existing
 
 
+def test_a_gpu_as_such_is_no_misspelt_kind_of_gpu() -> None:
+    problem = only_problem({"trainer": {"device": "gpu"}})
+    assert "xpu" in problem.expected
+    assert problem.hint is not None
+    assert "xpu" not in problem.hint
+    assert "auto" in problem.hint
+
+
 def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:
     problem = only_problem({"model": {"name": "gta", "heads": 3, "num_layers": 7}})
     assert problem.key == "model.name"
