@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
+from gnntrain.data.fused import FusedCSC
 from gnntrain.data.summary import DataSummary
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.metrics import LabelKind
@@ -51,7 +53,8 @@ class Nodes:
     """The nodes of one type.
 
     Attributes:
-        features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits.
+        features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits; of
+            no column for nodes without features: a model learns their rows.
         feature_dtype: Which of the three.
         labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
             `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, NaN
@@ -70,6 +73,10 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def num_features(self) -> int:
+        return int(self.features.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,16 +102,43 @@ class Edges:
         return len(self.indices)
 
 
+@dataclass(frozen=True)
+class GraphSchema:
+    """The types of a graph and their sizes: what a model of typed graphs is built for.
+
+    Attributes:
+        num_nodes: Number of nodes of each type.
+        num_features: Number of features of each node type; 0: a model learns the rows.
+        edge_types: The edge types.
+        target: The node type whose nodes are the seeds.
+    """
+
+    num_nodes: Mapping[NodeType, int]
+    num_features: Mapping[NodeType, int]
+    edge_types: tuple[EdgeType, ...]
+    target: NodeType
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        return tuple(self.num_nodes)
+
+    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
+        """The edge types whose destinations are of `node_type`."""
+        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    A homogeneous graph has one entry in each of the two mappings. The properties below address
-    that entry, and raise ValueError where a graph has several types.
+    A homogeneous graph has one entry in each of the two mappings. Some properties below address
+    that entry, and raise ValueError where a graph has several types: `num_nodes`, `num_edges`,
+    features, edges and norms. Labels, splits and ids are those of the target type.
 
     Attributes:
         nodes: The nodes of each type.
         edges: The edges of each type; their ends are types in `nodes`.
+        target: The node type that has the labels and splits.
         dataset: Name of the data set.
         task: Kind of labels.
         metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
@@ -123,11 +157,37 @@ class Graph:
     class_names: list[str] | list[int] | None = None
     ogb_name: str | None = None
     summary: DataSummary | None = None
+    target: NodeType = NODE
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{name}: {len(nodes)}" for name, nodes in self.nodes.items())
         edges = ", ".join(f"{'/'.join(name)}: {len(edges)}" for name, edges in self.edges.items())
         return f"{type(self).__name__}({self.dataset!r}, nodes={{{nodes}}}, edges={{{edges}}})"
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether it has several node types or edge types."""
+        return len(self.nodes) > 1 or len(self.edges) > 1
+
+    @property
+    def schema(self) -> GraphSchema:
+        """The types and their sizes."""
+        return GraphSchema(
+            num_nodes={name: len(nodes) for name, nodes in self.nodes.items()},
+            num_features={name: nodes.num_features for name, nodes in self.nodes.items()},
+            edge_types=tuple(self.edges),
+            target=self.target,
+        )
+
+    @cached_property
+    def fused(self) -> FusedCSC:
+        """The edges of all types in two arrays; a store's are those on disk."""
+        return FusedCSC.of(self.edges, self.schema.num_nodes)
+
+    @property
+    def target_nodes(self) -> Nodes:
+        """The nodes that have the labels and splits."""
+        return self.nodes[self.target]
 
     @property
     def only_nodes(self) -> Nodes:
@@ -192,7 +252,7 @@ class Graph:
     @property
     def labels(self) -> AnyArray:
         """See `Nodes.labels`."""
-        labels = self.only_nodes.labels
+        labels = self.target_nodes.labels
         if labels is None:
             raise ValueError("the nodes have no labels")
         return labels
@@ -200,11 +260,11 @@ class Graph:
     @property
     def node_ids(self) -> AnyArray | None:
         """See `Nodes.ids`."""
-        return self.only_nodes.ids
+        return self.target_nodes.ids
 
     def split(self, name: str) -> Int64Array:
         """Node ids of "train", "val" or "test", see `Nodes.splits`."""
-        return self.only_nodes.splits[name]
+        return self.target_nodes.splits[name]
 
     def class_counts(self, split: str) -> Int64Array:
         """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
@@ -313,6 +373,70 @@ class GraphData:
         if isinstance(self.features, np.ndarray):
             return int(self.features.shape[1])
         return self.features.num_features
+
+
+@dataclass
+class NodeData:
+    """The nodes of one type, as a data set's builder gives them.
+
+    Attributes:
+        num_nodes: Number of nodes.
+        features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
+        ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
+        feature_names: Names of the features, where they have some.
+    """
+
+    num_nodes: int
+    features: AnyArray | FeatureRows | None = None
+    ids: AnyArray | None = None
+    feature_names: Sequence[str] | None = None
+
+    @property
+    def num_features(self) -> int:
+        if self.features is None:
+            return 0
+        if isinstance(self.features, np.ndarray):
+            return int(self.features.shape[1])
+        return self.features.num_features
+
+
+@dataclass
+class HeteroGraphData:
+    """A typed graph with labels and splits of one node type, all NumPy arrays.
+
+    Attributes:
+        dataset: Name of the data set.
+        nodes: The nodes of each type.
+        edges: Of each edge type: sources and destinations, `[num_edges]` int32 or int64, numbered
+            within their node types.
+        target: The node type of the labels and splits.
+        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary,
+            preprocessing: See `GraphData`; the nodes are those of the target type.
+        reverse: Add the reverse of every edge type, unless it is there already: of
+            `(author, writes, paper)` it is `(paper, rev_writes, author)`.
+    """
+
+    dataset: str
+    nodes: Mapping[NodeType, NodeData]
+    edges: Mapping[EdgeType, tuple[IntArray, IntArray]]
+    target: NodeType
+    labels: AnyArray
+    num_classes: int
+    task: LabelKind
+    splits: Mapping[str, IntArray]
+    class_names: AnyArray | None = None
+    labelled: bool = True
+    metric: str = "accuracy"
+    ogb_name: str | None = None
+    summary: DataSummary | None = None
+    preprocessing: Preprocessing | None = None
+    reverse: bool = False
+
+
+def reverse_type(edge_type: EdgeType) -> EdgeType:
+    """The edge type of the reverse edges."""
+    source, relation, destination = edge_type
+    return destination, f"rev_{relation}", source
 
 
 @dataclass(frozen=True)

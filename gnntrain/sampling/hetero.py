@@ -1,0 +1,85 @@
+"""Sampling typed graphs: blocks by edge type, and the interface of the samplers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import Block
+
+FanOuts = Mapping[EdgeType, tuple[int, ...]]
+"""In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeteroBlock:
+    """The in-edges of some destination nodes of each type: one layer's message passing.
+
+    The destinations of a type are the first `num_dst` of its `num_src` source nodes.
+
+    Attributes:
+        edges: A bipartite block for each edge type of the graph: its sources number the nodes of
+            the source type, its destinations are those of the destination type.
+        num_dst: Number of destinations of each node type.
+        num_src: Number of sources of each node type.
+    """
+
+    edges: Mapping[EdgeType, Block]
+    num_dst: Mapping[NodeType, int]
+    num_src: Mapping[NodeType, int]
+
+    @property
+    def num_edges(self) -> int:
+        return sum(block.num_edges for block in self.edges.values())
+
+    def into(self, node_type: NodeType) -> dict[EdgeType, Block]:
+        """The blocks whose destinations are of `node_type`."""
+        return {edge: block for edge, block in self.edges.items() if edge[2] == node_type}
+
+
+@dataclass(frozen=True, slots=True)
+class HeteroSubgraph:
+    """A sampled multi-hop neighbourhood in a typed graph, see `SampledSubgraph`.
+
+    Attributes:
+        nodes: By node type, int64 `[num_nodes]`: ids within the type, in order of discovery; of the
+            target type the seeds come first, as given.
+        target: The node type of the seeds.
+        num_seeds: Number of seeds.
+        blocks: One a hop, in the order of a model's layers: the hop farthest from the seeds first.
+            Every hop draws again for *all* nodes found so far.
+        num_sampled_nodes: By node type, as in PyG: the seeds, then the nodes that each hop found.
+        num_sampled_edges: By edge type, as in PyG: for each hop, the one next to the seeds first,
+            the edges to the nodes that the hop before found (or to the seeds).
+    """
+
+    nodes: Mapping[NodeType, Tensor]
+    target: NodeType
+    num_seeds: int
+    blocks: tuple[HeteroBlock, ...]
+    num_sampled_nodes: Mapping[NodeType, list[int]]
+    num_sampled_edges: Mapping[EdgeType, list[int]]
+
+
+class HeteroSampler(ABC):
+    """Draws the neighbourhood of seed nodes of one type of a typed graph.
+
+    Attributes:
+        thread_safe: Whether `sample` may be called in background threads, several at a time.
+    """
+
+    thread_safe: bool = True
+
+    @abstractmethod
+    def sample(self, seeds: Tensor, key: SampleKey) -> HeteroSubgraph:
+        """Draw the neighbourhood of `seeds`.
+
+        Args:
+            seeds: Integers `[num_seeds]`, nodes of the target type.
+            key: Key of the draw. Equal seeds and keys give equal subgraphs.
+        """

@@ -1,0 +1,96 @@
+"""Small typed graphs, for the tests of every room above `data`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gnntrain.data.csc import in_edges
+from gnntrain.data.graph import (
+    EdgeType,
+    Graph,
+    HeteroGraphData,
+    NodeData,
+    Nodes,
+    NodeType,
+    reverse_type,
+)
+
+SIZES: dict[NodeType, int] = {"paper": 40, "author": 60, "venue": 7}
+FEATURES: dict[NodeType, int] = {"paper": 5, "author": 3, "venue": 0}
+EDGES: dict[EdgeType, int] = {
+    ("author", "writes", "paper"): 160,
+    ("paper", "cites", "paper"): 120,
+    ("paper", "appears_in", "venue"): 40,
+}
+
+
+def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -> HeteroGraphData:
+    """Papers to classify, their authors, and venues without features; with reverse edges.
+
+    Some nodes are isolated, one paper is a hub, edges are repeated, a paper cites itself.
+    """
+    rng = np.random.default_rng(seed)
+    edges = {}
+    for edge_type, count in EDGES.items():
+        src = rng.integers(0, max(1, SIZES[edge_type[0]] - 3), count)
+        dst = rng.integers(0, max(1, SIZES[edge_type[2]] - 2), count)
+        dst[: count // 5] = 0
+        edges[edge_type] = (src, dst)
+    nodes = {
+        name: NodeData(
+            size,
+            rng.normal(size=(size, FEATURES[name])).astype(np.float32) if FEATURES[name] else None,
+        )
+        for name, size in SIZES.items()
+    }
+    train, val, test = np.split(rng.permutation(SIZES["paper"]), [20, 30])
+    values: dict[str, Any] = {
+        "dataset": "random",
+        "nodes": nodes,
+        "edges": edges,
+        "target": "paper",
+        "labels": rng.integers(0, num_classes, SIZES["paper"]),
+        "num_classes": num_classes,
+        "task": "multiclass",
+        "splits": {"train": train, "val": val, "test": test},
+        "reverse": True,
+    }
+    return HeteroGraphData(**(values | changes))
+
+
+def hetero_graph(data: HeteroGraphData | None = None) -> Graph:
+    """The graph in memory, without a store."""
+    data = data or random_hetero_data()
+    lists = dict(data.edges)
+    if data.reverse:
+        lists |= {reverse_type(name): (dst, src) for name, (src, dst) in data.edges.items()}
+    nodes = {}
+    for name, given in data.nodes.items():
+        features = given.features
+        assert features is None or isinstance(features, np.ndarray)
+        is_target = name == data.target
+        nodes[name] = Nodes(
+            np.empty((given.num_nodes, 0), np.float32) if features is None else features,
+            labels=data.labels.astype(np.int32) if is_target else None,
+            splits={key: np.sort(ids) for key, ids in data.splits.items()} if is_target else {},
+        )
+    edges = {
+        name: in_edges(
+            src,
+            dst,
+            num_src=len(nodes[name[0]]),
+            num_dst=len(nodes[name[2]]),
+            has_norm=False,
+        )
+        for name, (src, dst) in lists.items()
+    }
+    return Graph(
+        nodes,
+        edges,
+        dataset=data.dataset,
+        task=data.task,
+        num_classes=data.num_classes,
+        target=data.target,
+    )
