@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.sampling.hetero import HeteroBlock
 
@@ -107,3 +108,12 @@ class HeteroGNN(nn.Module):
             float `[num_seeds, out_channels]`.
         """
         raise NotImplementedError
+
+    @property
+    def output_layer(self) -> tuple[str, ...]:
+        """Beginnings of the names of the weights whose shapes depend on `out_channels`."""
+        raise NotImplementedError
+
+    def pyg_model(self) -> PyGModel | None:
+        """See `GNN.pyg_model`."""
+        return None
