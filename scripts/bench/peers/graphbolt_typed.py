@@ -150,7 +150,7 @@ def trainer(spec: Spec, batches: Batches) -> Any:
     nid = importlib.import_module("dgl").NID
     model = RGCN(spec, types, sparse=sparse)
     kind = torch.optim.SparseAdam if sparse else torch.optim.Adam
-    optimizers = [
+    optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Adam(model.layers.parameters(), lr=0.01),
         kind(list(model.embeddings.parameters()), lr=0.01),
     ]
