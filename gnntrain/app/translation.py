@@ -67,6 +67,12 @@ def _of_file(file: ConfigFile) -> Iterator[str]:
     for section, keys in file.keys.items():
         if file.is_whole:  # in place of the default option's keys
             yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
+        else:
+            yield from (
+                f"{section}.{key}=null"
+                for key, value in keys.items()
+                if f"{section}.{key}" in LIST_KEYS and isinstance(value, Mapping)
+            )
         yield f"++{section}={written(keys)}"
 
 
@@ -89,8 +95,17 @@ def _of_override(
             return ["experiment=none"]  # Hydra cannot leave an option out
         is_shipped = override.key_or_group in GROUPS
         return [form.lstrip("+")] if forced and is_shipped else [form]
+    if override.key_or_group in LIST_KEYS and _has_mapping(override):
+        # Hydra merges no mapping with a list.
+        return [f"{override.key_or_group}=null", form]
     if not forced:
         return [form]
     if override.is_delete():  # of a key that is null, Hydra says that it does not exist
         return [f"++{override.key_or_group}=0", form]
     return [f"++{form.lstrip('+')}"]
+
+
+def _has_mapping(override: Override) -> bool:
+    """Whether a mapping is the value, or one of the values of a sweep."""
+    values = override.sweep_iterator() if override.is_sweep_override() else [override.value()]
+    return any(isinstance(value, dict) for value in values)

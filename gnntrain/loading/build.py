@@ -14,6 +14,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
+from gnntrain.config.types import same_fan_outs
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
@@ -144,7 +145,7 @@ class LoaderBuilder:
         if self._config.sampler.name == "full":
             return self._full_graph_loader()
         features = self._training_features()
-        loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
+        loader = self.loader(self._plan, same_fan_outs(self._config.sampler.fan_outs), features)
         records = self._config.trainer.cuda_graph
         if records and (not self.samples_on_gpu or features.waits):
             why = "; ".join(self.why_placed)
@@ -405,7 +406,7 @@ class LoaderBuilder:
 
     def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:
         """The nodes of a training batch."""
-        sampler = self.sampler(self._config.sampler.fan_outs)
+        sampler = self.sampler(same_fan_outs(self._config.sampler.fan_outs))
         return sampler.sample(as_tensor(seeds), key).nodes
 
 

@@ -23,7 +23,13 @@ from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batc
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.hetero import FanOuts, HeteroBlock, HeteroSampler, HeteroSubgraph
+from gnntrain.sampling.hetero import (
+    FanOuts,
+    HeteroBlock,
+    HeteroSampler,
+    HeteroSubgraph,
+    resolved_fan_outs,
+)
 from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 
 _HOST = torch.device("cpu")
@@ -209,7 +215,8 @@ class HeteroLoaderBuilder:
     @property
     def training_fan_outs(self) -> FanOuts:
         """The fan-outs that the `sampler` keys describe."""
-        return same_fan_outs(self._graph, self._config.sampler.fan_outs)
+        given = self._config.sampler.fan_outs
+        return resolved_fan_outs(given, self._graph.schema, self._config.model.num_layers)
 
     def sampler(self, fan_outs: FanOuts) -> HeteroSampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
@@ -275,8 +282,3 @@ class HeteroLoaderBuilder:
             features=sum(given.features.nbytes for given in nodes),
             num_nodes=sum(map(len, nodes)),
         )
-
-
-def same_fan_outs(graph: Graph, fan_outs: tuple[int, ...]) -> FanOuts:
-    """The same fan-outs for all edge types."""
-    return dict.fromkeys(graph.edges, fan_outs)

@@ -37,6 +37,7 @@ from gnntrain.build import (
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
+from gnntrain.config.types import same_fan_outs
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
@@ -210,7 +211,7 @@ def _epochs(bench: Bench, rounds: int, record: Record | None) -> tuple[list[floa
 def _sampling(
     bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
+    sampler = bench.loaders.sampler(same_fan_outs(bench.config.sampler.fan_outs))
     plan = training_plan(bench.config, bench.task, bench.context)
     order = plan.order(0)
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
@@ -227,7 +228,7 @@ def _gathering(
     bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
-    sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
+    sampler = bench.loaders.sampler(same_fan_outs(bench.config.sampler.fan_outs))
     table = LazyFeatures(stored_rows(bench.store).to(bench.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
@@ -242,7 +243,7 @@ def _wholegraph(
     bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """What `_gathering` does, by WholeGraph."""
-    fan_outs, store = bench.config.sampler.fan_outs, bench.store
+    fan_outs, store = same_fan_outs(bench.config.sampler.fan_outs), bench.store
     memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), stored_rows(store)
     with wholegraph.opened(memory_type, *arrays) as peer:
