@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from gnntrain.app.node import name_problem
 from gnntrain.app.overrides import (
@@ -107,5 +107,6 @@ def _of_override(
 
 def _has_mapping(override: Override) -> bool:
     """Whether a mapping is the value, or one of the values of a sweep."""
-    values = override.sweep_iterator() if override.is_sweep_override() else [override.value()]
-    return any(isinstance(value, dict) for value in values)
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return any(isinstance(one, dict) for one in values)

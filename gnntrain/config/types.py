@@ -29,6 +29,9 @@ from gnntrain.plugins import plugin_names
 JSON = dict[str, Any]
 """Plain data by name."""
 
+AnyFanOuts = Sequence[int] | Mapping[str, Sequence[int]]
+"""In-neighbours a node by hop, of all edge types or by edge type: see `TypedFanOuts`."""
+
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> JSON:
     """Nested mappings by dotted key; an empty mapping is a value."""
@@ -239,7 +242,7 @@ def _edge_type_name(name: str) -> str:
     return "/".join(parts)
 
 
-def fan_outs_text(fan_outs: tuple[int, ...] | Mapping[str, tuple[int, ...]]) -> str:
+def fan_outs_text(fan_outs: AnyFanOuts) -> str:
     """As a screen shows them: `[10, 10]`, `{default: [10, 10], author/writes/paper: [20, 5]}`."""
     if isinstance(fan_outs, Mapping):
         by_type = (f"{name}: {fan_outs_text(own)}" for name, own in fan_outs.items())
@@ -247,7 +250,7 @@ def fan_outs_text(fan_outs: tuple[int, ...] | Mapping[str, tuple[int, ...]]) -> 
     return str(list(fan_outs))
 
 
-def same_fan_outs(fan_outs: tuple[int, ...] | Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def same_fan_outs(fan_outs: AnyFanOuts) -> tuple[int, ...]:
     """Fan-outs that are the same for all edge types.
 
     Raises:
@@ -258,7 +261,7 @@ def same_fan_outs(fan_outs: tuple[int, ...] | Mapping[str, tuple[int, ...]]) -> 
             f"sampler.fan_outs={shown(fan_outs)} is for models of typed graphs",
             "Give one list, as in sampler.fan_outs=[10,10].",
         )
-    return fan_outs
+    return tuple(fan_outs)
 
 
 NUMBER = BeforeValidator(_number_of_text)

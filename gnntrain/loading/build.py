@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
-from gnntrain.config.types import same_fan_outs
+from gnntrain.config.types import AnyFanOuts, same_fan_outs
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
@@ -106,13 +105,13 @@ class LoaderBuilder:
             exchange.serve(ROWS, answers_of(self._own_rows()))
 
     def loader(
-        self, plan: SeedPlan, fan_outs: Sequence[int], features: FeatureSource | None = None
+        self, plan: SeedPlan, fan_outs: AnyFanOuts, features: FeatureSource | None = None
     ) -> BlockLoader:
         """Mini-batches of the seeds of `plan`.
 
         Args:
             plan: The seeds.
-            fan_outs: In-neighbours a node, by hop.
+            fan_outs: As `sampler.fan_outs`.
             features: Source of the feature rows; None: `self.features`.
         """
         features = self.features if features is None else features
@@ -145,7 +144,7 @@ class LoaderBuilder:
         if self._config.sampler.name == "full":
             return self._full_graph_loader()
         features = self._training_features()
-        loader = self.loader(self._plan, same_fan_outs(self._config.sampler.fan_outs), features)
+        loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
         records = self._config.trainer.cuda_graph
         if records and (not self.samples_on_gpu or features.waits):
             why = "; ".join(self.why_placed)
@@ -325,9 +324,9 @@ class LoaderBuilder:
         """An empty count of reads, by which the rows of so many nodes will be cached."""
         return DenseReadCounts(self._store.num_nodes)
 
-    def sampler(self, fan_outs: Sequence[int]) -> Sampler:
+    def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        key = tuple(fan_outs) if self._uses_graph else ()
+        key = same_fan_outs(fan_outs) if self._uses_graph else ()
         if key not in self._samplers:
             self._samplers[key] = self._sampler_class(
                 self.graph.indptr,
@@ -406,7 +405,7 @@ class LoaderBuilder:
 
     def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:
         """The nodes of a training batch."""
-        sampler = self.sampler(same_fan_outs(self._config.sampler.fan_outs))
+        sampler = self.sampler(self._config.sampler.fan_outs)
         return sampler.sample(as_tensor(seeds), key).nodes
 
 

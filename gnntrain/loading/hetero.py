@@ -14,6 +14,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import selected
 from gnntrain.config import Config, FeaturesConfig
+from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import num_loader_threads
@@ -23,13 +24,7 @@ from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batc
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.hetero import (
-    FanOuts,
-    HeteroBlock,
-    HeteroSampler,
-    HeteroSubgraph,
-    resolved_fan_outs,
-)
+from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph, resolved_fan_outs
 from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 
 _HOST = torch.device("cpu")
@@ -179,8 +174,13 @@ class HeteroLoaderBuilder:
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[object, ...], HeteroSampler] = {}
 
-    def loader(self, plan: SeedPlan, fan_outs: FanOuts) -> HeteroLoader:
-        """Mini-batches of the seeds of `plan`."""
+    def loader(self, plan: SeedPlan, fan_outs: AnyFanOuts) -> HeteroLoader:
+        """Mini-batches of the seeds of `plan`.
+
+        Args:
+            plan: The seeds.
+            fan_outs: As `sampler.fan_outs`.
+        """
         config, device = self._config.sampler, self._context.device
         on_gpu = devices.is_gpu(device)
         overlaps = on_gpu or self._context.num_machines > 1
@@ -201,7 +201,7 @@ class HeteroLoaderBuilder:
     def training_loader(self) -> Loader:
         """Mini-batches of the training seeds, or the full graph."""
         if self._config.sampler.name == "neighbor":
-            return self.loader(self._plan, self.training_fan_outs)
+            return self.loader(self._plan, self._config.sampler.fan_outs)
         return HeteroFullGraphLoader(
             self._graph,
             self._values.targets,
@@ -212,20 +212,16 @@ class HeteroLoaderBuilder:
             device=self._context.device,
         )
 
-    @property
-    def training_fan_outs(self) -> FanOuts:
-        """The fan-outs that the `sampler` keys describe."""
-        given = self._config.sampler.fan_outs
-        return resolved_fan_outs(given, self._graph.schema, self._config.model.num_layers)
-
-    def sampler(self, fan_outs: FanOuts) -> HeteroSampler:
+    def sampler(self, fan_outs: AnyFanOuts) -> HeteroSampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        key = tuple(fan_outs.items())
+        schema, num_layers = self._graph.schema, self._config.model.num_layers
+        by_type = resolved_fan_outs(fan_outs, schema, num_layers)
+        key = tuple(by_type.values())
         if key not in self._samplers:
             self._samplers[key] = HeteroCPUSampler(
                 self._graph.fused,
                 self._graph.target,
-                fan_outs,
+                by_type,
                 replace=self._config.sampler.replace,
             )
         return self._samplers[key]

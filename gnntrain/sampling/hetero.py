@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from gnntrain.config.problems import did_you_mean
+from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
@@ -21,9 +22,7 @@ FanOuts = Mapping[EdgeType, tuple[int, ...]]
 """In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
 
 
-def resolved_fan_outs(
-    given: Sequence[int] | Mapping[str, Sequence[int]], schema: GraphSchema, num_layers: int
-) -> FanOuts:
+def resolved_fan_outs(given: AnyFanOuts, schema: GraphSchema, num_layers: int) -> FanOuts:
     """The fan-outs of each edge type of a graph.
 
     Args:

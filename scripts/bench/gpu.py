@@ -40,6 +40,7 @@ from gnntrain.config import Config, from_dict
 from gnntrain.config.types import same_fan_outs
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
@@ -153,7 +154,9 @@ class Bench:
         self.model = build_model(config, self.task, store, context)
         self.kernels = kernel_choice(config, context.device.type)
         select(self.kernels, context.device.type)
-        self.loaders = build_loaders(config, self.task, self.model, store, context)
+        loaders = build_loaders(config, self.task, self.model, store, context)
+        assert isinstance(loaders, LoaderBuilder), "of a graph with one type"
+        self.loaders = loaders
 
 
 def measure(
@@ -211,7 +214,7 @@ def _epochs(bench: Bench, rounds: int, record: Record | None) -> tuple[list[floa
 def _sampling(
     bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
-    sampler = bench.loaders.sampler(same_fan_outs(bench.config.sampler.fan_outs))
+    sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
     plan = training_plan(bench.config, bench.task, bench.context)
     order = plan.order(0)
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
@@ -228,7 +231,7 @@ def _gathering(
     bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
-    sampler = bench.loaders.sampler(same_fan_outs(bench.config.sampler.fan_outs))
+    sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
     table = LazyFeatures(stored_rows(bench.store).to(bench.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
