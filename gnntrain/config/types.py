@@ -320,7 +320,7 @@ TypedFanOuts = Annotated[
         dict[Annotated[str, AfterValidator(_edge_type_name)], FanOuts],
         Field(min_length=1),
     ],
-    described("a list of integers, each >= 1 or -1 (all), or lists by edge type"),
+    described("a list of integers >= 1 or -1 (all), or one by edge type"),
 ]
 """The same fan-outs for all edge types; or by edge type, and `default` for all others. An edge type
 is `author/writes/paper`, `author,writes,paper` or the relation alone, `writes`."""
