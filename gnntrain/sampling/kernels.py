@@ -277,7 +277,8 @@ def draw_hetero_hop(
         rows: `[R + 1]`: where the entries of each edge type begin in `starts`, `degrees` and
             `offsets`: one for each destination, and one more.
         starts, degrees, offsets: See `count_edges`; they count from the edge type's first edge.
-        first_drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and `edge_ids`.
+        first_drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and
+            `edge_ids`.
         positions, sources, table: Scratch, see `draw_hop`.
         local, first_node: Of node v of type t, `local[first_node[t] + v] - base` is its number.
         base: See `relabel`.
@@ -285,7 +286,8 @@ def draw_hetero_hop(
             `room[t + 1]`.
         num_nodes: Number of known nodes of each type.
         out: `[first_drawn[R]]`: numbers of the sources.
-        edge_ids: `[first_drawn[R]]`: positions among the edges of the type; of length 0: not wanted.
+        edge_ids: `[first_drawn[R]]`: positions among the edges of the type; of length 0: not
+            wanted.
     """
     for r in range(len(fan_outs)):
         begin, end = rows[r], rows[r + 1]
@@ -343,7 +345,7 @@ def draw_by_node(
         if len(relations) == 0:
             continue
         for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
-            degree = 0
+            degree = np.int64(0)
             for r in relations:
                 degree += degrees[rows[r] + i]
             takes_all = fan_outs[t] < 0 or degree == 0 or (not replace and degree <= fan_outs[t])
