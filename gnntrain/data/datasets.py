@@ -6,15 +6,16 @@ Nothing heavy is imported until a graph is built.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.graph import JSON, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.raw_files import default_root
+from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
@@ -26,7 +27,7 @@ class DatasetBuilder(Protocol):
         """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
-    def build(self) -> GraphData:
+    def build(self) -> GraphData | HeteroGraphData:
         """Build the graph: reads, downloads and computes.
 
         Raises:
@@ -167,10 +168,6 @@ def builder_for(
     published = PUBLISHED.get(config.name)
     if published is None:
         return PackageBuilder(config)
-    if published.class_name is None:
-        from gnntrain.data.ogb_data import OGBBuilder
-
-        return OGBBuilder(config)
-    from gnntrain.data.pyg_data import PyGBuilder
-
-    return PyGBuilder(config)
+    module, _, attribute = published.builder.partition(":")
+    builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
+    return builder(config)
