@@ -6,6 +6,7 @@ Nothing heavy is imported until a graph is built.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.raw_files import default_root
+from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
@@ -193,10 +194,6 @@ def builder_for(
     published = PUBLISHED.get(config.name)
     if published is None:
         return PackageBuilder(config)
-    if published.class_name is None:
-        from gnntrain.data.ogb_data import OGBBuilder
-
-        return OGBBuilder(config)
-    from gnntrain.data.pyg_data import PyGBuilder
-
-    return PyGBuilder(config)
+    module, _, attribute = published.builder.partition(":")
+    builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
+    return builder(config)
