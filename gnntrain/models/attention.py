@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -76,6 +76,20 @@ def sum_softmax(
         slope: Of the leaky ReLU for negative values.
     """
     return _edge_softmax(*_exact(source, target, loop_score), slope, block)
+
+
+def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
+    """What turns a softmax for each relation into one over all: factors of the relations' weights.
+
+    Args:
+        log_sums: By relation, `[num_dst, H]`, from `edge_softmax` without extra loops.
+
+    Returns:
+        `[R, num_dst, H]`; the shares of a destination sum to 1.
+    """
+    sums = torch.stack([*log_sums])
+    # Finite: −∞ for all relations would give not a number, and as its gradient.
+    return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0)
 
 
 def dot_score(block: Block, rows: Tensor, query: Tensor, heads: int) -> Tensor:
