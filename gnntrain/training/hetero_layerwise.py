@@ -1,0 +1,388 @@
+"""Exact inference on typed graphs: every layer for all nodes, over all in-neighbours, before the
+next layer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
+from math import prod
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import Edges, EdgeType, Graph, NodeType
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.features import stored_rows
+from gnntrain.loading.loader import in_edges
+from gnntrain.models import GNN, PlainModel
+from gnntrain.models.hetero import HeteroConv, HeteroGNN
+from gnntrain.sampling.block import Block
+from gnntrain.tasks import Task
+from gnntrain.training.buffers import Buffers
+from gnntrain.training.evaluation import Inferred, SplitMetrics, split_metrics_of
+from gnntrain.training.layerwise import (
+    Rows,
+    RowSource,
+    balanced_range,
+    chunks,
+    most_gathered,
+    one_ahead,
+    read_rows,
+)
+
+Key = NodeType | EdgeType
+"""Whose transformed rows an edge type aggregates, see `HeteroConv.source`."""
+
+Stages = Sequence[Sequence[EdgeType]]
+"""Stages of one node type, see `HeteroConv.stages`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRows:
+    """Rows of all nodes of a type: a layer's input, or transformed for an edge type.
+
+    Attributes:
+        rows: Each node's numbers as one row.
+        shape: The shape of a node's numbers.
+    """
+
+    rows: Rows
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The in-edges of some nodes, the rows that their sources number, and the nodes' own input."""
+
+    blocks: dict[EdgeType, Block]
+    sources: dict[EdgeType, Tensor | LazyFeatures]
+    h_dst: Tensor
+
+
+@dataclass(slots=True)
+class LayerShapes:
+    """The shapes of a node's numbers in one layer.
+
+    Attributes:
+        sources: Of the transformed rows.
+        totals: Of the sum of the stages, by node type.
+        outputs: Of the layer's output, by node type.
+    """
+
+    sources: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    totals: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    outputs: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Layer:
+    """A layer that is being computed.
+
+    Attributes:
+        model: The model.
+        i: Number of the layer.
+        inputs: Its input, by node type.
+        shapes: Of its numbers.
+        transformed: The transformed rows that are held.
+    """
+
+    model: HeteroGNN
+    i: int
+    inputs: Mapping[NodeType, TypeRows]
+    shapes: LayerShapes
+    transformed: dict[SourceKey, TypeRows] = field(default_factory=dict)
+
+    @property
+    def conv(self) -> HeteroConv:
+        return self.model.conv(self.i)
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        return self.model.node_types_after(self.i)
+
+    def output(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        """The layer's output for destinations of a type; see `HeteroConv.finish`."""
+        out = self.conv.finish(node_type, total, h_dst)
+        return self.model.update(self.i, node_type, out, h_dst)
+
+    def is_read_after(self, key: SourceKey, node_type: NodeType) -> bool:
+        """Whether a type that is computed after `node_type` aggregates the transformed rows."""
+        later = self.node_types[self.node_types.index(node_type) + 1 :]
+        return any(key == self.conv.source(edge) for edge in edges_into(self.conv, later))
+
+
+class SummedOffsets:
+    """The in-edges of several edge types together, as one `indptr` that is not stored.
+
+    Args:
+        edges: The edges of each type, into the same node type.
+        num_nodes: Nodes of that type.
+    """
+
+    def __init__(self, edges: Sequence[Edges], num_nodes: int) -> None:
+        self._offsets = [given.indptr for given in edges]
+        self._num_nodes = num_nodes
+
+    def __len__(self) -> int:
+        return self._num_nodes + 1
+
+    def __getitem__(self, node: int) -> int:
+        return sum(int(offsets[node]) for offsets in self._offsets)
+
+
+class HeteroLayerwiseInference(ABC):
+    """Computes every layer for all nodes of a typed graph before the next, see `HeteroGNN`.
+
+    A rank computes its destination nodes of each type, chunk by chunk, into one matrix a node type
+    of the layer's activations, for all ranks of its machine. Memory of a machine: two such matrices
+    a node type; the transformed rows that a stage aggregates instead of the layer's input; and the
+    sum of one type's stages, where several are computed one after the other. Types that the outputs
+    do not depend on are skipped.
+
+    Args:
+        context: This rank.
+        buffers: Allocates the matrices.
+        features: The rows of all nodes of each type that has features.
+        nodes: By type, the nodes that the machine's matrices hold.
+    """
+
+    def __init__(
+        self,
+        context: DistributedContext,
+        buffers: Buffers,
+        features: Mapping[NodeType, LazyFeatures | RowSource],
+        nodes: Mapping[NodeType, range],
+    ) -> None:
+        self._context = context
+        self.buffers = buffers
+        self._features = features
+        self._nodes = nodes
+
+    @abstractmethod
+    def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
+        """This rank's nodes of a type, cut into ranges of bounded rows and edges.
+
+        Args:
+            node_type: The type.
+            widest: The most numbers of a row that is read or computed.
+        """
+
+    @abstractmethod
+    def _in_edges(self, edge_type: EdgeType, a: int, b: int) -> Block:
+        """The in-edges of one type of the nodes `a … b − 1`, on the device, over all nodes of the
+        source type."""
+
+    @abstractmethod
+    def _finished(self, node_type: NodeType, name: str, matrix: Tensor) -> Rows:
+        """Wait until all ranks have computed their rows of a matrix; the rows of all nodes.
+
+        Raises:
+            Interrupted: On all ranks, if any of them knows of a stop request.
+        """
+
+    @torch.no_grad()
+    def _inferred(self, model: HeteroGNN) -> tuple[Tensor, Rows]:
+        """The outputs of the machine's nodes of the target type, and the rows of all nodes of that
+        type that enter the last layer."""
+        was_training = model.training
+        model.eval()
+        shapes = layer_shapes(model, self._context.device)
+        self.buffers.begin(self._needed(model, shapes))
+        try:
+            return self._by_layer(model, shapes)
+        finally:
+            model.train(was_training)
+
+    def _by_layer(
+        self, model: HeteroGNN, shapes: Sequence[LayerShapes]
+    ) -> tuple[Tensor, Rows]:
+        target, last = model.schema.target, model.num_layers - 1
+        inputs = {t: self._start(model, t) for t in model.node_types_after(-1)}
+        for i in range(last):
+            layer = Layer(model, i, inputs, shapes[i])
+            outputs: dict[NodeType, TypeRows] = {}
+            for t in layer.node_types:
+                name = f"h{i % 2}/{t}"
+                rows = self._finished(t, name, self._output(layer, t, name))
+                outputs[t] = TypeRows(rows, shapes[i].outputs[t])
+            for t in set(layer.node_types) - set(model.node_types_after(i + 1)):
+                self.buffers.release(f"h{(i - 1) % 2}/{t}")
+            inputs = outputs
+        out = self._output(Layer(model, last, inputs, shapes[last]), target, "logits")
+        self._finished(target, "logits", out)
+        return out, inputs[target].rows
+
+    def _start(self, model: HeteroGNN, node_type: NodeType) -> TypeRows:
+        """The first layer's input for all nodes of a type."""
+        given: LazyFeatures | RowSource
+        if node_type in model.tables:
+            given = LazyFeatures(model.tables[node_type].weight)
+        else:
+            given = self._features[node_type]
+        width = model.num_inputs[node_type]
+        if not model.is_projected(node_type):
+            return TypeRows(given, (width,))
+        shape, name = (model.hidden_channels,), f"h1/{node_type}"
+        matrix = self._matrix(node_type, name, shape)
+        for a, b in self._chunks(node_type, max(width, *shape)):
+            self._own(node_type, matrix, a, b)[:] = model.start(
+                node_type, self._read(node_type, given, a, b)
+            )
+        return TypeRows(self._finished(node_type, name, matrix), shape)
+
+    def _output(self, layer: Layer, node_type: NodeType, name: str) -> Tensor:
+        """A layer's output for this rank's nodes of a type, in the matrix `name`."""
+        conv = layer.conv
+        out = self._matrix(node_type, name, layer.shapes.outputs[node_type])
+        passes = stages_by_pass(conv, node_type)
+        totals: Tensor | None = None
+        if len(passes) > 1:
+            totals = self._matrix(node_type, "total", layer.shapes.totals[node_type])
+        for number, stages in enumerate(passes):
+            for a, b, view in self._views(layer, node_type, stages):
+                total = _sum_of_stages(conv, stages, view)
+                before = None if totals is None else self._own(node_type, totals, a, b)
+                if total is not None and before is not None and number > 0:
+                    total += before.view_as(total)
+                if number == len(passes) - 1:
+                    result = layer.output(node_type, total, view.h_dst)
+                    self._own(node_type, out, a, b)[:] = result
+                else:
+                    assert total is not None
+                    assert before is not None
+                    before[:] = total.flatten(1)
+            self._release_transformed(layer, node_type)
+        del totals
+        self.buffers.release("total")
+        return out
+
+    def _views(
+        self, layer: Layer, node_type: NodeType, stages: Stages
+    ) -> Iterator[tuple[int, int, View]]:
+        """Each chunk of the nodes of a type with its `View`; where other machines are asked for
+        rows, one chunk ahead."""
+        h_dst = layer.inputs[node_type]
+        sources = {edge: self._source(layer, edge) for edge in chain(*stages)}
+        widths = [rows.width for rows in (h_dst, *sources.values())]
+        widths += [prod(layer.shapes.outputs[node_type])]
+
+        def make(chunk: tuple[int, int]) -> tuple[int, int, View]:
+            blocks, rows = {}, {}
+            for edge, given in sources.items():
+                blocks[edge], rows[edge] = self._in_edges_and_rows(edge, given, *chunk)
+            own = self._read(node_type, h_dst.rows, *chunk)
+            return *chunk, View(blocks, rows, own)
+
+        found = self._chunks(node_type, max(widths))
+        if all(isinstance(rows.rows, Tensor | LazyFeatures) for rows in sources.values()):
+            yield from map(make, found)
+        else:
+            yield from one_ahead(make, found, self._context.device)
+
+    def _source(self, layer: Layer, edge_type: EdgeType) -> TypeRows:
+        """The rows of all source nodes that an edge type aggregates."""
+        key = layer.conv.source(edge_type)
+        if key is None:
+            return layer.inputs[edge_type[0]]
+        if key not in layer.transformed:
+            layer.transformed[key] = self._transformed(layer, key)
+        return layer.transformed[key]
+
+    def _transformed(self, layer: Layer, key: SourceKey) -> TypeRows:
+        node_type, name = _node_type(key), _matrix_name(key)
+        given, shape = layer.inputs[node_type], layer.shapes.sources[key]
+        matrix = self._matrix(node_type, name, shape)
+        for a, b in self._chunks(node_type, max(given.width, *shape)):
+            rows = layer.conv.transform(key, self._read(node_type, given.rows, a, b))
+            self._own(node_type, matrix, a, b)[:] = rows.flatten(1)
+        return TypeRows(self._finished(node_type, name, matrix), shape)
+
+    def _release_transformed(self, layer: Layer, node_type: NodeType) -> None:
+        """Drop the rows that no later type aggregates."""
+        for key in list(layer.transformed):
+            if not layer.is_read_after(key, node_type):
+                del layer.transformed[key]
+                self.buffers.release(_matrix_name(key))
+
+    def _in_edges_and_rows(
+        self, edge_type: EdgeType, given: TypeRows, a: int, b: int
+    ) -> tuple[Block, Tensor | LazyFeatures]:
+        """The in-edges of one type of the nodes `a … b − 1`, and the rows that its sources number:
+        where the device does not read all rows in place, those of the chunk, each once."""
+        block, rows = self._in_edges(edge_type, a, b), given.rows
+        if isinstance(rows, Tensor | LazyFeatures) and self._is_here(rows):
+            return block, _shaped(rows, given.shape)
+        nodes, numbers = torch.unique(block.indices, return_inverse=True)
+        source = LazyFeatures(rows) if isinstance(rows, Tensor) else rows
+        found = source.select(nodes.long()).whole().to(self._context.device)
+        indices = numbers.to(block.indices.dtype)
+        return replace(block, indices=indices, num_src=len(nodes)), _shaped(found, given.shape)
+
+    def _is_here(self, rows: Tensor | LazyFeatures) -> bool:
+        return rows.device.type == self._context.device.type
+
+    def _chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
+        """See `_all_chunks`.
+
+        Ends early after a stop request; `_finished` then raises `Interrupted` on all ranks.
+        """
+        control = self._context.control
+        found = self._all_chunks(node_type, max(1, widest))
+        return takewhile(lambda _: not control.stop_requested, found)
+
+    def _read(self, node_type: NodeType, source: Rows, a: int, b: int) -> Tensor:
+        """The rows of this machine's nodes `a … b − 1`, on the model's device."""
+        return read_rows(source, self._nodes[node_type], a, b).to(self._context.device)
+
+    def _own(self, node_type: NodeType, matrix: Tensor, a: int, b: int) -> Tensor:
+        """The rows of this machine's nodes `a … b − 1` in one of its matrices."""
+        first = self._nodes[node_type].start
+        return matrix[a - first : b - first]
+
+    def _matrix(self, node_type: NodeType, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self.buffers.matrix(name, len(self._nodes[node_type]), prod(shape))
+
+    def _needed(self, model: HeteroGNN, shapes: Sequence[LayerShapes]) -> int:
+        """Bytes of the matrices that exist at the same time, at most."""
+        size = lambda t, shape: 4 * len(self._nodes[t]) * prod(shape)  # noqa: E731
+        projected = filter(model.is_projected, model.node_types_after(-1))
+        given = sum(size(t, (model.hidden_channels,)) for t in projected)
+        most = 0
+        for i, layer in enumerate(shapes):
+            made = sum(size(t, shape) for t, shape in layer.outputs.items())
+            held = max(
+                (
+                    sum(
+                        size(_node_type(key), layer.sources[key])
+                        for key in _keys_held(model.conv(i), layer.outputs, stages)
+                    )
+                    for t in layer.outputs
+                    for stages in stages_by_pass(model.conv(i), t)
+                ),
+                default=0,
+            )
+            totals = max((size(t, shape) for t, shape in layer.totals.items()), default=0)
+            most, given = max(most, given + made + held + totals), made
+        return most
+
+
+def layer_shapes(model: HeteroGNN, device: torch.device) -> list[LayerShapes]:
+    """The shapes of each layer's numbers, found by computing the model for no nodes."""
+    none = Block(*torch.zeros(2, 1, dtype=torch.int64, device=device), num_src=0)
+    none = replace(none, indices=none.indices[:0])
+    h = {
+        t: model.start(t, torch.empty(0, model.num_inputs[t], device=device))
+        for t in model.node_types_after(-1)
+    }
+    found = []
+    for i in range(model.num_layers):
+        conv, shapes = model.conv(i), LayerShapes()
+        ...
+    return found
