@@ -373,16 +373,156 @@ class HeteroLayerwiseInference(ABC):
         return most
 
 
+class HeteroLayerwiseEvaluator(HeteroLayerwiseInference):
+    """Exact evaluation of a typed graph that each machine has, in whole.
+
+    The nodes of each type are divided among all ranks; after each matrix machines exchange their
+    rows.
+
+    Args:
+        graph: The graph.
+        context: This rank.
+        buffers: Allocates the matrices, for all nodes.
+        task: Seeds, targets and metrics.
+        all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
+        features: The rows of all nodes of each type that has features, perhaps some on other
+            machines; None: the graph's.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        context: DistributedContext,
+        buffers: Buffers,
+        *,
+        task: Task,
+        all_ranks: bool = True,
+        features: Mapping[NodeType, LazyFeatures | RowSource] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._task = task
+        self._stored = {
+            t: LazyFeatures(stored_rows(nodes))
+            for t, nodes in graph.nodes.items()
+            if nodes.num_features > 0
+        }
+        size = context.world_size if all_ranks else 1
+        self._offsets = {
+            t: SummedOffsets([graph.edges[edge] for edge in graph.schema.into(t)], len(nodes))
+            for t, nodes in graph.nodes.items()
+        }
+        self._ranges = {
+            t: [balanced_range(offsets, part, size) for part in range(size)]
+            for t, offsets in self._offsets.items()
+        }
+        # If rank 0 computes alone, nothing reads the rows on another machine.
+        is_read = all_ranks or context.machine == 0
+        super().__init__(
+            context,
+            buffers,
+            self._stored if features is None else features,
+            nodes={t: range(len(nodes) if is_read else 0) for t, nodes in graph.nodes.items()},
+        )
+
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
+        """See `Evaluator.evaluate`; `model` is a `HeteroGNN`."""
+        assert isinstance(model, HeteroGNN)
+        outputs, _ = self._inferred(model)
+        metrics = metrics_of(self._task, outputs) if self._context.is_main else {}
+        del outputs
+        # Between evaluations training uses the memory.
+        self.buffers.release()
+        return self._context.broadcast(metrics)
+
+    def infer(self, model: HeteroGNN, *, embed: bool = False) -> Inferred:
+        """The model's outputs for every node of the target type, see `LayerwiseEvaluator.infer`."""
+        outputs, rows = self._inferred(model)
+        if not isinstance(rows, Tensor):  # of a single layer that takes them as they are
+            rows = self._stored.get(model.schema.target) or self._table(model).weight
+        return Inferred(outputs.cpu(), _on_cpu(rows) if embed else None)
+
+    def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
+        rank, ranges = self._context.rank, self._ranges[node_type]
+        max_rows, max_edges = self.buffers.chunk_limits(widest)
+        if any(not isinstance(rows, LazyFeatures) for rows in self._features.values()):
+            max_edges = min(max_edges, most_gathered(widest))
+        own = ranges[rank] if rank < len(ranges) else (0, 0)
+        return chunks(self._offsets[node_type], *own, max_rows, max_edges)
+
+    def _in_edges(self, edge_type: EdgeType, a: int, b: int) -> Block:
+        edges = self._graph.edges[edge_type]
+        block = in_edges(edges.indptr, edges.indices, None, a, b)
+        block = replace(block, num_src=len(self._graph.nodes[edge_type[0]]))
+        return block.to(self._context.device)
+
+    def _finished(self, node_type: NodeType, name: str, matrix: Tensor) -> Rows:
+        del name
+        self._context.meet()
+        self.buffers.sync(matrix, self._ranges[node_type])
+        return matrix
+
+
 def layer_shapes(model: HeteroGNN, device: torch.device) -> list[LayerShapes]:
     """The shapes of each layer's numbers, found by computing the model for no nodes."""
-    none = Block(*torch.zeros(2, 1, dtype=torch.int64, device=device), num_src=0)
-    none = replace(none, indices=none.indices[:0])
-    h = {
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    block = Block(torch.zeros(1, dtype=torch.int64, device=device), none, num_src=0)
+    h: dict[NodeType, Tensor] = {
         t: model.start(t, torch.empty(0, model.num_inputs[t], device=device))
         for t in model.node_types_after(-1)
     }
     found = []
     for i in range(model.num_layers):
-        conv, shapes = model.conv(i), LayerShapes()
-        ...
+        found.append(LayerShapes())
+        h = {t: _shapes_of_type(model, i, t, h, block, found[-1]) for t in model.node_types_after(i)}
     return found
+
+
+def _shapes_of_type(
+    model: HeteroGNN,
+    i: int,
+    node_type: NodeType,
+    h: Mapping[NodeType, Tensor],
+    block: Block,
+    shapes: LayerShapes,
+) -> Tensor:
+    """The output of layer `i` for no nodes of a type; its shapes are added to `shapes`."""
+    conv, total = model.conv(i), None
+    for stage in conv.stages(node_type):
+        sources: dict[EdgeType, Rows] = {}
+        for edge in stage:
+            key = conv.source(edge)
+            rows = h[edge[0]] if key is None else conv.transform(key, h[edge[0]])
+            if key is not None:
+                shapes.sources[key] = rows.shape[1:]
+            sources[edge] = rows
+        total = conv.message(dict.fromkeys(stage, block), sources, h[node_type])
+        shapes.totals[node_type] = total.shape[1:]
+    out = model.update(i, node_type, conv.finish(node_type, total, h[node_type]), h[node_type])
+    shapes.outputs[node_type] = out.shape[1:]
+    return out
+
+
+def stages_by_pass(conv: HeteroConv, node_type: NodeType) -> list[Stages]:
+    """The stages into a node type that are computed in one pass over its nodes: one that aggregates
+    rows of its own alone, so that these are not all held; the others together."""
+    alone: list[Stages] = []
+    together: list[Sequence[EdgeType]] = []
+    for stage in conv.stages(node_type):
+        if any(isinstance(conv.source(edge), tuple) for edge in stage):
+            alone.append([stage])
+        else:
+            together.append(stage)
+    return [*alone, together] if together or not alone else alone
+
+
+def _sum_of_stages(conv: HeteroConv, stages: Stages, view: View) -> Tensor | None:
+    total: Tensor | None = None
+    for stage in stages:
+        blocks = {edge: view.blocks[edge] for edge in stage}
+        part = conv.message(blocks, {edge: view.sources[edge] for edge in stage}, view.h_dst)
+        total = part if total is None else total + part
+    return total
+
+
+def _shaped(rows: Tensor | LazyFeatures, shape: tuple[int, ...]) -> Tensor | LazyFeatures:
+    return rows.view(-1, *shape) if isinstance(rows, Tensor) else rows
