@@ -33,7 +33,7 @@ from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import GNN, AnyModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
@@ -73,9 +73,7 @@ def build_task(
     )
 
 
-def build_model(
-    config: Config, task: Task, graph: Graph, context: DistributedContext
-) -> GNN | PlainModel:
+def build_model(config: Config, task: Task, graph: Graph, context: DistributedContext) -> AnyModel:
     """The untrained model on the rank's device: equal weights on all ranks.
 
     Torch's generator is left with a seed of the rank's own, for dropout.
@@ -138,7 +136,7 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
 def build_loaders(
     config: Config,
     task: Task,
-    model: GNN | PlainModel,
+    model: AnyModel,
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
@@ -169,7 +167,7 @@ def build_loaders(
 def build_server(
     config: Config,
     task: Task,
-    model: GNN | PlainModel,
+    model: AnyModel,
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
@@ -205,7 +203,7 @@ def training_plan(config: Config, task: Task, context: DistributedContext) -> Se
 def build_evaluator(
     config: Config,
     task: Task,
-    model: GNN | PlainModel,
+    model: AnyModel,
     loaders: LoaderBuilder,
     graph: Graph,
     context: DistributedContext,

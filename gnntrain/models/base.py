@@ -87,6 +87,7 @@ class GNN(nn.Module):
     Attributes:
         config_defaults: Shared options with another default for this model.
         uses_graph: Whether the model reads edges; also used by the checks of a configuration.
+        is_hetero: Whether it computes on the blocks of typed graphs; likewise.
         jk_channels: Width of the state of `jk_update`; 0: no state.
         act_and_norm: `activation` and `norm` as arguments of PyG's models: `act`, `norm` and
             `norm_kwargs`.
@@ -94,6 +95,7 @@ class GNN(nn.Module):
 
     config_defaults: ClassVar[Scaffold] = {}
     uses_graph: ClassVar[bool] = True
+    is_hetero: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
+from gnntrain.models.hetero import HeteroGNN
 from gnntrain.plugins import MODELS, find_plugin, load_plugin
 from gnntrain.sampling.block import BlockNeeds
 
@@ -21,11 +22,12 @@ class PlainModel(nn.Module):
         module: The model.
 
     Attributes:
-        needs, uses_graph: See `GNN`.
+        needs, uses_graph, is_hetero: See `GNN`.
     """
 
     needs = BlockNeeds(edge_index=True)
     uses_graph = True
+    is_hetero = False
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -48,9 +50,13 @@ class PlainModel(nn.Module):
         return (".".join(parts[: numbers[-1] + 1 if numbers else 2]) + ".",)
 
 
+AnyModel = GNN | HeteroGNN | PlainModel
+"""What `build_model` may return."""
+
+
 def build_plugin(
     name: str, in_channels: int, out_channels: int, options: Mapping[str, Any]
-) -> GNN | PlainModel:
+) -> AnyModel:
     """Make the model that an installed package offers as `name`.
 
     The entry point (group `gnntrain.models`) is a callable `(in_channels, out_channels,

@@ -15,7 +15,7 @@ from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.buffers import Buffers
@@ -40,7 +40,7 @@ SplitMetrics = dict[str, dict[str, float]]
 class Evaluator(Protocol):
     """Gives the metrics of a model on every split."""
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """The metrics by split, equal on all ranks. Collective.
 
         Raises:
@@ -107,7 +107,7 @@ class LayerwiseEvaluator(LayerwiseInference):
             nodes=range(store.num_nodes if is_read else 0),
         )
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
         logits, _ = self._inferred(model)
@@ -203,7 +203,7 @@ class SampledEvaluator:
         self.loaders = loaders
         self._context = context
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         module = OnBatch(model)
         was_training = model.training
@@ -241,7 +241,7 @@ class SampledEvaluator:
 
 @torch.no_grad()
 def infer_by_batch(
-    model: GNN | PlainModel, loader: Loader, context: DistributedContext, out: Tensor
+    model: AnyModel, loader: Loader, context: DistributedContext, out: Tensor
 ) -> None:
     """Write the logits of the loader's seeds to `out`, in their order."""
     module = OnBatch(model).eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import AnyModel, PlainModel
 
 
 class OnBatch(nn.Module):
@@ -14,7 +14,7 @@ class OnBatch(nn.Module):
     DDP and `torch.compile` wrap this module.
     """
 
-    def __init__(self, model: GNN | PlainModel) -> None:
+    def __init__(self, model: AnyModel) -> None:
         super().__init__()
         self.model = model
 

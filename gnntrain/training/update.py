@@ -13,7 +13,7 @@ from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import AnyModel, PlainModel
 from gnntrain.phases import Phases
 from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import State
@@ -43,7 +43,7 @@ class Update:
 
     def __init__(
         self,
-        model: GNN | PlainModel,
+        model: AnyModel,
         task: Task,
         config: TrainerConfig,
         context: DistributedContext,
