@@ -17,12 +17,12 @@ from gnntrain.data.graph import Edges, EdgeType, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import stored_rows
 from gnntrain.loading.loader import in_edges
-from gnntrain.models import GNN, PlainModel
-from gnntrain.models.hetero import HeteroConv, HeteroGNN
+from gnntrain.models import AnyModel
+from gnntrain.models.hetero import HeteroConv, HeteroGNN, SourceKey
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
 from gnntrain.training.buffers import Buffers
-from gnntrain.training.evaluation import Inferred, SplitMetrics, split_metrics_of
+from gnntrain.training.evaluation import Inferred, SplitMetrics, metrics_of
 from gnntrain.training.layerwise import (
     Rows,
     RowSource,
@@ -32,9 +32,6 @@ from gnntrain.training.layerwise import (
     one_ahead,
     read_rows,
 )
-
-Key = NodeType | EdgeType
-"""Whose transformed rows an edge type aggregates, see `HeteroConv.source`."""
 
 Stages = Sequence[Sequence[EdgeType]]
 """Stages of one node type, see `HeteroConv.stages`."""
@@ -76,7 +73,7 @@ class LayerShapes:
         outputs: Of the layer's output, by node type.
     """
 
-    sources: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    sources: dict[SourceKey, tuple[int, ...]] = field(default_factory=dict)
     totals: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
     outputs: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
 
@@ -115,7 +112,8 @@ class Layer:
     def is_read_after(self, key: SourceKey, node_type: NodeType) -> bool:
         """Whether a type that is computed after `node_type` aggregates the transformed rows."""
         later = self.node_types[self.node_types.index(node_type) + 1 :]
-        return any(key == self.conv.source(edge) for edge in edges_into(self.conv, later))
+        stages = chain(*map(self.conv.stages, later))
+        return any(key == self.conv.source(edge) for edge in chain(*stages))
 
 
 class SummedOffsets:
@@ -200,9 +198,7 @@ class HeteroLayerwiseInference(ABC):
         finally:
             model.train(was_training)
 
-    def _by_layer(
-        self, model: HeteroGNN, shapes: Sequence[LayerShapes]
-    ) -> tuple[Tensor, Rows]:
+    def _by_layer(self, model: HeteroGNN, shapes: Sequence[LayerShapes]) -> tuple[Tensor, Rows]:
         target, last = model.schema.target, model.num_layers - 1
         inputs = {t: self._start(model, t) for t in model.node_types_after(-1)}
         for i in range(last):
@@ -351,25 +347,22 @@ class HeteroLayerwiseInference(ABC):
 
     def _needed(self, model: HeteroGNN, shapes: Sequence[LayerShapes]) -> int:
         """Bytes of the matrices that exist at the same time, at most."""
-        size = lambda t, shape: 4 * len(self._nodes[t]) * prod(shape)  # noqa: E731
+
+        def size(node_type: NodeType, shape: tuple[int, ...]) -> int:
+            return 4 * len(self._nodes[node_type]) * prod(shape)
+
         projected = filter(model.is_projected, model.node_types_after(-1))
-        given = sum(size(t, (model.hidden_channels,)) for t in projected)
+        before = sum(size(t, (model.hidden_channels,)) for t in projected)
         most = 0
-        for i, layer in enumerate(shapes):
-            made = sum(size(t, shape) for t, shape in layer.outputs.items())
-            held = max(
-                (
-                    sum(
-                        size(_node_type(key), layer.sources[key])
-                        for key in _keys_held(model.conv(i), layer.outputs, stages)
-                    )
-                    for t in layer.outputs
-                    for stages in stages_by_pass(model.conv(i), t)
-                ),
-                default=0,
-            )
-            totals = max((size(t, shape) for t, shape in layer.totals.items()), default=0)
-            most, given = max(most, given + made + held + totals), made
+        for layer in shapes:
+            sources = {key: size(_node_type(key), shape) for key, shape in layer.sources.items()}
+            # Rows of an edge type's own are held one stage after the other.
+            own = [held for key, held in sources.items() if isinstance(key, tuple)]
+            shared = sum(sources.values()) - sum(own)
+            totals = [size(t, shape) for t, shape in layer.totals.items()]
+            after = sum(size(t, shape) for t, shape in layer.outputs.items())
+            held = shared + max(own, default=0) + max(totals, default=0)
+            most, before = max(most, before + after + held), after
         return most
 
 
@@ -438,8 +431,11 @@ class HeteroLayerwiseEvaluator(HeteroLayerwiseInference):
         """The model's outputs for every node of the target type, see `LayerwiseEvaluator.infer`."""
         outputs, rows = self._inferred(model)
         if not isinstance(rows, Tensor):  # of a single layer that takes them as they are
-            rows = self._stored.get(model.schema.target) or self._table(model).weight
-        return Inferred(outputs.cpu(), _on_cpu(rows) if embed else None)
+            target = model.schema.target
+            is_learnt = target in model.tables
+            rows = model.tables[target].weight if is_learnt else self._stored[target]
+        rows = rows.cpu() if isinstance(rows, Tensor) else rows
+        return Inferred(outputs.cpu(), rows if embed else None)
 
     def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
         rank, ranges = self._context.rank, self._ranges[node_type]
@@ -473,7 +469,9 @@ def layer_shapes(model: HeteroGNN, device: torch.device) -> list[LayerShapes]:
     found = []
     for i in range(model.num_layers):
         found.append(LayerShapes())
-        h = {t: _shapes_of_type(model, i, t, h, block, found[-1]) for t in model.node_types_after(i)}
+        h = {
+            t: _shapes_of_type(model, i, t, h, block, found[-1]) for t in model.node_types_after(i)
+        }
     return found
 
 
@@ -488,7 +486,7 @@ def _shapes_of_type(
     """The output of layer `i` for no nodes of a type; its shapes are added to `shapes`."""
     conv, total = model.conv(i), None
     for stage in conv.stages(node_type):
-        sources: dict[EdgeType, Rows] = {}
+        sources: dict[EdgeType, Tensor | LazyFeatures] = {}
         for edge in stage:
             key = conv.source(edge)
             rows = h[edge[0]] if key is None else conv.transform(key, h[edge[0]])
@@ -526,3 +524,12 @@ def _sum_of_stages(conv: HeteroConv, stages: Stages, view: View) -> Tensor | Non
 
 def _shaped(rows: Tensor | LazyFeatures, shape: tuple[int, ...]) -> Tensor | LazyFeatures:
     return rows.view(-1, *shape) if isinstance(rows, Tensor) else rows
+
+
+def _node_type(key: SourceKey) -> NodeType:
+    """The type of the nodes whose rows are transformed."""
+    return key if isinstance(key, str) else key[0]
+
+
+def _matrix_name(key: SourceKey) -> str:
+    return f"z/{key if isinstance(key, str) else '/'.join(key)}"

@@ -231,13 +231,7 @@ class LayerwiseInference(ABC):
 
     def _read(self, source: Rows, a: int, b: int) -> Tensor:
         """The rows of this machine's nodes `a … b − 1`, on the model's device."""
-        if isinstance(source, Tensor):
-            rows = self._own(source, a, b)
-        elif isinstance(source, LazyFeatures):
-            rows = source.read(a, b)
-        else:
-            rows = source.select(torch.arange(a, b)).whole()
-        return rows.to(self._context.device)
+        return read_rows(source, self._nodes, a, b).to(self._context.device)
 
     def _views(self, model: GNN, i: int, given: Rows) -> Iterator[tuple[int, int, View]]:
         """Each chunk with its `View`; where other machines are asked for rows, one chunk ahead."""
@@ -267,6 +261,15 @@ class LayerwiseInference(ABC):
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self.buffers.matrix(name, len(self._nodes), num_columns)
+
+
+def read_rows(source: Rows, nodes: range, a: int, b: int) -> Tensor:
+    """The rows of the nodes `a … b − 1`, of which a machine's matrix holds those of `nodes`."""
+    if isinstance(source, Tensor):
+        return source[a - nodes.start : b - nodes.start]
+    if isinstance(source, LazyFeatures):
+        return source.read(a, b)
+    return source.select(torch.arange(a, b)).whole()
 
 
 def one_ahead(
@@ -324,9 +327,9 @@ def chunks(
     offsets: Offsets, start: int, stop: int, max_rows: int, max_edges: int
 ) -> Iterator[tuple[int, int]]:
     """Cut the nodes `start … stop − 1` into ranges of bounded rows and edges, one node at least."""
-    key = lambda node: int(offsets[node])  # noqa: E731
     while start < stop:
-        limit = key(start) + max_edges
+        limit = int(offsets[start]) + max_edges
+        key = lambda node: int(offsets[node])  # noqa: E731
         end = bisect_right(range(stop + 1), limit, lo=start + 1, key=key) - 1
         end = min(max(end, start + 1), start + max_rows)
         yield start, end
