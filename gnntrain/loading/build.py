@@ -30,7 +30,7 @@ from gnntrain.loading.hotness import (
     out_degrees,
     presampled,
 )
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
 from gnntrain.loading.placement import (
     Placement,
     Sizes,
@@ -135,7 +135,7 @@ class LoaderBuilder:
             device=self._context.device,
         )
 
-    def training_loader(self) -> Loader:
+    def training_loader(self) -> BlockLoader | FullGraphLoader:
         """Mini-batches of the training seeds, or the full graph.
 
         Raises:
@@ -154,7 +154,7 @@ class LoaderBuilder:
             )
         return loader
 
-    def _full_graph_loader(self) -> Loader:
+    def _full_graph_loader(self) -> FullGraphLoader:
         on_gpu = devices.is_gpu(self._context.device)
         return FullGraphLoader(
             (on_gpu and self.graph_on_device) or self._placed_graph(),
@@ -259,7 +259,8 @@ class LoaderBuilder:
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
-        return place_features(self._store, placement, self._context, hot, self._pinned.rows)
+        pinned_rows = self._pinned.rows.get(self._store.target)
+        return place_features(stored_rows(self._store), placement, self._context, hot, pinned_rows)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows at each owner, in their order. Collective."""
