@@ -15,7 +15,7 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Edges, EdgeType, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import stored_rows
+from gnntrain.loading.features import rows_of
 from gnntrain.loading.loader import in_edges
 from gnntrain.models import AnyModel
 from gnntrain.models.hetero import HeteroConv, HeteroGNN, SourceKey
@@ -191,7 +191,7 @@ class HeteroLayerwiseInference(ABC):
         type that enter the last layer."""
         was_training = model.training
         model.eval()
-        shapes = layer_shapes(model, self._context.device)
+        shapes = _layer_shapes(model, self._context.device)
         self.buffers.begin(self._needed(model, shapes))
         try:
             return self._by_layer(model, shapes)
@@ -237,7 +237,7 @@ class HeteroLayerwiseInference(ABC):
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
         conv = layer.conv
         out = self._matrix(node_type, name, layer.shapes.outputs[node_type])
-        passes = stages_by_pass(conv, node_type)
+        passes = _stages_by_pass(conv, node_type)
         totals: Tensor | None = None
         if len(passes) > 1:
             totals = self._matrix(node_type, "total", layer.shapes.totals[node_type])
@@ -395,7 +395,7 @@ class HeteroLayerwiseEvaluator(HeteroLayerwiseInference):
         self._graph = graph
         self._task = task
         self._stored = {
-            t: LazyFeatures(stored_rows(nodes))
+            t: LazyFeatures(rows_of(nodes))
             for t, nodes in graph.nodes.items()
             if nodes.num_features > 0
         }
@@ -458,7 +458,7 @@ class HeteroLayerwiseEvaluator(HeteroLayerwiseInference):
         return matrix
 
 
-def layer_shapes(model: HeteroGNN, device: torch.device) -> list[LayerShapes]:
+def _layer_shapes(model: HeteroGNN, device: torch.device) -> list[LayerShapes]:
     """The shapes of each layer's numbers, found by computing the model for no nodes."""
     none = torch.empty(0, dtype=torch.int64, device=device)
     block = Block(torch.zeros(1, dtype=torch.int64, device=device), none, num_src=0)
@@ -500,7 +500,7 @@ def _shapes_of_type(
     return out
 
 
-def stages_by_pass(conv: HeteroConv, node_type: NodeType) -> list[Stages]:
+def _stages_by_pass(conv: HeteroConv, node_type: NodeType) -> list[Stages]:
     """The stages into a node type that are computed in one pass over its nodes: one that aggregates
     rows of its own alone, so that these are not all held; the others together."""
     alone: list[Stages] = []
