@@ -27,10 +27,11 @@ from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
-from gnntrain.data.targets import refuse_other_labels
+from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
+from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
 from gnntrain.models import GNN, AnyModel
@@ -42,6 +43,8 @@ from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
+
+AnyLoaderBuilder = LoaderBuilder | HeteroLoaderBuilder
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -59,8 +62,9 @@ def build_task(
         scale: The scale of a trained regression's targets; None: that of the graph's.
 
     Raises:
-        UserError: `task.type` does not fit the labels.
+        UserError: `task.type` does not fit the labels, or the model or `task.target` not the types.
     """
+    refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, (labels or graph).task)
     if config.task.type == "node_regression":
         loss, delta = config.task.loss, config.task.huber_delta
@@ -80,7 +84,7 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     """
     seed = config.trainer.seed
     torch.manual_seed(seed)
-    model = models.build_model(config.model, graph.num_features, task.num_outputs)
+    model = models.build_model(config.model, graph.schema, task.num_outputs)
     torch.manual_seed(seed + 1 + context.rank)
     return model.to(context.device)
 
@@ -140,13 +144,15 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
-) -> LoaderBuilder:
+) -> AnyLoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context)
+    if model.is_hetero:
+        return HeteroLoaderBuilder(config, graph, context, model.needs, plan, task.targets)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaderBuilder(
@@ -171,7 +177,7 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
-) -> LoaderBuilder:
+) -> AnyLoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
@@ -204,7 +210,7 @@ def build_evaluator(
     config: Config,
     task: Task,
     model: AnyModel,
-    loaders: LoaderBuilder,
+    loaders: AnyLoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
@@ -241,7 +247,7 @@ def build_evaluator(
 def build_layerwise(
     config: Config,
     task: Task,
-    loaders: LoaderBuilder,
+    loaders: AnyLoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
@@ -251,6 +257,7 @@ def build_layerwise(
     On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
     of other machines as the loaders do.
     """
+    assert isinstance(loaders, LoaderBuilder), "of a graph with one type"
     buffers = build_buffers(config, context, scratch_dir)
     on_gpu = devices.is_gpu(context.device)
     reads_host = loaders.kernels.reads_host
@@ -283,7 +290,7 @@ def all_neighbors(config: Config) -> Sequence[int]:
     return (-1,) * config.model.num_layers
 
 
-def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
+def sampler_in_words(config: Config, loaders: AnyLoaderBuilder) -> str:
     """Description of the sampler for the console."""
     if config.sampler.name == "full":
         return "full graph"

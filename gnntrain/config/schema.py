@@ -42,6 +42,8 @@ class TaskConfig(Section):
 
     type: Literal["node_classification", "node_regression"] = "node_classification"
     """What is learnt: classes of nodes, or quantities of nodes."""
+    target: Text | None = None
+    """Node type whose labels are learnt; null: the one that has labels."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss of a regression: squared error, or Huber's, which outliers sway less."""
     huber_delta: Positive = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -23,7 +23,7 @@ from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batc
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.hetero import FanOuts, HeteroBlock, HeteroSampler, HeteroSubgraph
+from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph
 from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 
 _HOST = torch.device("cpu")
@@ -173,8 +173,13 @@ class HeteroLoaderBuilder:
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[object, ...], HeteroSampler] = {}
 
-    def loader(self, plan: SeedPlan, fan_outs: FanOuts) -> HeteroLoader:
-        """Mini-batches of the seeds of `plan`."""
+    def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> HeteroLoader:
+        """Mini-batches of the seeds of `plan`.
+
+        Args:
+            plan: The seeds.
+            fan_outs: As `sampler.fan_outs`.
+        """
         config, device = self._config.sampler, self._context.device
         on_gpu = devices.is_gpu(device)
         overlaps = on_gpu or self._context.num_machines > 1
@@ -195,7 +200,7 @@ class HeteroLoaderBuilder:
     def training_loader(self) -> Loader:
         """Mini-batches of the training seeds, or the full graph."""
         if self._config.sampler.name == "neighbor":
-            return self.loader(self._plan, self.training_fan_outs)
+            return self.loader(self._plan, self._config.sampler.fan_outs)
         return HeteroFullGraphLoader(
             self._graph,
             self._values.targets,
@@ -206,19 +211,14 @@ class HeteroLoaderBuilder:
             device=self._context.device,
         )
 
-    @property
-    def training_fan_outs(self) -> FanOuts:
-        """The fan-outs that the `sampler` keys describe."""
-        return same_fan_outs(self._graph, self._config.sampler.fan_outs)
-
-    def sampler(self, fan_outs: FanOuts) -> HeteroSampler:
+    def sampler(self, fan_outs: Sequence[int]) -> HeteroSampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        key = tuple(fan_outs.items())
+        key = tuple(fan_outs)
         if key not in self._samplers:
             self._samplers[key] = HeteroCPUSampler(
                 self._graph.fused,
                 self._graph.target,
-                fan_outs,
+                dict.fromkeys(self._graph.edges, key),
                 replace=self._config.sampler.replace,
             )
         return self._samplers[key]
@@ -275,8 +275,3 @@ class HeteroLoaderBuilder:
             features=sum(given.features.nbytes for given in nodes),
             num_nodes=sum(map(len, nodes)),
         )
-
-
-def same_fan_outs(graph: Graph, fan_outs: tuple[int, ...]) -> FanOuts:
-    """The same fan-outs for all edge types."""
-    return dict.fromkeys(graph.edges, fan_outs)

@@ -39,6 +39,7 @@ from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
@@ -152,7 +153,9 @@ class Bench:
         self.model = build_model(config, self.task, store, context)
         self.kernels = kernel_choice(config, context.device.type)
         select(self.kernels, context.device.type)
-        self.loaders = build_loaders(config, self.task, self.model, store, context)
+        loaders = build_loaders(config, self.task, self.model, store, context)
+        assert isinstance(loaders, LoaderBuilder), "of a graph with one type"
+        self.loaders = loaders
 
 
 def measure(

@@ -15,10 +15,14 @@ from torch_geometric.nn import GCNConv
 from gnntrain import plugins as installed
 from gnntrain.config import ModelConfig, model_names
 from gnntrain.errors import UserError
-from gnntrain.models import GNN, SAGE, PlainModel, build_model
+from gnntrain.data.graph import EDGE, NODE, GraphSchema
+from gnntrain.models import GNN, SAGE, HeteroGNN, PlainModel, build_model
 from gnntrain.models.base import Scaffold
+from gnntrain.models.hetero import HeteroScaffold
 from gnntrain.models.registry import model_class
 from gnntrain.plugins import MODELS
+
+SCHEMA = GraphSchema({NODE: 9}, {NODE: 5}, (EDGE,), NODE)
 
 
 class PlainGCN(nn.Module):
@@ -72,8 +76,8 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_name_builds_a_model_with_its_defaults(name: str) -> None:
-    model = build_model(SimpleNamespace(name=name), 5, 3)
-    assert isinstance(model, GNN)
+    model = build_model(SimpleNamespace(name=name), SCHEMA, 3)
+    assert isinstance(model, GNN | HeteroGNN)
     assert model.num_layers == 2
     assert model.out_channels == 3
 
@@ -122,11 +126,13 @@ def test_gins_epsilon_and_mlp_are_as_asked() -> None:
 @pytest.mark.parametrize("name", model_names())
 def test_the_schema_of_every_built_in_model_is_its_class(name: str) -> None:
     section = ModelConfig(name=name)
-    assert set(Scaffold.__annotations__) <= set(vars(section))
-    model = build_model(section, 5, 3)
-    assert isinstance(model, GNN)
+    scaffold = HeteroScaffold if section.is_hetero else Scaffold
+    assert set(scaffold.__annotations__) <= set(vars(section))
+    model = build_model(section, SCHEMA, 3)
+    assert isinstance(model, HeteroGNN if section.is_hetero else GNN)
     assert type(model) is model_class(name)
     assert model.uses_graph == section.uses_graph
+    assert model.is_hetero == section.is_hetero
     assert {key: getattr(section, key) for key in model.config_defaults} == model.config_defaults
 
 
