@@ -14,8 +14,8 @@ from torch_geometric.nn import GCNConv
 
 from gnntrain import plugins as installed
 from gnntrain.config import ModelConfig, model_names
-from gnntrain.errors import UserError
 from gnntrain.data.graph import EDGE, NODE, GraphSchema
+from gnntrain.errors import UserError
 from gnntrain.models import GNN, SAGE, HeteroGNN, PlainModel, build_model
 from gnntrain.models.base import Scaffold
 from gnntrain.models.hetero import HeteroScaffold
