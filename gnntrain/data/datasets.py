@@ -9,10 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config import (
+    BuiltinConfig,
+    DatasetConfig,
+    FilesConfig,
+    SyntheticConfig,
+    SyntheticMAGConfig,
+)
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.raw_files import default_root
 from gnntrain.errors import UserError
@@ -26,7 +32,7 @@ class DatasetBuilder(Protocol):
         """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Build the graph: reads, downloads and computes.
 
         Raises:
@@ -51,6 +57,24 @@ class SyntheticBuilder:
         from gnntrain.data.synthetic import synthetic_graph
 
         return synthetic_graph(self._config)
+
+
+class SyntheticMAGBuilder:
+    """Builds a random typed graph."""
+
+    def __init__(self, config: SyntheticMAGConfig) -> None:
+        self._config = config
+
+    def identity(self) -> dict[str, JSON]:
+        """The graph's scale, shares and seed."""
+        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return {"dataset": self._config.name, **options}
+
+    def build(self) -> HeteroGraphData:
+        """Generate the graph."""
+        from gnntrain.data.synthetic_mag import synthetic_mag
+
+        return synthetic_mag(self._config)
 
 
 class ObjectBuilder:
@@ -160,6 +184,8 @@ def builder_for(
     """
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
+    if isinstance(config, SyntheticMAGConfig):
+        return SyntheticMAGBuilder(config)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):

@@ -22,6 +22,7 @@ from gnntrain.config import (
     DatasetConfig,
     FilesConfig,
     SyntheticConfig,
+    SyntheticMAGConfig,
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
@@ -413,6 +414,8 @@ def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) 
         config: DatasetConfig
         if name == "files":
             config = FilesConfig(edges=str(edges), features=str(edges))
+        elif name == "synthetic_mag":
+            config = SyntheticMAGConfig()
         elif name.startswith("synthetic"):
             config = SyntheticConfig.model_validate({"name": name})
         else:
