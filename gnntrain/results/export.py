@@ -71,7 +71,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     signature = model_signature(run, config.dataset)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    model = build_model(config.model, signature.num_features, signature.num_outputs)
+    model = build_model(config.model, signature.inputs, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
