@@ -410,8 +410,9 @@ class HeteroGraphData:
         edges: Of each edge type: sources and destinations, `[num_edges]` int32 or int64, numbered
             within their node types.
         target: The node type of the labels and splits.
-        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary,
-            preprocessing: See `GraphData`; the nodes are those of the target type.
+        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary:
+            See `GraphData`; the nodes are those of the target type.
+        preprocessing: The preprocessing of a user's columns, of the node types that have some.
         reverse: Add the reverse of every edge type, unless it is there already: of
             `(author, writes, paper)` it is `(paper, rev_writes, author)`.
     """
@@ -429,7 +430,7 @@ class HeteroGraphData:
     metric: str = "accuracy"
     ogb_name: str | None = None
     summary: DataSummary | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Mapping[NodeType, Preprocessing] | None = None
     reverse: bool = False
 
 
