@@ -330,6 +330,8 @@ class _Reader:
 
     def _check_names(self, nodes: Mapping[str, object], tables: GraphTables) -> None:
         """Types that are not there, and tables that nothing refers to."""
+        if not (tables.nodes or tables.mixed_nodes or self.problems):
+            self._wrong("nodes", None, "a table of each node type")
         if not (tables.edges or tables.mixed_edges or self.problems or _has_foreign_keys(tables)):
             self._wrong("edges", None, "a table of edges, or foreign_keys in one of nodes")
         for name in nodes:
