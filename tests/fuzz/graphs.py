@@ -224,7 +224,7 @@ def reader(folder: Path) -> Callable[[Any], object]:
         data = FilesBuilder(FilesConfig.model_validate({**paths, **options})).build()
         check_graph(data)
         prepared = PrepareOptions(normalize_features=True, feature_dtype=feature_dtype)
-        return [len(rows) for rows in prepared_features(data, prepared)]
+        return [len(rows) for rows in prepared_features(data, prepared, data.dataset)]
 
     return read
 
