@@ -344,18 +344,21 @@ def draw_by_node(
         relations = into[first_into[t] : first_into[t + 1]]
         if len(relations) == 0:
             continue
+        fan_out = int(fan_outs[t])
         for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
-            degree = np.int64(0)
+            degree = 0
             for r in relations:
                 degree += degrees[rows[r] + i]
-            takes_all = fan_outs[t] < 0 or degree == 0 or (not replace and degree <= fan_outs[t])
-            count = degree if takes_all else fan_outs[t]
+            takes_all = fan_out < 0 or degree == 0 or (not replace and degree <= fan_out)
+            count = degree if takes_all else fan_out
             if takes_all:
                 for e in range(count):
                     drawn[at + e] = e
             else:
                 stream = node_key(type_key(key, np.uint64(t)), np.uint64(nodes[room[t] + i]))
-                draw_positions(stream, np.int64(0), degree, replace, table, drawn, at, count)
+                draw_positions(
+                    stream, np.int64(0), np.int64(degree), replace, table, drawn, at, count
+                )
             for e in range(at, at + count):
                 r, _ = edge_type_at(drawn[e], i, relations, rows, degrees)
                 offsets[rows[r] + i + 1] += 1
