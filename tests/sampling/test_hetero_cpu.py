@@ -114,9 +114,7 @@ def test_of_one_type_it_draws_what_the_sampler_of_homogeneous_graphs_draws(
     seeds = torch.tensor([0, 7, 7, 150])
     sampler = sampler_of(graph, {EDGE: (5, 30, -1)}, replace=replace, scope=scope)
     drawn = sampler.sample(seeds, KEY)
-    plain = cpu_sampler(
-        (graph.indptr, graph.edges[EDGE].indices), [5, 30, -1], replace=replace, edge_ids=True
-    )
+    plain = cpu_sampler(edges, [5, 30, -1], replace=replace, edge_ids=True)
     expected = plain.sample(seeds, KEY)
     assert drawn.nodes[NODE].tolist() == expected.nodes.tolist()
     assert drawn.num_sampled_nodes[NODE] == expected.num_sampled_nodes
