@@ -69,7 +69,7 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
     _check_features(run, graph, config.dataset)
     with torch.device("meta"):  # its shapes alone
-        model = build_model(config.model, graph.num_features, graph.num_outputs)
+        model = build_model(config.model, graph.schema, graph.num_outputs)
     _matching(config, run, model, _best(run))
     return config
 

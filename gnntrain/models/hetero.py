@@ -167,12 +167,13 @@ class HeteroGNN(nn.Module):
         embedding_channels: Width of the embedding tables; None: `hidden_channels`.
 
     Attributes:
-        uses_graph, is_hetero: Also used by the checks of a configuration; a model's file repeats
-            `is_hetero`, for it is read there without an import.
+        config_defaults, uses_graph: See `GNN`.
+        is_hetero: Likewise; a model's own class repeats it, where it is read without an import.
         tables: The embedding table of each type without features.
         num_inputs: By node type, the width of the rows that `start` takes.
     """
 
+    config_defaults: ClassVar[HeteroScaffold] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
 

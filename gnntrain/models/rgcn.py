@@ -1,12 +1,10 @@
-"""Relational graph convolutional network (Schlichtkrull et al., 2018)."""
+"""Relational graph convolutional network (Schlichtkrull et al., 2018), for typed graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import glorot
@@ -17,24 +15,16 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.hetero import (
-    HeteroConv,
-    HeteroGNN,
-    HeteroScaffold,
-    LayerTypes,
-    Rows,
-    SourceKey,
-)
-from gnntrain.sampling.block import Block
+from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.relation_sum import RelationSumConv, Root
 
 
-class BlockRGCNConv(HeteroConv):
+class BlockRGCNConv(RelationSumConv):
     """Σ_r W_r · (mean of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
 
-    W_0 and b are those of the node type of v. The W_r of a layer are one of: a matrix each
-    (`weight`); Σ_b comp[r, b] · bases[b]; block-diagonal (`blocks`). The latter for the relations
-    whose two widths `num_blocks` divides; the others have a matrix.
+    W_0 and b are those of the node type of v. A layer's W_r are matrices of their own (`weight`),
+    or Σ_b comp[r, b] · bases[b], or block-diagonal (`blocks`). The latter for the relations whose
+    two widths `num_blocks` divides; the others have a matrix.
 
     Args:
         types: The types and widths of the layer.
@@ -46,26 +36,26 @@ class BlockRGCNConv(HeteroConv):
         bases: `[B, out, in]`.
         comp: `[number of edge types, B]`.
         blocks: By edge type, `[num_blocks, out / num_blocks, in / num_blocks]`.
-        root: By node type, W_0 and b.
+        roots: By node type, a linear layer: W_0 and b.
     """
-
-    aggregates_input = True
 
     def __init__(
         self, types: LayerTypes, num_bases: int | None = None, num_blocks: int | None = None
     ) -> None:
-        super().__init__()
-        self.types, out = types, types.out_channels
+        super().__init__(types, "mean")
         self.weight, self.blocks = ParameterDict(), ParameterDict()
-        self.root = ModuleDict({t: _root(types.in_channels[t], out) for t in types.node_types})
         self.has_bases = num_bases is not None and len(types.edge_types) > 0
         if num_bases is not None and self.has_bases:
-            self.bases = nn.Parameter(torch.empty(num_bases, out, _common_width(types)))
+            shape = num_bases, types.out_channels, _common_width(types)
+            self.bases = nn.Parameter(torch.empty(shape))
             self.comp = nn.Parameter(torch.empty(len(types.edge_types), num_bases))
         else:
             for edge_type in types.edge_types:
                 self._add_weight(edge_type, num_blocks)
-        self.reset_parameters()
+        for weight in self.parameters():
+            glorot(weight)  # as in PyG's `RGCNConv`
+        roots = {t: _linear(types.in_channels[t], types.out_channels) for t in types.node_types}
+        self.roots = ModuleDict(roots)
 
     def _add_weight(self, edge_type: EdgeType, num_blocks: int | None) -> None:
         before, after = self.types.in_channels[edge_type[0]], self.types.out_channels
@@ -75,42 +65,7 @@ class BlockRGCNConv(HeteroConv):
         else:
             self.weight[edge_type] = nn.Parameter(torch.empty(after, before))
 
-    def reset_parameters(self) -> None:
-        """Draw new weights: Glorot-uniform, as PyG's `RGCNConv`."""
-        for name, parameter in self.named_parameters():
-            if not name.startswith("root"):
-                glorot(parameter)
-        for root in self.root.values():
-            root.reset_parameters()
-
-    def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
-        return [(edge_type,) for edge_type in self.types.into(node_type)]
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        narrows = self.types.in_channels[edge_type[0]] > self.types.out_channels
-        return edge_type if narrows else None
-
-    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
-        assert isinstance(key, tuple)
-        return self._linear(key, rows)
-
-    def message(
-        self,
-        blocks: Mapping[EdgeType, Block],
-        sources: Mapping[EdgeType, Rows],
-        h_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
-        ((edge_type, block),) = blocks.items()
-        rows = aggregate(sources[edge_type], Aggregation(block, "mean"))
-        is_input = rows.shape[1] == self.types.in_channels[edge_type[0]]
-        return self._linear(edge_type, rows) if is_input else rows
-
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        own: Tensor = self.root[node_type](h_dst)
-        return own if total is None else total + own
-
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
-        """W_r, `[out, in]`."""
         if self.has_bases:
             comp = self.comp[self.types.edge_types.index(edge_type)]
             return torch.einsum("b,boi->oi", comp, self.bases)
@@ -121,14 +76,18 @@ class BlockRGCNConv(HeteroConv):
             weight = self.weight[edge_type]
         return weight
 
-    def _linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
+    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
         if edge_type not in self.blocks:
-            return F.linear(rows, self.relation_weight(edge_type))
+            return super().linear(edge_type, rows)
         blocks: Tensor = self.blocks[edge_type]
         return torch.einsum("nbi,boi->nbo", by_head(rows, len(blocks)), blocks).flatten(1)
 
+    def root(self, node_type: NodeType) -> Root:
+        linear: Any = self.roots[node_type]
+        return Root(linear.weight, linear.bias)
 
-def _root(before: int, after: int) -> nn.Module:
+
+def _linear(before: int, after: int) -> nn.Module:
     made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
     return made
 
@@ -139,9 +98,9 @@ def _common_width(types: LayerTypes) -> int:
     Raises:
         UserError: They have several widths.
     """
-    widths = {t: types.in_channels[t] for t, _, _ in types.edge_types}
+    widths = {source: types.in_channels[source] for source, _, _ in types.edge_types}
     if len(set(widths.values())) > 1:
-        told = ", ".join(f"{t}: {width}" for t, width in widths.items())
+        told = ", ".join(f"{name}: {width}" for name, width in widths.items())
         raise UserError(
             f"model.num_bases shares matrices among all relations, but the widths differ: {told}.",
             "Set model.project_inputs=true, which maps all types to model.hidden_channels.",
@@ -160,8 +119,8 @@ class RGCN(HeteroGNN):
         out_channels: Width of the outputs.
         num_bases: Basis decomposition: every W_r is a combination of this many shared matrices;
             null: none.
-        num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, where
-            the number divides both widths of a layer; null: none.
+        num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, in the
+            layers both of whose widths the number divides; null: none.
         **scaffold: See `HeteroGNN`.
     """
 
