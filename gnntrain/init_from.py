@@ -14,7 +14,7 @@ from gnntrain.config import Config, DatasetConfig, from_dict
 from gnntrain.config.problems import shown
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
-from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.run_store import model_signature
@@ -69,12 +69,12 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
     _check_features(run, graph, config.dataset)
     with torch.device("meta"):  # its shapes alone
-        model = build_model(config.model, graph.num_features, graph.num_outputs)
+        model = build_model(config.model, graph.schema, graph.num_outputs)
     _matching(config, run, model, _best(run))
     return config
 
 
-def take_weights(config: Config, model: GNN | PlainModel) -> InitialWeights | None:
+def take_weights(config: Config, model: AnyModel) -> InitialWeights | None:
     """Give a new model the weights of the run `trainer.init_from`; None: it is not set.
 
     Weights of the same name and shape are taken. The output layer stays random if its shapes
@@ -148,7 +148,7 @@ def _tell_other_names(run: RunDirectory, there: Sequence[str], here: Sequence[st
 
 
 def _matching(
-    config: Config, run: RunDirectory, model: GNN | PlainModel, state: State
+    config: Config, run: RunDirectory, model: AnyModel, state: State
 ) -> dict[str, Tensor]:
     """The weights of a checkpoint that fit the model, by name."""
     given, wanted = weights_of(state, run.best_checkpoint()), model.state_dict()

@@ -31,7 +31,7 @@ from gnntrain.config import (
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
-from gnntrain.data.targets import refuse_other_labels
+from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
@@ -425,12 +425,13 @@ def prepare(config: Config) -> dict[str, Any]:
 
 
 def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
-    """Refuse labels that do not fit the task, and a graph or batch size without a training step.
+    """Refuse a graph that does not fit model or task, and one without a training step.
 
     Raises:
-        UserError: The labels do not fit `task.type`; there is no training node, or no whole batch
-            of them.
+        UserError: See `refuse_other_types` and `refuse_other_labels`; or there is no training node,
+            or no whole batch of them.
     """
+    refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:

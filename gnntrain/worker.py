@@ -11,6 +11,7 @@ import platformdirs
 import torch
 
 from gnntrain.build import (
+    AnyLoaderBuilder,
     build_evaluator,
     build_exchange,
     build_loaders,
@@ -30,8 +31,7 @@ from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
-from gnntrain.loading.build import LoaderBuilder
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import AnyModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -134,9 +134,7 @@ def _state(context: DistributedContext, job: Job) -> State | None:
     return state if context.num_machines == 1 else context.broadcast(state)
 
 
-def _initial(
-    context: DistributedContext, job: Job, model: GNN | PlainModel
-) -> InitialWeights | None:
+def _initial(context: DistributedContext, job: Job, model: AnyModel) -> InitialWeights | None:
     """Begin with the weights of another run, which only rank 0's machine may have: DDP copies rank
     0's to all ranks."""
     if context.is_main or context.num_machines == 1:
@@ -239,7 +237,7 @@ def _info(
     job: Job,
     run: RunDirectory,
     graph: Graph,
-    loaders: LoaderBuilder,
+    loaders: AnyLoaderBuilder,
     trainer: Trainer,
     initial: InitialWeights | None,
 ) -> RunInfo:
@@ -249,7 +247,7 @@ def _info(
         model=config.model.name,
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
-        num_features=graph.num_features,
+        num_features=graph.schema.num_features[graph.target],
         num_classes=graph.num_classes,
         num_parameters=trainer.num_parameters,
         world_size=trainer.context.world_size,

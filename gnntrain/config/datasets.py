@@ -15,7 +15,15 @@ from pydantic import (
     model_validator,
 )
 
-from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, DATASET_NAMES, SYNTHETIC_NAMES
+from gnntrain.config.names import (
+    BUILTIN_NAMES,
+    DATASET_DEFAULTS,
+    DATASET_NAMES,
+    MAG_EDGES,
+    MAG_NODES,
+    SYNTHETIC_MAG,
+    SYNTHETIC_NAMES,
+)
 from gnntrain.config.types import (
     NUMBER,
     Names,
@@ -116,6 +124,45 @@ class SyntheticConfig(DatasetConfig):
     """Seed of the graph; the same seed gives the same graph."""
 
 
+class SyntheticMAGConfig(DatasetConfig):
+    """A random typed graph with the types and sizes of ogbn-mag: papers to classify, their authors,
+    institutions and fields of study."""
+
+    name: Literal["synthetic_mag"] = "synthetic_mag"
+    """Name of the data set."""
+    scale: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
+    """Share of ogbn-mag's nodes and edges."""
+    num_features: OneOrMore = 128
+    """Number of features of a paper; the other types have none."""
+    num_classes: Annotated[int, Field(ge=2)] = 349
+    """Number of classes. The nodes of every type are shared out among them."""
+    homophily: Ratio = 0.55
+    """Share of edges that are drawn within a class."""
+    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
+    """Exponent of the power law of degrees. Smaller: larger hubs."""
+    feature_signal: NonNegative = 2.0
+    """Distance between the mean features of two classes, in standard deviations of the noise."""
+    seed: Seed = 0
+    """Seed of the graph; the same seed gives the same graph."""
+
+    @property
+    def num_nodes(self) -> dict[str, int]:
+        """Number of nodes of each type."""
+        return {name: max(1, round(size * self.scale)) for name, size in MAG_NODES.items()}
+
+    @property
+    def num_edges(self) -> dict[tuple[str, str, str], int]:
+        """Number of edges of each type, without the reverse ones: at most half of all pairs."""
+        sizes = self.num_nodes
+        return {
+            (source, name, destination): min(
+                round(number * self.scale),
+                sizes[source] * (sizes[destination] - (source == destination)) // 2,
+            )
+            for (source, name, destination), number in MAG_EDGES.items()
+        }
+
+
 class BuiltinConfig(DatasetConfig):
     """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
@@ -127,7 +174,7 @@ class BuiltinConfig(DatasetConfig):
 
 def _own_name(name: str) -> str:
     """A user's own data set may not be taken for another one, nor break a line."""
-    if name in (*SYNTHETIC_NAMES, *BUILTIN_NAMES) or not name.isprintable():
+    if name in (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES) or not name.isprintable():
         raise ValueError(name)
     return name
 
@@ -232,6 +279,8 @@ def _choose_dataset(keys: object) -> type[DatasetConfig]:
     name = name_in(keys, "synthetic")
     if name in SYNTHETIC_NAMES:
         return SyntheticConfig
+    if name == SYNTHETIC_MAG:
+        return SyntheticMAGConfig
     is_own = name == "files" or (isinstance(keys, Mapping) and _FILES_KEYS & keys.keys())
     return FilesConfig if is_own and name not in BUILTIN_NAMES else BuiltinConfig
 
@@ -240,6 +289,7 @@ DATASET_VARIANTS = Variants(lambda: (*DATASET_NAMES, *plugin_names(DATASETS)), _
 
 AnyDatasetConfig = Annotated[
     Annotated[SyntheticConfig, Tag("SyntheticConfig")]
+    | Annotated[SyntheticMAGConfig, Tag("SyntheticMAGConfig")]
     | Annotated[BuiltinConfig, Tag("BuiltinConfig")]
     | Annotated[FilesConfig, Tag("FilesConfig")],
     Discriminator(DATASET_VARIANTS.tag),

@@ -3,7 +3,8 @@
 `gnntrain/models/gat.py` defines `GAT`. The keyword-only arguments of its `__init__` are the keys
 of `model=gat`: an annotation is a key's type and range, a default its default, and the class's
 docstring says what it means. Annotations are Python's own types, `Literal[...]`, and the types of
-`gnntrain.config.types`. `**scaffold` adds the keys of `LayeredConfig`, some with another default
+`gnntrain.config.types`. `**scaffold` adds the keys of `LayeredConfig`, or those of
+`HeteroLayeredConfig` to a model of typed graphs (`is_hetero = True`), some with another default
 where the class says so: `config_defaults = {"activation": "elu"}`.
 """
 
@@ -54,6 +55,7 @@ class ModelConfig(Section):
     """Number of layers. Each layer (but the MLP's) looks one hop further."""
 
     uses_graph: ClassVar[bool] = True
+    is_hetero: ClassVar[bool] = False
 
     @classmethod
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
@@ -69,8 +71,8 @@ class ModelConfig(Section):
         return _unpickle, (dict(self),)
 
 
-class LayeredConfig(ModelConfig):
-    """The keys every built-in model has."""
+class StackConfig(ModelConfig):
+    """The keys of every stack of layers."""
 
     hidden_channels: OneOrMore = 128
     """Width of the hidden layers, all heads together."""
@@ -84,9 +86,24 @@ class LayeredConfig(ModelConfig):
     """Activation between layers."""
     residual: bool = False
     """Add the input of each layer to its output."""
+
+
+class LayeredConfig(StackConfig):
+    """The keys every built-in model of graphs with one type has."""
+
     jk: Literal["none", "cat", "max"] = "none"
     """Jumping knowledge (Xu et al., 2018): classify the outputs of all layers, concatenated (cat)
     or their maximum (max), or the last layer's alone (none)."""
+
+
+class HeteroLayeredConfig(StackConfig):
+    """The keys every built-in model of typed graphs has."""
+
+    project_inputs: bool = True
+    """Bring the features of each node type to hidden_channels by a linear layer of its own and the
+    activation, before the first convolution."""
+    embedding_channels: OneOrMore | None = None
+    """Width of the learnt rows of node types without features; null: hidden_channels."""
 
 
 class PluginConfig(ModelConfig):
@@ -96,6 +113,8 @@ class PluginConfig(ModelConfig):
     """Name of the model's entry point in the group gnntrain.models. Must be given."""
     options: JSON = Field(default_factory=dict)
     """Arguments for the model's class."""
+    embedding_channels: OneOrMore = 128
+    """Of typed graphs: width of the learnt rows of node types without features."""
 
 
 @cache
@@ -110,7 +129,9 @@ def model_section(name: str) -> type[ModelConfig]:
     if name not in model_names():
         return PluginConfig
     source = model_source(name)
-    base = LayeredConfig if source.passes_on else ModelConfig
+    is_hetero = source.constants.get("is_hetero", False)
+    scaffold = HeteroLayeredConfig if is_hetero else LayeredConfig
+    base = scaffold if source.passes_on else ModelConfig
     fields: dict[str, Any] = {"name": (Literal[name], name), **source.arguments}
     for key, default in source.constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
@@ -120,6 +141,7 @@ def model_section(name: str) -> type[ModelConfig]:
         f"{source.name}Config", __base__=base, __module__=__name__, __doc__=source.summary, **fields
     )
     section.uses_graph = source.constants.get("uses_graph", True)
+    section.is_hetero = is_hetero
     section.model_rebuild(_types_namespace=vars(types))
     return section
 

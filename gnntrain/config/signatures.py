@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ClassSource:
-    """A class that gives its file the name: `GATv2` in `gatv2.py`.
+    """A class that gives its file the name: `GATv2` in `gatv2.py`; underscores do not count.
 
     Attributes:
         name: Of the class.
@@ -36,7 +36,7 @@ class ClassSource:
 
 
 def read_class(file: Path) -> ClassSource:
-    """Parse the class that is named as its file, but for upper and lower case.
+    """Parse the class that is named as its file, but for upper and lower case and underscores.
 
     A class without an `__init__` has the arguments and constants of its first base class, which
     has a file of its own in the same folder: `GAT` in `gat.py`.
@@ -48,9 +48,10 @@ def read_class(file: Path) -> ClassSource:
     """
     module = ast.parse(file.read_text(encoding="utf-8"))
     classes = {node.name.lower(): node for node in module.body if isinstance(node, ast.ClassDef)}
-    if file.stem not in classes:
-        raise ValueError(f"{file} defines no class {file.stem!r}, in whichever case")
-    found = classes[file.stem]
+    name = file.stem.replace("_", "")
+    if name not in classes:
+        raise ValueError(f"{file} defines no class {name!r}, in whichever case")
+    found = classes[name]
     summary, constants = (ast.get_docstring(module) or "").partition("\n")[0], _constants(found)
     functions = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
     if "__init__" not in functions:

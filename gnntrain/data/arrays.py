@@ -100,7 +100,7 @@ def stored_feature_dtype(options: PrepareOptions) -> np.dtype[Any]:
 
 
 def prepared_features(
-    nodes: GraphData | NodeData, options: PrepareOptions, dataset: str
+    nodes: GraphData | NodeData, options: PrepareOptions, dataset: str, where: str = ""
 ) -> Iterator[AnyArray]:
     """The features as they are stored, some MiB at a time.
 
@@ -108,15 +108,16 @@ def prepared_features(
         nodes: The nodes of one type.
         options: How they are prepared.
         dataset: Name of the data set, for messages.
+        where: What a problem begins with: the node type of a typed graph.
 
     Raises:
         UserError: A value is no finite number, or does not fit into the type.
     """
     lowest = 0.0
     if options.normalize_features:
-        chunks = _chunks(nodes, dataset)
+        chunks = _chunks(nodes, dataset, where)
         lowest = min((float(rows.min()) for _, rows in chunks if rows.size), default=0.0)
-    for start, rows in _chunks(nodes, dataset):
+    for start, rows in _chunks(nodes, dataset, where):
         problems = list(feature_problems(rows, start))
         with np.errstate(over="ignore"):
             values = rows.astype(np.float32, copy=False)
@@ -125,11 +126,13 @@ def prepared_features(
             stored = _encoded(values, options.feature_dtype)
         problems = problems or list(_overflow_problems(rows, stored, start, options.feature_dtype))
         if problems:
-            raise bad_graph(dataset, problems)
+            raise bad_graph(dataset, [f"{where}{problem}" for problem in problems])
         yield stored
 
 
-def _chunks(nodes: GraphData | NodeData, dataset: str) -> Iterator[tuple[int, AnyArray]]:
+def _chunks(
+    nodes: GraphData | NodeData, dataset: str, where: str
+) -> Iterator[tuple[int, AnyArray]]:
     features, num_features = nodes.features, nodes.num_features
     step = max(1, _CHUNK_BYTES // max(1, 4 * num_features))
     for start in range(0, nodes.num_nodes, step):
@@ -142,7 +145,7 @@ def _chunks(nodes: GraphData | NodeData, dataset: str) -> Iterator[tuple[int, An
             rows = features.rows(start, stop)
         if rows.shape != (stop - start, num_features):
             expected = [stop - start, num_features]
-            problem = f"features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"
+            problem = f"{where}features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"
             raise bad_graph(dataset, [f"{problem}, expected {expected}"])
         yield start, rows
 

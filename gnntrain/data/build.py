@@ -203,12 +203,13 @@ def _write_arrays(
     small = {"labels": _stored_labels(data)}
     for name in SPLITS:
         small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    for number, of_type in enumerate(nodes.values()):
-        number_of = f"_{number}" * isinstance(data, HeteroGraphData)
-        file = f"features{number_of}"
-        arrays[file] = _write_features(directory / f"{file}.npy", of_type, options, data.dataset)
+    is_typed = isinstance(data, HeteroGraphData)
+    for number, (name, of_type) in enumerate(nodes.items()):
+        suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
+        file = directory / f"features{suffix}.npy"
+        arrays[file.stem] = _write_features(file, of_type, options, data.dataset, where)
         if of_type.ids is not None:
-            small[f"node_ids{number_of}"] = _stored_names(of_type.ids)
+            small[f"node_ids{suffix}"] = _stored_names(of_type.ids)
     if data.class_names is not None:
         small["class_names"] = _stored_names(data.class_names)
     for name, array in small.items():
@@ -223,11 +224,11 @@ def _nodes(data: AnyGraphData) -> Mapping[NodeType, NodeData]:
 
 
 def _write_features(
-    file: Path, nodes: NodeData, options: PrepareOptions, dataset: str
+    file: Path, nodes: NodeData, options: PrepareOptions, dataset: str, where: str
 ) -> ArrayMeta:
     shape, dtype = (nodes.num_features,), stored_feature_dtype(options)
     with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
-        for rows in prepared_features(nodes, options, dataset):
+        for rows in prepared_features(nodes, options, dataset, where):
             writer.append(rows)
         return writer.close()
 

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config import (
+    BuiltinConfig,
+    DatasetConfig,
+    FilesConfig,
+    SyntheticConfig,
+    SyntheticMAGConfig,
+)
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, AnyGraphData, GraphData, NodeType
+from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData, NodeType
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.raw_files import default_root
+from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
@@ -52,6 +59,24 @@ class SyntheticBuilder:
         from gnntrain.data.synthetic import synthetic_graph
 
         return synthetic_graph(self._config)
+
+
+class SyntheticMAGBuilder:
+    """Builds a random typed graph."""
+
+    def __init__(self, config: SyntheticMAGConfig) -> None:
+        self._config = config
+
+    def identity(self) -> dict[str, JSON]:
+        """The graph's scale, shares and seed."""
+        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return {"dataset": self._config.name, **options}
+
+    def build(self) -> HeteroGraphData:
+        """Generate the graph."""
+        from gnntrain.data.synthetic_mag import synthetic_mag
+
+        return synthetic_mag(self._config)
 
 
 class ObjectBuilder:
@@ -172,6 +197,8 @@ def builder_for(
             f"The model was trained on a typed graph; dataset={config.name} has one type.",
             "Give tables of the same node types and edge types by dataset.schema.",
         )
+    if isinstance(config, SyntheticMAGConfig):
+        return SyntheticMAGBuilder(config)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
@@ -179,10 +206,6 @@ def builder_for(
     published = PUBLISHED.get(config.name)
     if published is None:
         return PackageBuilder(config)
-    if published.class_name is None:
-        from gnntrain.data.ogb_data import OGBBuilder
-
-        return OGBBuilder(config)
-    from gnntrain.data.pyg_data import PyGBuilder
-
-    return PyGBuilder(config)
+    module, _, attribute = published.builder.partition(":")
+    builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
+    return builder(config)

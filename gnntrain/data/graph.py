@@ -143,9 +143,9 @@ class GraphSchema:
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    A homogeneous graph has one entry in each of the two mappings. Some properties below address
-    that entry, and raise ValueError where a graph has several types: `num_nodes`, `num_edges`,
-    features, edges and norms. Labels, splits and ids are those of the target type.
+    A homogeneous graph has one entry in each of the two mappings. Features, `indptr`, `indices`,
+    weights and norms are that entry's: they raise ValueError where a graph has several types.
+    Labels, splits and ids are those of the target type; `num_nodes` and `num_edges` count all.
 
     Attributes:
         nodes: The nodes of each type.
@@ -215,11 +215,13 @@ class Graph:
 
     @property
     def num_nodes(self) -> int:
-        return len(self.only_nodes)
+        """Number of nodes of all types."""
+        return sum(map(len, self.nodes.values()))
 
     @property
     def num_edges(self) -> int:
-        return len(self.only_edges)
+        """Number of edges of all types."""
+        return sum(map(len, self.edges.values()))
 
     @property
     def num_features(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnntrain.config.models import ModelConfig, model_names
+from gnntrain.data.graph import EDGE, NODE, GraphSchema
 from gnntrain.devices import accelerator
 from gnntrain.inventory.machine import has_package
 from gnntrain.models import build_model
@@ -12,9 +13,10 @@ from gnntrain.plugins import MODELS, SAMPLERS, plugin_names
 
 MODEL_HEADER = ("model", "what it is", "parameters")
 SAMPLER_HEADER = ("sampler", "backend", "what it does", "here")
-_SHAPE = (100, 47)
+_NUM_FEATURES, _NUM_CLASSES = 100, 47
+_SCHEMA = GraphSchema({NODE: 2_449_029}, {NODE: _NUM_FEATURES}, (EDGE,), NODE)
 NOTE = (
-    f"Parameters with the default keys, {_SHAPE[0]} features and {_SHAPE[1]} classes "
+    f"Parameters with the default keys, {_NUM_FEATURES} features and {_NUM_CLASSES} classes "
     "(ogbn-products)."
 )
 
@@ -25,7 +27,7 @@ def model_rows() -> list[list[str]]:
     for name in model_names():
         config = ModelConfig(name=name)
         with torch.device("meta"):
-            model = build_model(config, *_SHAPE)
+            model = build_model(config, _SCHEMA, _NUM_CLASSES)
         number = sum(parameter.numel() for parameter in model.parameters())
         rows.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
     for name in plugin_names(MODELS):

@@ -5,8 +5,9 @@ from gnntrain.models.gat import GAT
 from gnntrain.models.gatv2 import GATv2
 from gnntrain.models.gcn import GCN
 from gnntrain.models.gin import GIN
+from gnntrain.models.hetero import HeteroGNN
 from gnntrain.models.mlp import MLP
-from gnntrain.models.plugin import PlainModel
+from gnntrain.models.plugin import AnyModel, PlainModel
 from gnntrain.models.registry import build_model
 from gnntrain.models.sage import SAGE
 
@@ -17,7 +18,9 @@ __all__ = [
     "GNN",
     "MLP",
     "SAGE",
+    "AnyModel",
     "GATv2",
+    "HeteroGNN",
     "PlainModel",
     "build_model",
 ]

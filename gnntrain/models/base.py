@@ -87,6 +87,7 @@ class GNN(nn.Module):
     Attributes:
         config_defaults: Shared options with another default for this model.
         uses_graph: Whether the model reads edges; also used by the checks of a configuration.
+        is_hetero: Whether it computes on the blocks of typed graphs; likewise.
         jk_channels: Width of the state of `jk_update`; 0: no state.
         act_and_norm: `activation` and `norm` as arguments of PyG's models: `act`, `norm` and
             `norm_kwargs`.
@@ -94,6 +95,7 @@ class GNN(nn.Module):
 
     config_defaults: ClassVar[Scaffold] = {}
     uses_graph: ClassVar[bool] = True
+    is_hetero: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -125,11 +127,11 @@ class GNN(nn.Module):
         for i, (before, after) in enumerate(pairwise(widths)):
             is_output = self._is_output(i)
             self.convs.append(make_conv(before, after, is_output))
-            self.norms.append(nn.Identity() if is_output else self._make_norm(after))
+            self.norms.append(nn.Identity() if is_output else make_norm(norm, after))
             if residual:
                 same = before == after
                 self.residuals.append(nn.Identity() if same else nn.Linear(before, after))
-        self.act = nn.Identity() if activation == "none" else activation_resolver(activation)
+        self.act = make_activation(activation)
         self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
         if jk != "none":
             num_parts = num_layers if jk == "cat" else 1
@@ -148,7 +150,7 @@ class GNN(nn.Module):
         """
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
-        h = x if isinstance(x, LazyFeatures) and self.needs.rows else self.start(_in_memory(x))
+        h = x if isinstance(x, LazyFeatures) and self.needs.rows else self.start(in_memory(x))
         state: Tensor | None = None
         for i, block in enumerate(blocks):
             rows = h = self.layer(i, h, block)
@@ -177,7 +179,7 @@ class GNN(nn.Module):
         if not conv.has_transform:
             h_dst = _destinations(h, block)
             return self.propagate(i, block, h, h_dst, h_dst)
-        h = self.start(_in_memory(h)) if isinstance(h, LazyFeatures) else h
+        h = self.start(in_memory(h)) if isinstance(h, LazyFeatures) else h
         z = conv.transform(h)
         return self.propagate(i, block, z, _destinations(h, block), _destinations(z, block))
 
@@ -287,16 +289,26 @@ class GNN(nn.Module):
         residual = len(self.residuals) > 0
         return PyGModel(name, scaffold | arguments, self.state_dict(), residual=residual)
 
-    def _make_norm(self, channels: int) -> nn.Module:
-        norm, options = self.act_and_norm["norm"], self.act_and_norm.get("norm_kwargs", {})
-        made: nn.Module | None = normalization_resolver(norm, channels, **options)
-        return nn.Identity() if made is None else made
-
     def _is_output(self, i: int) -> bool:
         return i == self.num_layers - 1 and self.jk == "none"
 
 
-def _in_memory(x: Tensor | LazyFeatures) -> Tensor:
+def make_norm(norm: Norm, channels: int) -> nn.Module:
+    """The normalisation of rows of this width."""
+    options = _PYG_NORMS[norm]
+    kind, keywords = options["norm"], options.get("norm_kwargs", {})
+    made: nn.Module | None = normalization_resolver(kind, channels, **keywords)
+    return nn.Identity() if made is None else made
+
+
+def make_activation(activation: Activation) -> nn.Module:
+    """The activation of this name."""
+    made: nn.Module = activation_resolver(activation) if activation != "none" else nn.Identity()
+    return made
+
+
+def in_memory(x: Tensor | LazyFeatures) -> Tensor:
+    """The rows as a tensor."""
     if isinstance(x, LazyFeatures):  # in autocast's type, to which a product would convert them
         return x.whole(autocast_type(x.device, torch.float32))
     return x

@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypedDict
 
+import torch
 from torch import Tensor, nn
+from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.models.base import (
+    Activation,
+    Norm,
+    in_memory,
+    make_activation,
+    make_norm,
+)
+from gnntrain.models.dropout import Dropout
+from gnntrain.models.embedding import EmbeddingTable
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.sampling.hetero import HeteroBlock
 
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""
+
+SourceKey = NodeType | EdgeType
+"""Which transformed rows an edge type aggregates: those of its source type, or its own."""
+
+
+@dataclass(frozen=True)
+class LayerTypes:
+    """The types and widths of one layer.
+
+    Attributes:
+        in_channels: Width of the layer's input, by the node types that it reads.
+        out_channels: Width of its output.
+        node_types: The node types whose rows it computes.
+        edge_types: The edge types into these, in the graph's order.
+        is_output: Whether it gives the model's outputs.
+    """
+
+    in_channels: Mapping[NodeType, int]
+    out_channels: int
+    node_types: tuple[NodeType, ...]
+    edge_types: tuple[EdgeType, ...]
+    is_output: bool
+
+    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
+        """The edge types whose destinations are of `node_type`."""
+        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
 
 
 class HeteroConv(nn.Module):
@@ -23,18 +62,29 @@ class HeteroConv(nn.Module):
     messages are computed together: all of them where a softmax covers all in-neighbours (HGT), one
     edge type at a time where the messages need source rows of its own (R-GAT). The rows of the
     stages are added.
+
+    Attributes:
+        aggregates_input: Whether `message` takes the layer's input also where `source` names
+            transformed rows: the product then follows a linear aggregation.
     """
+
+    aggregates_input: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> BlockNeeds:
+        """The fields of a block that it reads."""
+        return BlockNeeds()
 
     def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
         """The edge types into `node_type` by stage; none without edges into it."""
         raise NotImplementedError
 
-    def source(self, edge_type: EdgeType) -> NodeType | EdgeType | None:
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
         """Which transformed rows the edge type aggregates: those of its source type (shared with
         others), its own, or None: the layer's input."""
         raise NotImplementedError
 
-    def transform(self, key: NodeType | EdgeType, rows: Tensor) -> Tensor:
+    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`."""
         raise NotImplementedError
 
@@ -64,13 +114,33 @@ class HeteroConv(nn.Module):
         raise NotImplementedError
 
 
+MakeHeteroConv = Callable[[LayerTypes], HeteroConv]
+
+
+class HeteroScaffold(TypedDict, total=False):
+    """The options that every model of typed graphs takes, see `HeteroGNN`."""
+
+    hidden_channels: int
+    num_layers: int
+    dropout: float
+    input_dropout: float
+    norm: Norm
+    activation: Activation
+    residual: bool
+    project_inputs: bool
+    embedding_channels: int | None
+
+
 class HeteroGNN(nn.Module):
     """A stack of convolutions of typed graphs, computed block by block or layer by layer.
 
     Layer i computes the rows of the node types that reach the target type in the layers after it
-    (`node_types_after(i)`). Exact inference for all nodes of all types is
+    (`node_types_after(i)`): a convolution (`HeteroConv`), then norm, activation, residual and
+    dropout (`update`), each with the parameters of the node type. There are parameters for these
+    types alone, so that every step uses all of them. Exact inference for all nodes of all types is
 
-        for each node type t: h[t] = start(t, features of t)       # by chunks of rows
+        for each node type t in node_types_after(-1):              # by chunks of rows
+            h[t] = start(t, features of t, or the rows of tables[t])
         for each layer i and its convolution:
             for each node type t in node_types_after(i):
                 for each stage and its edge types, each with a source z[e]:   # `HeteroConv.source`
@@ -81,14 +151,74 @@ class HeteroGNN(nn.Module):
         outputs = h[target]
 
     Args:
+        make_conv: Makes a layer's convolution.
         schema: The types of the graph.
+        out_channels: Width of the outputs (logits).
+        hidden_channels: Width between layers.
+        num_layers: Number of convolutions, at least 1.
+        dropout: Probability, after every layer but the last.
+        input_dropout: Probability, on features and rows of embedding tables.
+        norm: "batch" or "layer" normalisation after every convolution but the last.
+        activation: Applied after the normalisation.
+        residual: Add a layer's input to its output after the activation, through a linear map
+            where the widths differ.
+        project_inputs: Map the features of each type to `hidden_channels` by a linear layer and
+            the activation, before the first convolution; else that takes the widths as they are.
+        embedding_channels: Width of the embedding tables; None: `hidden_channels`.
+
+    Attributes:
+        config_defaults, uses_graph: See `GNN`.
+        is_hetero: Likewise; a model's own class repeats it, where it is read without an import.
+        tables: The embedding table of each type without features.
+        num_inputs: By node type, the width of the rows that `start` takes.
     """
 
+    config_defaults: ClassVar[HeteroScaffold] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
-    needs = BlockNeeds(rows=True)
 
-    schema: GraphSchema
+    def __init__(
+        self,
+        make_conv: MakeHeteroConv,
+        schema: GraphSchema,
+        out_channels: int,
+        *,
+        hidden_channels: int = 128,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        norm: Norm = "none",
+        activation: Activation = "relu",
+        residual: bool = False,
+        project_inputs: bool = True,
+        embedding_channels: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.schema, self.out_channels = schema, out_channels
+        self.hidden_channels, self.num_layers = hidden_channels, num_layers
+        self._needed = _needed_types(schema, num_layers)
+        table_width = embedding_channels or hidden_channels
+        inputs = self.node_types_after(-1)
+        self.num_inputs = {t: schema.num_features[t] or table_width for t in inputs}
+        self.tables, self.projections = ModuleDict(), ModuleDict()
+        for node_type, width in self.num_inputs.items():
+            has_features = schema.num_features[node_type] > 0
+            if not has_features:
+                table = EmbeddingTable(schema.num_nodes[node_type], width)
+                self.tables[node_type] = table
+            if project_inputs and (has_features or width != hidden_channels):
+                self.projections[node_type] = nn.Linear(width, hidden_channels)
+        self.convs, self.norms, self.residuals = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for i in range(num_layers):
+            types = self._layer_types(i)
+            self.convs.append(make_conv(types))
+            if not types.is_output:
+                norms = {t: make_norm(norm, hidden_channels) for t in types.node_types}
+                self.norms.append(ModuleDict(norms))
+            if residual:
+                self.residuals.append(ModuleDict(_residuals(types)))
+        self.act = make_activation(activation)
+        self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
 
     def forward(
         self,
@@ -100,10 +230,164 @@ class HeteroGNN(nn.Module):
 
         Args:
             x: Features of each node type that has some, `[blocks[0].num_src[t], num_features[t]]`.
-            n_id: int64 by node type, ids within the type: which rows of the embedding tables.
+            n_id: int64 by node type, ids within the type: which rows of the embedding tables. A
+                type that is missing here has all its nodes in the batch, in order.
             blocks: One a layer, the innermost first.
 
         Returns:
             float `[num_seeds, out_channels]`.
         """
-        raise NotImplementedError
+        if len(blocks) != self.num_layers:
+            raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
+        h: dict[NodeType, Rows] = {}
+        for t in self.node_types_after(-1):
+            rows = self.tables[t](n_id.get(t)) if t in self.tables else x[t]
+            h[t] = rows if self._in_place(t, rows) else self.start(t, in_memory(rows))
+        for i, block in enumerate(blocks):
+            h = dict(self.layer(i, h, block))
+        return in_memory(h[self.schema.target])
+
+    @property
+    def needs(self) -> BlockNeeds:
+        """The fields of a mini-batch that the model reads."""
+        needs = [self.conv(i).needs for i in range(self.num_layers)]
+        return BlockNeeds(rows=True, degree=any(need.degree for need in needs))
+
+    def node_types_after(self, i: int) -> tuple[NodeType, ...]:
+        """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
+        return self._needed[i + 1]
+
+    def is_projected(self, node_type: NodeType) -> bool:
+        """Whether `start` maps the rows of a type to another width."""
+        return node_type in self.projections
+
+    def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
+        """The first layer's input for nodes of one type, of their features or table's rows."""
+        if not torch.is_autocast_enabled(rows.device.type):
+            rows = rows.to(next(self.parameters()).dtype)
+        rows = self.input_dropout(rows)
+        if self.is_projected(node_type):
+            rows = self.act(self.projections[node_type](rows))
+        return rows
+
+    def layer(
+        self, i: int, h: Mapping[NodeType, Rows], block: HeteroBlock
+    ) -> dict[NodeType, Tensor]:
+        """Layer `i`'s output for the destinations of `block`.
+
+        Args:
+            i: The layer.
+            h: The rows of the sources, by the node types that the layer reads.
+            block: The destinations of each type are its first sources.
+        """
+        transformed: dict[SourceKey, Tensor] = {}
+
+        def source(edge_type: EdgeType) -> Rows:
+            conv, rows, edges = self.conv(i), h[edge_type[0]], block.edges[edge_type]
+            key = conv.source(edge_type)
+            # The transform narrows the rows, but multiplies those of all sources.
+            if key is None or (conv.aggregates_input and edges.num_src > 2 * edges.num_dst):
+                return rows
+            if key not in transformed:
+                transformed[key] = conv.transform(key, in_memory(rows))
+            return transformed[key]
+
+        return {t: self._of_type(i, t, h, block, source) for t in self.node_types_after(i)}
+
+    def _of_type(
+        self,
+        i: int,
+        node_type: NodeType,
+        h: Mapping[NodeType, Rows],
+        block: HeteroBlock,
+        source: Callable[[EdgeType], Rows],
+    ) -> Tensor:
+        conv, h_dst = self.conv(i), _first_rows(h[node_type], block.num_dst[node_type])
+        total: Tensor | None = None
+        for stage in conv.stages(node_type):
+            blocks = {edge: block.edges[edge] for edge in stage}
+            part = conv.message(blocks, {edge: source(edge) for edge in stage}, h_dst)
+            total = part if total is None else total + part
+        return self.update(i, node_type, conv.finish(node_type, total, h_dst), h_dst)
+
+    def conv(self, i: int) -> HeteroConv:
+        """Layer `i`'s convolution."""
+        conv = self.convs[i]
+        assert isinstance(conv, HeteroConv)
+        return conv
+
+    def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: Tensor) -> Tensor:
+        """Norm, activation, residual and dropout: layer `i`'s output.
+
+        Args:
+            i: The layer.
+            node_type: The type of the destinations.
+            out: Output of its convolution.
+            h_dst: The layer's input for the destinations.
+        """
+        is_output = i == self.num_layers - 1
+        if not is_output:
+            out = self.act(_by_type(self.norms[i], node_type)(out))
+        if self.residuals:
+            out = out + _by_type(self.residuals[i], node_type)(h_dst)
+        return out if is_output else self.dropout(out)
+
+    @property
+    def embedding_channels(self) -> int:
+        """Width of the target's rows that enter the last layer."""
+        return self._layer_types(self.num_layers - 1).in_channels[self.schema.target]
+
+    @property
+    def output_layer(self) -> tuple[str, ...]:
+        """Beginnings of the names of the weights whose shapes depend on `out_channels`."""
+        last = self.num_layers - 1
+        return f"convs.{last}.", f"residuals.{last}."
+
+    def pyg_model(self) -> PyGModel | None:
+        """The same model as plain PyG, see `GNN.pyg_model`."""
+        return None
+
+    def _in_place(self, node_type: NodeType, rows: Rows) -> bool:
+        """Whether the first layer reads lazy rows as they are: `start` would not change them."""
+        is_changed = self.is_projected(node_type) or (self.training and self.input_dropout.p > 0)
+        dtype = next(self.parameters()).dtype
+        return isinstance(rows, LazyFeatures) and dtype == torch.float32 and not is_changed
+
+    def _layer_types(self, i: int) -> LayerTypes:
+        node_types, is_output = self.node_types_after(i), i == self.num_layers - 1
+        widths = {
+            t: self.num_inputs[t] if i == 0 and not self.is_projected(t) else self.hidden_channels
+            for t in self.node_types_after(i - 1)
+        }
+        edge_types = tuple(edge for edge in self.schema.edge_types if edge[2] in node_types)
+        out_channels = self.out_channels if is_output else self.hidden_channels
+        return LayerTypes(widths, out_channels, node_types, edge_types, is_output)
+
+
+def _needed_types(schema: GraphSchema, num_layers: int) -> list[tuple[NodeType, ...]]:
+    """The node types that layers read: of the inputs, then after each layer."""
+    needed = [{schema.target}]
+    for _ in range(num_layers):
+        after = needed[0]
+        needed.insert(0, after | {edge[0] for edge in schema.edge_types if edge[2] in after})
+    return [tuple(t for t in schema.node_types if t in types) for types in needed]
+
+
+def _first_rows(rows: Rows, number: int) -> Tensor:
+    return rows.read(0, number) if isinstance(rows, LazyFeatures) else rows[:number]
+
+
+def _residuals(types: LayerTypes) -> dict[str, nn.Module]:
+    after = types.out_channels
+    return {
+        t: nn.Identity()
+        if types.in_channels[t] == after
+        else nn.Linear(types.in_channels[t], after)
+        for t in types.node_types
+    }
+
+
+def _by_type(modules: nn.Module, node_type: NodeType) -> nn.Module:
+    assert isinstance(modules, ModuleDict)
+    found: nn.Module = modules[node_type]
+    return found

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
-from gnntrain.config.models import model_names, model_source
+from gnntrain.config.models import model_names, model_section, model_source
 from gnntrain.config.problems import did_you_mean
+from gnntrain.data.graph import GraphSchema
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
-from gnntrain.models.plugin import PlainModel, build_plugin
+from gnntrain.models.hetero import HeteroGNN
+from gnntrain.models.plugin import AnyModel, build_plugin
 from gnntrain.plugins import MODELS, plugin_names
 
 
@@ -21,32 +23,42 @@ class ModelOptions(Protocol):
     def name(self) -> str: ...
 
 
-def model_class(name: str) -> Callable[..., GNN]:
+def model_class(name: str) -> Callable[..., GNN | HeteroGNN]:
     """The class of a built-in model: `GATv2`, which `gatv2.py` defines."""
     module = import_module(f"gnntrain.models.{name}")
-    found: Callable[..., GNN] = getattr(module, model_source(name).name)
+    found: Callable[..., GNN | HeteroGNN] = getattr(module, model_source(name).name)
     return found
 
 
-def build_model(config: ModelOptions, in_channels: int, out_channels: int) -> GNN | PlainModel:
+def build_model(config: ModelOptions, inputs: int | GraphSchema, out_channels: int) -> AnyModel:
     """Build the model of a configuration, with weights from torch's generator.
 
     Args:
         config: For a built-in model `name` and the keywords of its class; for a plug-in `name`,
-            its entry point, and `options`, a mapping.
-        in_channels: Width of the input rows.
+            its entry point, `options`, a mapping, and `embedding_channels`.
+        inputs: Width of the input rows, or the types of the graph: a model of typed graphs needs
+            them, another one takes the width of the target type.
         out_channels: Width of the outputs.
 
     Raises:
         UserError: No such model, or its options do not fit together.
     """
+    width = inputs if isinstance(inputs, int) else inputs.num_features[inputs.target]
     if config.name in model_names():
         options = {key: value for key, value in vars(config).items() if key != "name"}
-        return model_class(config.name)(in_channels, out_channels, **options)
+        is_hetero = model_section(config.name).is_hetero
+        made_for = inputs if is_hetero else width
+        return model_class(config.name)(made_for, out_channels, **options)
     plugins = plugin_names(MODELS)
     if config.name not in plugins:
         raise _unknown(config.name, (*model_names(), *plugins))
-    return build_plugin(config.name, in_channels, out_channels, getattr(config, "options", {}))
+    return build_plugin(
+        config.name,
+        inputs,
+        out_channels,
+        getattr(config, "options", {}),
+        getattr(config, "embedding_channels", 128),
+    )
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> UserError:

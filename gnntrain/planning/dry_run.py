@@ -29,7 +29,7 @@ from gnntrain.errors import UserError
 from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import AnyModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.callbacks import Callback
@@ -185,7 +185,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
 class _NoEvaluation:
     """In the place of an evaluator while steps are timed."""
 
-    def evaluate(self, _: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, _: AnyModel) -> SplitMetrics:
         return {}
 
 

@@ -16,7 +16,7 @@ from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import GNN, AnyModel
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.layerwise import ROW_COST
@@ -48,7 +48,7 @@ class EvaluationCost:
 
 
 def evaluate_in_part(
-    evaluator: Evaluator, model: GNN | PlainModel, context: DistributedContext, folder: Path
+    evaluator: Evaluator, model: AnyModel, context: DistributedContext, folder: Path
 ) -> EvaluationCost:
     """Evaluate some chunks of each layer, or some mini-batches of each split. Collective.
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gnntrain.compute.selection import CPU_KERNELS
+from gnntrain.data.graph import Graph
 from gnntrain.planning.plan import Plan
 from gnntrain.reporting.tables import Section, checks, pairs
 from gnntrain.reporting.text import (
@@ -40,7 +41,7 @@ def _run(plan: Plan) -> Pairs:
     threads = "" if plan.measured_on else f", {counted(plan.measured.threads, 'thread')} each"
     return [
         ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
-        ("", f"{graph.num_features:,} features, {outputs}"),
+        ("", f"{_types(graph)}, {outputs}"),
         ("store", plan.store_reason),
         ("", shown_path(graph.path)),
         ("model", f"{plan.config.model.name}, {plan.ranks[0].num_parameters:,} parameters"),
@@ -48,6 +49,12 @@ def _run(plan: Plan) -> Pairs:
         *(("", where) for where in plan.ranks[0].placement),
         *([("", kernels)] if kernels != str(CPU_KERNELS) else []),
     ]
+
+
+def _types(graph: Graph) -> str:
+    if not graph.is_hetero:
+        return f"{graph.num_features:,} features"
+    return f"{len(graph.nodes)} node types, {len(graph.edges)} edge types"
 
 
 def _batch(plan: Plan) -> Pairs:

@@ -142,11 +142,17 @@ def _with_gaps(heights: Floats) -> Floats:
 
 
 def degrees(panel: Panel, graph: Graph) -> None:
-    """The number of nodes by in-degree, both on logarithmic axes."""
-    degree, nodes = degree_bins(np.diff(graph.indptr))
-    pairs = zip(degree, nodes, strict=True)
-    texts = [f"degree {degree:.4g}: {nodes:.4g} nodes" for degree, nodes in pairs]
-    panel.dots(degree, nodes, texts, ACCENT)
+    """The number of nodes by in-degree, both on logarithmic axes; a series an edge type."""
+    for number, (edge_type, edges) in enumerate(graph.edges.items()):
+        degree, nodes = degree_bins(np.diff(edges.indptr))
+        pairs = zip(degree, nodes, strict=True)
+        texts = [f"degree {degree:.4g}: {nodes:.4g} nodes" for degree, nodes in pairs]
+        color = ACCENT
+        if graph.is_hetero:
+            name, color = "/".join(edge_type), class_color(number)
+            texts = [f"{name}\n{text}" for text in texts]
+            panel.begin_series(name, color)
+        panel.dots(degree, nodes, texts, color)
     panel.axes.set(xlabel="in-degree", ylabel="nodes")
     panel.logarithmic("x", "y")
 

@@ -183,7 +183,9 @@ def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
         more = f"{format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
         yield Key("memory", format_bytes(summary["peak_rss_bytes"]), more)
     if graph is not None:
-        more = f"{format_rate(graph.num_edges)} edges · {graph.num_features:,} features"
+        types = f"{len(graph.nodes)} types, {len(graph.edges)} edge types"
+        sizes = types if graph.is_hetero else f"{graph.num_features:,} features"
+        more = f"{format_rate(graph.num_edges)} edges · {sizes}"
         is_short = graph.num_nodes < _LONG_NUMBER
         number = f"{graph.num_nodes:,}" if is_short else format_rate(graph.num_nodes)
         yield Key("nodes", number, more)

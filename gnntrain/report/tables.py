@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
@@ -21,6 +22,7 @@ from gnntrain.reporting.text import format_bytes, format_metric, format_seconds,
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
 _OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
+_DEGREE_HEADS = ("median degree", "mean degree", "largest degree", "nodes without an in-edge")
 
 
 @dataclass(frozen=True)
@@ -69,20 +71,49 @@ def phases_table(run: ReportedRun) -> Table:
 
 
 def graph_table(graph: Graph) -> Table:
-    """Sizes and in-degrees."""
-    degrees = np.diff(graph.indptr)
+    """Sizes, and the in-degrees of a graph of one edge type."""
     rows = {
         "nodes": f"{graph.num_nodes:,}",
         "edges": f"{graph.num_edges:,}",
-        "features": f"{graph.num_features:,}",
         _OUTPUTS.get(graph.task, "classes"): f"{graph.num_classes:,}",
         **{f"{name} nodes": f"{len(graph.split(name)):,}" for name in SPLITS},
-        "median degree": f"{np.median(degrees):g}",
-        "mean degree": f"{degrees.mean():.1f}",
-        "largest degree": f"{degrees.max():,}",
-        "nodes without an in-edge": f"{(degrees == 0).sum():,}",
     }
+    if not graph.is_hetero:
+        rows["features"] = f"{graph.num_features:,}"
+        rows |= zip(_DEGREE_HEADS, degree_cells(np.diff(graph.indptr)), strict=True)
     return Table(["quantity", "value"], list(rows.items()))
+
+
+def node_types_table(graph: Graph) -> Table:
+    """Sizes by node type."""
+    rows = [
+        [
+            f"{name} (target)" if name == graph.target else name,
+            f"{len(nodes):,}",
+            f"{nodes.num_features:,}" if nodes.num_features else "learnt",
+        ]
+        for name, nodes in graph.nodes.items()
+    ]
+    return Table(["node type", "nodes", "features"], rows)
+
+
+def edge_types_table(graph: Graph) -> Table:
+    """Edges and in-degrees by edge type."""
+    rows = [
+        ["/".join(name), f"{len(edges):,}", *degree_cells(np.diff(edges.indptr))]
+        for name, edges in graph.edges.items()
+    ]
+    return Table(["edge type", "edges", *_DEGREE_HEADS], rows)
+
+
+def degree_cells(degrees: npt.NDArray[np.int64]) -> list[str]:
+    """The cells beneath `_DEGREE_HEADS`."""
+    return [
+        f"{np.median(degrees):g}",
+        f"{degrees.mean():.1f}",
+        f"{degrees.max():,}",
+        f"{(degrees == 0).sum():,}",
+    ]
 
 
 def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:

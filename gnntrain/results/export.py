@@ -14,7 +14,7 @@ from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, ModelConfig, PluginConfig, from_dict
 from gnntrain.errors import RunError, UserError
-from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.models import AnyModel, PlainModel, build_model
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
@@ -71,7 +71,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     signature = model_signature(run, config.dataset)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    model = build_model(config.model, signature.num_features, signature.num_outputs)
+    model = build_model(config.model, signature.inputs, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -90,7 +90,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     return Export(path, f"{made.module}.{made.name}", run.shown)
 
 
-def _pyg_model(config: ModelConfig, model: GNN | PlainModel, signature: ModelSignature) -> PyGModel:
+def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
     if isinstance(model, PlainModel):
         assert isinstance(config, PluginConfig)
         point, weights = find_plugin(MODELS, config.name), model.module.state_dict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -175,7 +176,39 @@ def _cumulated(blocks: Sequence[Block], num_seeds: int) -> tuple[Block, ...]:
     )
 
 
-class _Scratch:
+class HopBuffers:
+    """Buffers for the draws of a hop, reused by later hops.
+
+    Args:
+        index_dtype: Of the graph's `indices`.
+
+    Attributes:
+        positions, sources: Of the drawn edges of one chunk, or of one larger destination.
+        table: Of the positions that one destination has drawn.
+    """
+
+    def __init__(self, index_dtype: np.dtype[np.integer]) -> None:
+        self.positions: Int64Array = np.empty(CHUNK_EDGES, np.int64)
+        self.sources: IndexArray = np.empty(CHUNK_EDGES, index_dtype)
+        self.table: Int64Array = np.empty(0, np.int64)
+        self._destinations: Int64Array = np.empty((2, 0), np.int64)
+
+    def destination_buffers(self, num_dst: int) -> tuple[Int64Array, Int64Array]:
+        """Buffers for the first in-edges and the degrees of destinations."""
+        if self._destinations.shape[1] < num_dst:
+            self._destinations = np.empty((2, _roomy(num_dst)), np.int64)
+        return self._destinations[0, :num_dst], self._destinations[1, :num_dst]
+
+    def reserve_edges(self, most: int, fan_out: int) -> None:
+        """Make room for destinations that take `most` edges, and draw at most `fan_out`."""
+        if most > len(self.positions):
+            self.positions = np.empty(_roomy(most), np.int64)
+            self.sources = np.empty(len(self.positions), self.sources.dtype)
+        if SCAN_LIMIT < fan_out <= most and len(self.table) < 4 * fan_out:
+            self.table = np.empty(4 * fan_out, np.int64)
+
+
+class _Scratch(HopBuffers):
     """Buffers of one call in flight, reused by later calls.
 
     `local[node] - base` is the number of a node in the present batch, negative if it has none.
@@ -184,14 +217,11 @@ class _Scratch:
     """
 
     def __init__(self, num_nodes: int, index_dtype: np.dtype[np.integer]) -> None:
+        super().__init__(index_dtype)
         self.local: Int32Array = np.zeros(num_nodes, np.int32)
         self.base = 1
         self.num_nodes = 0
         self.nodes: Int64Array = np.empty(0, np.int64)
-        self.positions: Int64Array = np.empty(CHUNK_EDGES, np.int64)
-        self.sources: IndexArray = np.empty(CHUNK_EDGES, index_dtype)
-        self.table: Int64Array = np.empty(0, np.int64)
-        self._destinations: Int64Array = np.empty((2, 0), np.int64)
 
     def start_batch(self, seeds: Int64Array) -> None:
         if self.base > MAX_BATCH_NODES:
@@ -207,32 +237,28 @@ class _Scratch:
         self.base += self.num_nodes
         return self.nodes[: self.num_nodes].copy()
 
-    def destination_buffers(self, num_dst: int) -> tuple[Int64Array, Int64Array]:
-        if self._destinations.shape[1] < num_dst:
-            self._destinations = np.empty((2, _roomy(num_dst)), np.int64)
-        return self._destinations[0, :num_dst], self._destinations[1, :num_dst]
-
     def reserve(self, num_edges: int, most: int, fan_out: int) -> None:
         """Make room for a hop of `num_edges`, at most `most` of them at one destination."""
         check_hop_edges(num_edges)
         self._reserve_nodes(min(num_edges, len(self.local)))
-        if most > len(self.positions):
-            self.positions = np.empty(_roomy(most), np.int64)
-            self.sources = np.empty(len(self.positions), self.sources.dtype)
-        if SCAN_LIMIT < fan_out <= most and len(self.table) < 4 * fan_out:
-            self.table = np.empty(4 * fan_out, np.int64)
+        self.reserve_edges(most, fan_out)
 
     def _reserve_nodes(self, num_new: int) -> None:
         needed = self.num_nodes + num_new + 1
-        if needed > MAX_BATCH_NODES:
-            raise RunError(
-                f"a mini-batch may grow to {needed - 1:,} nodes, beyond the limit of 2^30",
-                "Lower the batch size or the fan-outs.",
-            )
+        check_batch_nodes(needed - 1)
         if needed > len(self.nodes):
             nodes = np.empty(_roomy(needed), np.int64)
             nodes[: self.num_nodes] = self.nodes[: self.num_nodes]
             self.nodes = nodes
+
+
+def check_batch_nodes(num_nodes: int) -> None:
+    """Raises RunError if a batch may have more nodes than a scratch can number."""
+    if num_nodes >= MAX_BATCH_NODES:
+        raise RunError(
+            f"a mini-batch may grow to {num_nodes:,} nodes, beyond the limit of 2^30",
+            "Lower the batch size or the fan-outs.",
+        )
 
 
 def check_hop_edges(num_edges: int) -> None:
@@ -269,8 +295,7 @@ def read_only_csc(
             f"its indices are {indices.dtype} of shape {indices.shape}",
             "Give indptr as int64 [num_nodes + 1] and indices as int32 or int64 [num_edges].",
         )
-    offsets = np.ascontiguousarray(np.asarray(indptr), np.int64).view()
-    sources = np.ascontiguousarray(np.asarray(indices)).view()
+    offsets, sources = read_only(indptr, np.int64), read_only(indices)
     if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(sources):
         ends = f"from {offsets[0]} to {offsets[-1]}" if len(offsets) else "over nothing"
         raise UserError(
@@ -279,9 +304,14 @@ def read_only_csc(
         )
     if len(sources) > MAX_DEGREE and int(np.diff(offsets).max()) > MAX_DEGREE:
         raise UserError("a node has 2^32 in-edges or more", "Split the node or drop edges.")
-    offsets.flags.writeable = False
-    sources.flags.writeable = False
     return offsets, sources
+
+
+def read_only(values: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """A plain read-only view, of a memory map too; a copy where the dtype or the layout differs."""
+    view = np.ascontiguousarray(np.asarray(values), dtype).view()
+    view.flags.writeable = False
+    return view
 
 
 def checked_fan_outs(fan_outs: Sequence[int]) -> tuple[int, ...]:

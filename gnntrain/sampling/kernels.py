@@ -9,6 +9,7 @@ need only 64-bit unsigned multiplications, additions, exclusive-ors and shifts, 
 1. `mix64`, the finaliser of SplitMix64 (Steele, Lea & Flood 2014; constants of D. Stafford's
    variant 13), a bijection in which every input bit flips every output bit with probability ~1/2;
 2. `hop_key = f(f(f(f(0, seed), epoch), step), hop)` with `f(h, x) = mix64((h ^ x) + GOLDEN)`;
+   of edge type r (0, 1, …) of a typed graph it is `relation_key = hop_key ^ mix64(r)`;
 3. `node_key = mix64(hop_key ^ (node * GOLDEN))`, `node` the global number of the destination;
 4. draw `i` (0, 1, …) of that node is `mix64(node_key + (i + 1) * GOLDEN)`: the SplitMix64 stream
    that starts at `node_key`;
@@ -79,6 +80,12 @@ def hop_key(seed: np.uint64, epoch: np.uint64, step: np.uint64, hop: np.uint64) 
     key = mix64((key ^ epoch) + GOLDEN)
     key = mix64((key ^ step) + GOLDEN)
     return mix64((key ^ hop) + GOLDEN)
+
+
+@jit
+def relation_key(hop_key: np.uint64, relation: np.uint64) -> np.uint64:
+    """The common key of all destinations of one edge type; of edge type 0 the hop's own."""
+    return hop_key ^ mix64(relation)
 
 
 @jit
@@ -192,6 +199,113 @@ def draw_hop(
                 edge_ids[chunk + e] = positions[e]
         num_nodes = relabel(sources, num_edges, local, base, nodes, num_nodes, out, chunk)
     return num_nodes
+
+
+@jit
+def count_hetero_edges(
+    indptr: Int64Array,
+    first_offset: Int64Array,
+    ends: Int64Array,
+    nodes: Int64Array,
+    room: Int64Array,
+    fan_outs: Int64Array,
+    replace: bool,
+    rows: Int64Array,
+    starts: Int64Array,
+    degrees: Int64Array,
+    offsets: Int64Array,
+    num_edges: Int64Array,
+) -> int:
+    """`count_edges` for each edge type, and write their numbers of drawn edges to `num_edges`.
+
+    For the other arguments see `draw_hetero_hop`.
+    """
+    most = 0
+    for r in range(len(fan_outs)):
+        begin, end = rows[r], rows[r + 1]
+        first = room[ends[1, r]]
+        most_of_type = count_edges(
+            indptr[first_offset[r] : first_offset[r + 1]],
+            nodes[first : first + end - begin - 1],
+            fan_outs[r],
+            replace,
+            starts[begin : end - 1],
+            degrees[begin : end - 1],
+            offsets[begin:end],
+        )
+        most = max(most, most_of_type)
+        num_edges[r] = offsets[end - 1]
+    return most
+
+
+@jit
+def draw_hetero_hop(
+    indices: IndexArray,
+    first_edge: Int64Array,
+    ends: Int64Array,
+    key: np.uint64,
+    fan_outs: Int64Array,
+    replace: bool,
+    rows: Int64Array,
+    starts: Int64Array,
+    degrees: Int64Array,
+    offsets: Int64Array,
+    drawn: Int64Array,
+    positions: Int64Array,
+    sources: IndexArray,
+    table: Int64Array,
+    local: Int32Array,
+    first_node: Int64Array,
+    base: int,
+    nodes: Int64Array,
+    room: Int64Array,
+    num_nodes: Int64Array,
+    out: Int32Array,
+    edge_ids: Int64Array,
+) -> None:
+    """`draw_hop` for each edge type in turn; updates `num_nodes`.
+
+    Args:
+        indices, first_edge: The in-edges, see `data.fused.FusedCSC`.
+        ends: `[2, R]`: source and destination node type of each edge type.
+        key: Of the hop.
+        fan_outs: `[R]`.
+        replace: Draw with replacement.
+        rows: `[R + 1]`: where the entries of each edge type begin in `starts`, `degrees` and
+            `offsets`: one for each destination, and one more.
+        starts, degrees, offsets: See `count_edges`; they count from the edge type's first edge.
+        drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and `edge_ids`.
+        positions, sources, table: Scratch, see `draw_hop`.
+        local, first_node: Of node v of type t, `local[first_node[t] + v] - base` is its number.
+        base: See `relabel`.
+        nodes, room: The known nodes of type t begin at `nodes[room[t]]`, and have room up to
+            `room[t + 1]`.
+        num_nodes: Number of known nodes of each type.
+        out: `[drawn[R]]`: numbers of the sources.
+        edge_ids: `[drawn[R]]`: positions among the edges of the type; of length 0: not wanted.
+    """
+    for r in range(len(fan_outs)):
+        begin, end = rows[r], rows[r + 1]
+        source, first = ends[0, r], room[ends[1, r]]
+        num_nodes[source] = draw_hop(
+            indices[first_edge[r] : first_edge[r + 1]],
+            nodes[first : first + end - begin - 1],
+            relation_key(key, np.uint64(r)),
+            fan_outs[r] < 0,
+            replace,
+            starts[begin : end - 1],
+            degrees[begin : end - 1],
+            offsets[begin:end],
+            positions,
+            sources,
+            table,
+            local[first_node[source] : first_node[source + 1]],
+            base,
+            nodes[room[source] : room[source + 1]],
+            num_nodes[source],
+            out[drawn[r] : drawn[r + 1]],
+            edge_ids[drawn[r] : drawn[r + 1]],
+        )
 
 
 @jit

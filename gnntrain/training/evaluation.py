@@ -15,7 +15,7 @@ from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.buffers import Buffers
@@ -40,7 +40,7 @@ SplitMetrics = dict[str, dict[str, float]]
 class Evaluator(Protocol):
     """Gives the metrics of a model on every split."""
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """The metrics by split, equal on all ranks. Collective.
 
         Raises:
@@ -107,26 +107,18 @@ class LayerwiseEvaluator(LayerwiseInference):
             nodes=range(store.num_nodes if is_read else 0),
         )
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
         logits, _ = self._inferred(model)
-        metrics: SplitMetrics = {}
-        if self._context.is_main:
-            for split in SPLITS:
-                rows = as_tensor(self._task.seeds(split))
-                outputs = logits[rows.to(logits.device)]
-                if float_type(outputs.device) != torch.float64:  # in which metrics compute
-                    outputs = outputs.cpu()
-                targets = self._task.targets[rows].to(outputs.device)
-                metrics[split] = self._task.metrics(outputs, targets)
+        metrics = metrics_of(self._task, logits) if self._context.is_main else {}
         del logits
         # Between evaluations training uses the memory.
         self.buffers.release()
         return self._context.broadcast(metrics)
 
-    def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
-        """The model's outputs for every node, on all ranks. Collective.
+    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
+        """The outputs of a `GNN` for every node, on all ranks. Collective.
 
         The result is valid until the next call. If rank 0 computes alone, it is empty on the other
         machines.
@@ -134,6 +126,7 @@ class LayerwiseEvaluator(LayerwiseInference):
         Args:
             embed: Keep the rows that enter the last layer, too.
         """
+        assert isinstance(model, GNN)
         logits, rows = self._inferred(model, embed=embed)
         if rows is not None:
             rows = rows.cpu() if isinstance(rows, Tensor) else self._stored
@@ -183,6 +176,23 @@ class LayerwiseEvaluator(LayerwiseInference):
         return matrix
 
 
+def metrics_of(task: Task, outputs: Tensor) -> SplitMetrics:
+    """The metrics of all splits.
+
+    Args:
+        task: Seeds, targets and metrics.
+        outputs: float32 `[num_nodes, num_outputs]`, of all nodes.
+    """
+    metrics: SplitMetrics = {}
+    for split in SPLITS:
+        rows = as_tensor(task.seeds(split))
+        found = outputs[rows.to(outputs.device)]
+        if float_type(found.device) != torch.float64:  # in which metrics compute
+            found = found.cpu()
+        metrics[split] = task.metrics(found, task.targets[rows].to(found.device))
+    return metrics
+
+
 class SampledEvaluator:
     """Metrics from mini-batches: every node of a split once, each with a sampled neighbourhood.
 
@@ -203,7 +213,7 @@ class SampledEvaluator:
         self.loaders = loaders
         self._context = context
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         module = OnBatch(model)
         was_training = model.training
@@ -241,7 +251,7 @@ class SampledEvaluator:
 
 @torch.no_grad()
 def infer_by_batch(
-    model: GNN | PlainModel, loader: Loader, context: DistributedContext, out: Tensor
+    model: AnyModel, loader: Loader, context: DistributedContext, out: Tensor
 ) -> None:
     """Write the logits of the loader's seeds to `out`, in their order."""
     module = OnBatch(model).eval()

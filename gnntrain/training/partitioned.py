@@ -19,7 +19,7 @@ from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import in_edges
 from gnntrain.loading.sharded import answers_of
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
@@ -173,7 +173,7 @@ class PartitionedEvaluator(LayerwiseInference):
         width = parts.meta.num_features
         super().__init__(context, buffers, features, width, parts.nodes)
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
         outputs = self.outputs(model)

@@ -20,7 +20,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted, RunError, signal_of
 from gnntrain.loading.sharded import ROWS
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.partitioned import DRAW
 from gnntrain.training.callbacks import Callback
@@ -52,7 +52,7 @@ class ServedEvaluator:
         self._exchange = exchange
         self._context = context
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         if self._context.is_main:
             self._ask(_EVALUATE, packed_weights(model))
@@ -117,7 +117,7 @@ def _ask_all(exchange: Exchange, name: str, *arguments: Array) -> dict[int, list
 
 
 def serve_evaluations(
-    model: GNN | PlainModel,
+    model: AnyModel,
     evaluator: Evaluator,
     exchange: Exchange,
     context: DistributedContext,
@@ -142,7 +142,7 @@ def serve_evaluations(
 class _Serving:
     def __init__(
         self,
-        model: GNN | PlainModel,
+        model: AnyModel,
         evaluator: Evaluator,
         exchange: Exchange,
         context: DistributedContext,

@@ -15,7 +15,7 @@ from gnntrain.devices import peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
 from gnntrain.loading.loader import Loader
-from gnntrain.models import GNN, PlainModel
+from gnntrain.models import AnyModel
 from gnntrain.phases import Phases, combined
 from gnntrain.tasks import Task
 from gnntrain.training.callbacks import (
@@ -88,7 +88,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: GNN | PlainModel,
+        model: AnyModel,
         loader: Loader,
         evaluator: Evaluator,
         *,

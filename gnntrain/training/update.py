@@ -13,7 +13,8 @@ from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.models import GNN, PlainModel
+from gnntrain.loading.loader import AnyBatch
+from gnntrain.models import AnyModel, PlainModel
 from gnntrain.phases import Phases
 from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import State
@@ -43,7 +44,7 @@ class Update:
 
     def __init__(
         self,
-        model: GNN | PlainModel,
+        model: AnyModel,
         task: Task,
         config: TrainerConfig,
         context: DistributedContext,
@@ -96,7 +97,7 @@ class Update:
         """The learning rate of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def __call__(self, batch: MiniBatch, totals: EpochTotals) -> bool:
+    def __call__(self, batch: AnyBatch, totals: EpochTotals) -> bool:
         """Update the weights and add to the totals; False if the step was skipped."""
         totals.step += 1
         self.optimizer.zero_grad(set_to_none=True)
@@ -112,7 +113,7 @@ class Update:
             if not self._take_step():
                 return False
         totals.count(loss_sum.detach())
-        if batch.is_padded:
+        if isinstance(batch, MiniBatch) and batch.is_padded:
             for block in batch.blocks:
                 totals.edges += block.indptr[-1]
         else:

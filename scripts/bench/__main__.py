@@ -33,11 +33,11 @@ from scripts.bench.cases import (
     BATCH_SIZE,
     BEFORE,
     GRAPHS,
-    HIDDEN,
     OURS,
     PEER_STAGES,
     PEERS,
     STAGES,
+    TYPED_PEER_STAGES,
     Entry,
     Graph,
 )
@@ -62,8 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             spec = spec_of(graph, stage, store)
             heading = title(name, spec)
             say = _teller(progress, heading)
-            floors = measured_floors(spec, options, say) if stage == "step" else {}
-            results = sit(spec, list(entries_of(stage, options)), rules_of(stage, options), say)
+            has_floor = stage == "step" and not graph.is_typed
+            floors = measured_floors(spec, options, say) if has_floor else {}
+            results = sit(
+                spec, list(entries_of(stage, graph, options)), rules_of(stage, options), say
+            )
             show(console, name, spec, results)
             if floors:
                 show_floor(console, floors, results)
@@ -138,17 +141,36 @@ def spec_of(graph: Graph, stage: str, store: StoredGraph) -> Spec:
         num_classes=store.num_classes,
         fan_outs=list(graph.fan_outs),
         batch_size=BATCH_SIZE,
-        hidden=HIDDEN,
+        hidden=graph.hidden,
         threads=1,
         precision="fp32",
         loader_workers=0,
         variant=OURS,
+        types=types_of(store) if graph.is_typed else None,
     )
 
 
-def entries_of(stage: str, options: argparse.Namespace) -> Iterator[Entry]:
+def types_of(store: StoredGraph) -> dict[str, Any]:
+    """See `peers.typed.Types`."""
+    schema = store.schema
+    return {
+        "num_nodes": dict(schema.num_nodes),
+        "edge_types": schema.edge_types,
+        "target": schema.target,
+        "features": {
+            name: f"features_{number}.npy"
+            for number, (name, width) in enumerate(schema.num_features.items())
+            if width
+        },
+        "labels": "labels.npy",
+        "train": "split_train.npy",
+    }
+
+
+def entries_of(stage: str, graph: Graph, options: argparse.Namespace) -> Iterator[Entry]:
     """Ours first, with its older self, then the peers that have a way to do the stage."""
-    peers = [peer for peer in options.peers if stage in PEER_STAGES[peer]]
+    stages = TYPED_PEER_STAGES if graph.is_typed else PEER_STAGES
+    peers = [peer for peer in options.peers if stage in stages.get(peer, ())]
     for threads in options.threads:
         for precision in options.precision if stage == "step" else ["fp32"]:
             yield Entry(OURS, precision, threads)

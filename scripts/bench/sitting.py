@@ -157,8 +157,9 @@ def _start(base: Spec, entry: Entry, rules: Rules, say: Say) -> Contestant:
     if entry.name == BEFORE:
         assert rules.before is not None
         return Contestant("ours", replace(spec, variant=OURS), root=rules.before)
-    script = PEERS[entry.name]
-    python = rules.pythons.get(script, Path(sys.executable))
+    peer = PEERS[entry.name]
+    python = rules.pythons.get(peer, Path(sys.executable))
+    script = peer if spec.types is None else f"{peer}_typed"
     rates: dict[int, float] = {}
     reasons = []
     for workers in (0, entry.threads):

@@ -233,8 +233,10 @@ def test_streamed_features_ids_and_names_are_those_of_their_type(tmp_path: Path)
         store.nodes["author"].features, hetero_graph(random_hetero_data()).nodes["author"].features
     )
     ids = store.nodes["author"].ids
-    assert ids is not None and ids[7] == b"a7"
-    assert store.node_ids is not None and store.node_ids[1] == 10**12
+    assert ids is not None
+    assert ids[7] == b"a7"
+    assert store.node_ids is not None
+    assert store.node_ids[1] == 10**12
     assert store.nodes["venue"].ids is None
     assert store.nodes["author"].feature_names == ("h", "age", "x")
 
@@ -245,9 +247,8 @@ def test_one_node_type_with_one_edge_type_serves_homogeneous_models(tmp_path: Pa
     store = built(tmp_path, only)
     assert not store.is_hetero
     assert (store.num_nodes, store.num_edges) == (40, 120)
-    degrees = np.array(
-        [sum(s != v for s, v in edges_of(store)[CITES] if v == u) for u in range(40)]
-    )
+    pairs = [(s, d) for s, d in edges_of(store)[CITES] if s != d]
+    degrees = np.bincount([d for _, d in pairs], minlength=40)
     np.testing.assert_allclose(store.gcn_norm, (1 + degrees) ** -0.5, rtol=1e-6)
 
 
@@ -333,7 +334,7 @@ def test_sizes_and_types_that_do_not_fit_the_arrays_are_refused(
 
 
 def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
-    def fail(first: int) -> None:
+    def fail(_: int) -> None:
         raise KeyboardInterrupt
 
     data = random_hetero_data()
@@ -381,6 +382,13 @@ def test_everything_wrong_is_said_at_once_with_its_type(tmp_path: Path) -> None:
         "did you mean author?",
     ):
         assert part in message
+
+
+def test_a_bad_streamed_feature_is_refused_with_its_type(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    author = replace(data.nodes["author"], features=Rows(np.full((60, 3), np.inf)))
+    message = refusal(tmp_path, replace(data, nodes={**data.nodes, "author": author}))
+    assert "node type author: 180 features are not finite" in message
 
 
 def test_a_target_that_is_no_node_type_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
-from gnntrain.models import GNN, PlainModel, build_model
+from gnntrain.models import GNN, AnyModel, build_model
 from gnntrain.results.export import export
 from gnntrain.tasks import NodeRegression
 from tests.graphs import random_graph, stored
@@ -194,7 +194,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "site"
 
 
-def plugin_run(path: Path, store: StoredGraph, name: str) -> GNN | PlainModel:
+def plugin_run(path: Path, store: StoredGraph, name: str) -> AnyModel:
     options = {"name": name, "options": {"width": 4}}
     config = from_dict({"model": options, "sampler": {"fan_outs": [5, 5]}})
     model = build_model(config.model, store.num_features, store.num_outputs)

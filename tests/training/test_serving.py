@@ -13,7 +13,7 @@ from torch import nn
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.models import GNN, SAGE, PlainModel
+from gnntrain.models import GNN, SAGE, AnyModel
 from gnntrain.training import serving
 from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.serving import (
@@ -59,7 +59,7 @@ class Evaluating:
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         self._before = before
 
-    def evaluate(self, model: GNN | PlainModel) -> SplitMetrics:
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
         self._before()
         return {
             "val": {

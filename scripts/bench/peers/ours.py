@@ -15,6 +15,7 @@ import torch
 import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.build import (
+    AnyLayerwiseEvaluator,
     build_evaluator,
     build_layerwise,
     build_loaders,
@@ -29,10 +30,10 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUSampler
-from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from scripts.bench.peers.turns import Spec, Turns, compete
@@ -185,8 +186,8 @@ def infer(context: DistributedContext, turns: Turns) -> None:
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
-def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: StoredGraph) -> int:
-    evaluator.infer(model)  # type: ignore[arg-type]  # SAGE is a GNN
+def _pass(evaluator: AnyLayerwiseEvaluator, model: AnyModel, store: StoredGraph) -> int:
+    evaluator.infer(model)
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
 

@@ -36,6 +36,7 @@ class Spec:
         precision: "fp32" or "bf16" (autocast).
         loader_workers: Processes of a peer's loader that make batches; 0: the main one does.
         variant: Which contestant of a script.
+        types: Of a typed graph: its types, sizes and files, see `peers.typed.Types`.
     """
 
     stage: str
@@ -50,6 +51,7 @@ class Spec:
     precision: str
     loader_workers: int
     variant: str
+    types: dict[str, Any] | None = None
 
 
 class Turns:

@@ -1,0 +1,87 @@
+"""Embedding tables: learnt rows of the nodes of a type that has no features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gnntrain.compute.features import LazyFeatures
+
+
+class RowGradient(NamedTuple):
+    """The gradient of some rows of a table.
+
+    Attributes:
+        nodes: int64 `[n]`, the rows, each once; None: all rows in order.
+        gradient: float `[n, channels]`.
+    """
+
+    nodes: Tensor | None
+    gradient: Tensor
+
+
+class EmbeddingTable(nn.Module):
+    """A learnt row for each node, of which a step updates only those of its batch.
+
+    `weight` stands in the state dict as any parameter does, but neither DDP nor a dense optimiser
+    updates it: it requires no gradient. `forward` makes the batch's rows a leaf of autograd; after
+    the backward pass `take_gradient` returns the rows and their gradient for a row-wise optimiser,
+    which changes `weight` in place. The initial rows are Xavier-uniform, as in OGB's and DGL's
+    examples.
+
+    Args:
+        num_nodes: Number of rows.
+        channels: Their width.
+
+    Attributes:
+        weight: float `[num_nodes, channels]`.
+    """
+
+    def __init__(self, num_nodes: int, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_nodes, channels), requires_grad=False)
+        self._nodes: Tensor | None = None
+        self._rows: Tensor | None = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new rows from torch's generator."""
+        nn.init.xavier_uniform_(self.weight)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a leaf cannot be compiled
+    def forward(self, nodes: Tensor | None) -> Tensor:
+        """The rows of some nodes.
+
+        Args:
+            nodes: int64 `[n]`, each once; None: all nodes in order.
+
+        Returns:
+            float `[n, channels]`. Where gradients are recorded, a leaf; of all rows it shares the
+            memory of `weight`.
+        """
+        rows = self.weight.detach()
+        if nodes is not None:
+            rows = LazyFeatures(rows).select(nodes).whole(rows.dtype)
+        if torch.is_grad_enabled():
+            self._nodes, self._rows = nodes, rows.requires_grad_()
+        return rows
+
+    def take_gradient(self) -> RowGradient | None:
+        """The rows of the last forward pass and their gradient; forgets them.
+
+        Returns:
+            None if there was no forward pass since the last call, or no gradient reached its rows.
+        """
+        nodes, rows = self._nodes, self._rows
+        self._nodes = self._rows = None
+        return None if rows is None or rows.grad is None else RowGradient(nodes, rows.grad)
+
+
+def embedding_tables(model: nn.Module) -> Iterator[tuple[str, EmbeddingTable]]:
+    """A model's tables by the names of their modules, in the order of the model's modules."""
+    for name, module in model.named_modules():
+        if isinstance(module, EmbeddingTable):
+            yield name, module

@@ -1,0 +1,93 @@
+"""GraphSAGE (Hamilton et al., 2017) with weights of its own for each relation of a typed graph."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Unpack
+
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.nn.module_dict import ModuleDict
+
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.models.aggregate import Reduce
+from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.relation_sum import RelationSumConv, Root
+
+
+class BlockHeteroSAGEConv(RelationSumConv):
+    """Sum or mean over the relations r of lin_l_r(aggregate of x_u) + lin_r_r(x_v).
+
+    The parameters are those of PyG's `HeteroConv` of a `SAGEConv` for each relation. A node type
+    without edges into it has a linear layer.
+
+    Args:
+        types: The types and widths of the layer.
+        aggregator: The aggregate over the in-neighbours of a relation.
+        is_mean: Whether the relations are averaged, else summed.
+    """
+
+    def __init__(self, types: LayerTypes, aggregator: Reduce, is_mean: bool) -> None:
+        super().__init__(types, aggregator)
+        widths, after = types.in_channels, types.out_channels
+        self.is_mean = is_mean
+        self.convs = ModuleDict(
+            {
+                (source, relation, node_type): pyg.SAGEConv(
+                    (widths[source], widths[node_type]), after, aggr=aggregator
+                )
+                for source, relation, node_type in types.edge_types
+            }
+        )
+        alone = [t for t in types.node_types if not types.into(t)]
+        self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
+
+    def relation_weight(self, edge_type: EdgeType) -> Tensor:
+        weight: Tensor = self._conv(edge_type).lin_l.weight
+        return weight
+
+    def root(self, node_type: NodeType) -> Root:
+        convs = [self._conv(edge_type) for edge_type in self.types.into(node_type)]
+        if not convs:
+            linear: Any = self.lins[node_type]
+            return Root(linear.weight, linear.bias)
+        # The maps of all relations multiply the same row: one product with their sum.
+        weight: Tensor = sum(conv.lin_r.weight for conv in convs)
+        bias: Tensor = sum(conv.lin_l.bias for conv in convs)
+        return Root(weight, bias)
+
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        out = super().finish(node_type, total, h_dst)
+        return out / max(1, len(self.types.into(node_type))) if self.is_mean else out
+
+    def _conv(self, edge_type: EdgeType) -> Any:
+        return self.convs[edge_type]
+
+
+class HeteroSAGE(HeteroGNN):
+    """h_v ← sum or mean over the relations r of lin_l_r(aggregate of h_u) + lin_r_r(h_v).
+
+    The same as PyG's `HeteroConv` of a `SAGEConv` for each relation. Edge weights are not used.
+
+    Args:
+        schema: The types of the graph.
+        out_channels: Width of the outputs.
+        aggregator: How to aggregate the neighbours' values of a relation.
+        relation_aggregator: How to aggregate the relations.
+        **scaffold: See `HeteroGNN`.
+    """
+
+    is_hetero = True
+
+    def __init__(
+        self,
+        schema: GraphSchema,
+        out_channels: int,
+        *,
+        aggregator: Literal["mean", "max", "sum"] = "mean",
+        relation_aggregator: Literal["sum", "mean"] = "sum",
+        **scaffold: Unpack[HeteroScaffold],
+    ) -> None:
+        def make_conv(types: LayerTypes) -> BlockHeteroSAGEConv:
+            return BlockHeteroSAGEConv(types, aggregator, relation_aggregator == "mean")
+
+        super().__init__(make_conv, schema, out_channels, **scaffold)

@@ -1,0 +1,147 @@
+"""Relational graph convolutional network (Schlichtkrull et al., 2018), for typed graphs."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import Linear
+from torch_geometric.nn.inits import glorot
+from torch_geometric.nn.module_dict import ModuleDict
+from torch_geometric.nn.parameter_dict import ParameterDict
+
+from gnntrain.compute.reference import by_head
+from gnntrain.config.types import OneOrMore
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.errors import UserError
+from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.relation_sum import RelationSumConv, Root
+
+
+class BlockRGCNConv(RelationSumConv):
+    """Σ_r W_r · (mean of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
+
+    W_0 and b are those of the node type of v. A layer's W_r are matrices of their own (`weight`),
+    or Σ_b comp[r, b] · bases[b], or block-diagonal (`blocks`). The latter for the relations whose
+    two widths `num_blocks` divides; the others have a matrix.
+
+    Args:
+        types: The types and widths of the layer.
+        num_bases: B, the number of bases; None: no bases.
+        num_blocks: Number of blocks on the diagonal; None: no blocks.
+
+    Attributes:
+        weight: By edge type, `[out, in]`.
+        bases: `[B, out, in]`.
+        comp: `[number of edge types, B]`.
+        blocks: By edge type, `[num_blocks, out / num_blocks, in / num_blocks]`.
+        roots: By node type, a linear layer: W_0 and b.
+    """
+
+    def __init__(
+        self, types: LayerTypes, num_bases: int | None = None, num_blocks: int | None = None
+    ) -> None:
+        super().__init__(types, "mean")
+        self.weight, self.blocks = ParameterDict(), ParameterDict()
+        self.has_bases = num_bases is not None and len(types.edge_types) > 0
+        if num_bases is not None and self.has_bases:
+            shape = num_bases, types.out_channels, _common_width(types)
+            self.bases = nn.Parameter(torch.empty(shape))
+            self.comp = nn.Parameter(torch.empty(len(types.edge_types), num_bases))
+        else:
+            for edge_type in types.edge_types:
+                self._add_weight(edge_type, num_blocks)
+        for weight in self.parameters():
+            glorot(weight)  # as in PyG's `RGCNConv`
+        roots = {t: _linear(types.in_channels[t], types.out_channels) for t in types.node_types}
+        self.roots = ModuleDict(roots)
+
+    def _add_weight(self, edge_type: EdgeType, num_blocks: int | None) -> None:
+        before, after = self.types.in_channels[edge_type[0]], self.types.out_channels
+        if num_blocks is not None and before % num_blocks == after % num_blocks == 0:
+            shape = num_blocks, after // num_blocks, before // num_blocks
+            self.blocks[edge_type] = nn.Parameter(torch.empty(shape))
+        else:
+            self.weight[edge_type] = nn.Parameter(torch.empty(after, before))
+
+    def relation_weight(self, edge_type: EdgeType) -> Tensor:
+        if self.has_bases:
+            comp = self.comp[self.types.edge_types.index(edge_type)]
+            return torch.einsum("b,boi->oi", comp, self.bases)
+        weight: Tensor
+        if edge_type in self.blocks:
+            weight = torch.block_diag(*self.blocks[edge_type])  # type: ignore[no-untyped-call]
+        else:
+            weight = self.weight[edge_type]
+        return weight
+
+    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
+        if edge_type not in self.blocks:
+            return super().linear(edge_type, rows)
+        blocks: Tensor = self.blocks[edge_type]
+        return torch.einsum("nbi,boi->nbo", by_head(rows, len(blocks)), blocks).flatten(1)
+
+    def root(self, node_type: NodeType) -> Root:
+        linear: Any = self.roots[node_type]
+        return Root(linear.weight, linear.bias)
+
+
+def _linear(before: int, after: int) -> nn.Module:
+    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
+    return made
+
+
+def _common_width(types: LayerTypes) -> int:
+    """The width of the rows to aggregate, of whatever type.
+
+    Raises:
+        UserError: They have several widths.
+    """
+    widths = {source: types.in_channels[source] for source, _, _ in types.edge_types}
+    if len(set(widths.values())) > 1:
+        told = ", ".join(f"{name}: {width}" for name, width in widths.items())
+        raise UserError(
+            f"model.num_bases shares matrices among all relations, but the widths differ: {told}.",
+            "Set model.project_inputs=true, which maps all types to model.hidden_channels.",
+        )
+    return next(iter(widths.values()))
+
+
+class RGCN(HeteroGNN):
+    """h_v ← Σ_r W_r · (mean of h_u over the in-neighbours u of relation r) + W_0 h_v + b.
+
+    W_0 and b are by node type, as in OGB's example; with one node type it is the paper's model.
+    Edge weights are not used.
+
+    Args:
+        schema: The types of the graph.
+        out_channels: Width of the outputs.
+        num_bases: Basis decomposition: every W_r is a combination of this many shared matrices;
+            null: none.
+        num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, in the
+            layers both of whose widths the number divides; null: none.
+        **scaffold: See `HeteroGNN`.
+    """
+
+    is_hetero = True
+
+    def __init__(
+        self,
+        schema: GraphSchema,
+        out_channels: int,
+        *,
+        num_bases: OneOrMore | None = None,
+        num_blocks: OneOrMore | None = None,
+        **scaffold: Unpack[HeteroScaffold],
+    ) -> None:
+        if num_bases is not None and num_blocks is not None:
+            raise UserError(
+                f"model.num_bases={num_bases} excludes model.num_blocks={num_blocks}.",
+                "Set one of them to null.",
+            )
+
+        def make_conv(types: LayerTypes) -> BlockRGCNConv:
+            return BlockRGCNConv(types, num_bases, num_blocks)
+
+        super().__init__(make_conv, schema, out_channels, **scaffold)

@@ -1,0 +1,421 @@
+"""The models of typed graphs against message passing by PyG's layers with the same weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.utils import softmax
+
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import EdgeType, Graph, HeteroGraphData, NodeType
+from gnntrain.errors import UserError
+from gnntrain.models.embedding import embedding_tables
+from gnntrain.models.hetero import HeteroConv, HeteroGNN
+from gnntrain.models.hetero_sage import HeteroSAGE
+from gnntrain.models.hgt import HGT
+from gnntrain.models.rgat import RGAT
+from gnntrain.models.rgcn import RGCN
+from tests.hetero_graphs import hetero_graph, random_hetero_data
+from tests.models.hetero_blocks import edge_index_dict, full_hetero_block, hetero_seed_blocks
+
+OUT = 3
+SEEDS = [3, 38, 0, 11, 39, 20, 7]
+
+Kind = Callable[..., HeteroGNN]
+
+CASES: list[tuple[Kind, dict[str, Any]]] = [
+    (RGCN, {}),
+    (RGCN, {"num_bases": 2}),
+    (RGCN, {"num_blocks": 4}),
+    (HeteroSAGE, {}),
+    (HeteroSAGE, {"aggregator": "max"}),
+    (HeteroSAGE, {"aggregator": "sum", "relation_aggregator": "mean"}),
+    (HGT, {"heads": 2}),
+    (HGT, {"heads": 1}),
+    (RGAT, {"heads": 2, "output_heads": 3, "negative_slope": 0.1}),
+    (RGAT, {"heads": 1}),
+    (RGAT, {"heads": 2, "across_relations": True}),
+]
+
+SCAFFOLDS: list[dict[str, Any]] = [
+    {"num_layers": 1},
+    {"num_layers": 2, "embedding_channels": 5},
+    {"num_layers": 3, "norm": "batch", "activation": "elu"},
+    {"num_layers": 3, "norm": "layer", "residual": True, "activation": "gelu"},
+    {"num_layers": 2, "hidden_channels": 4, "activation": "none"},
+]
+
+RAW: list[dict[str, Any]] = [
+    {"num_layers": 1},
+    {"num_layers": 2, "hidden_channels": 4, "embedding_channels": 6, "residual": True},
+]
+
+
+def name_of(case: object) -> str:
+    if isinstance(case, type):
+        return case.__name__
+    if isinstance(case, dict):
+        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
+    return str(case)
+
+
+every_model = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
+every_model_but_bases = pytest.mark.parametrize(  # which need rows of one width
+    ("kind", "options"), [case for case in CASES if "num_bases" not in case[1]], ids=name_of
+)
+
+
+def build(graph: Graph, kind: Kind, **options: Any) -> HeteroGNN:
+    """A model of float64, without a weight at 0, where an error would not show."""
+    torch.manual_seed(1)
+    model = kind(graph.schema, OUT, **{"hidden_channels": 8, "num_layers": 2, **options}).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    for name, buffer in model.named_buffers():
+        if "running" in name:
+            nn.init.uniform_(buffer, 0.5, 1.5)
+    return model.eval()
+
+
+def features(graph: Graph) -> dict[NodeType, Tensor]:
+    found = {t: torch.from_numpy(nodes.features) for t, nodes in graph.nodes.items()}
+    return {t: rows.double() for t, rows in found.items() if rows.shape[1]}
+
+
+def rgcn_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
+    """A layer of R-GCN: PyG's mean of each relation, and a linear layer of each type."""
+    out = {t: conv.roots[t](x[t]) for t in conv.types.node_types}
+    edges = edge_index_dict(graph)
+    for edge_type in conv.types.edge_types:
+        source, _, node_type = edge_type
+        mean = pyg.SimpleConv("mean")((x[source], x[node_type]), edges[edge_type])
+        out[node_type] = out[node_type] + mean @ conv.relation_weight(edge_type).t()
+    return out
+
+
+def sage_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
+    """A layer of GraphSAGE by PyG's `HeteroConv`, which leaves out types without in-edges."""
+    convs: dict[EdgeType, Any] = {edge: conv.convs[edge] for edge in conv.types.edge_types}
+    with warnings.catch_warnings(action="ignore"):  # on types that nothing updates
+        layer: Any = pyg.HeteroConv(convs, aggr="mean" if conv.is_mean else "sum")
+    out: dict[NodeType, Tensor] = layer(dict(x), edge_index_dict(graph))
+    return out | {t: linear(x[t]) for t, linear in conv.lins.items()}
+
+
+def hgt_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
+    """A layer of HGT by PyG's `HGTConv`, which leaves out types without in-edges."""
+    index = edge_index_dict(graph)
+    edges = {edge: index[edge] for edge in conv.types.edge_types}
+    metadata = [*x], [*edges]
+    layer: Any = pyg.HGTConv(
+        dict(conv.types.in_channels), conv.hidden_channels, metadata, conv.heads
+    )
+    out = torch.func.functional_call(layer, conv.pyg_weights(), (dict(x), edges))
+    for t in set(conv.types.node_types) - out.keys():
+        out[t] = conv.own_lin[t](x[t])
+        if t in conv.skip:
+            out[t] = conv.skip[t].sigmoid() * out[t] + (1 - conv.skip[t].sigmoid()) * x[t]
+    return {t: conv.lin(out[t]) for t in conv.types.node_types}
+
+
+def rgat_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
+    """A layer of R-GAT by PyG's `HeteroConv` of `GATConv`, or with one softmax edge by edge."""
+    out = {t: conv.roots[t](x[t]) for t in conv.types.node_types}
+    index = edge_index_dict(graph)
+    if conv.across_relations:
+        own = {t: softmax_across(conv, t, x, index) for t in out if conv.types.into(t)}
+    else:
+        convs = {edge: conv.relations[edge] for edge in conv.types.edge_types}
+        with warnings.catch_warnings(action="ignore"):  # on types that nothing updates
+            layer: Any = pyg.HeteroConv(convs)
+        own = layer(dict(x), index)
+    return {t: rows + own[t] if t in own else rows for t, rows in out.items()}
+
+
+def softmax_across(
+    conv: Any, node_type: NodeType, x: Mapping[NodeType, Tensor], index: Mapping[EdgeType, Tensor]
+) -> Tensor:
+    """Rows and scores of the edges of all relations, and PyG's softmax of them."""
+    rows, scores, nodes = [], [], []
+    for edge_type in conv.types.into(node_type):
+        made, (src, dst) = conv.relations[edge_type], index[edge_type]
+        lin_src, lin_dst = (made.lin, made.lin) if made.lin else (made.lin_src, made.lin_dst)
+        source = lin_src(x[edge_type[0]]).view(-1, made.heads, made.out_channels)
+        target = lin_dst(x[node_type]).view(-1, made.heads, made.out_channels)
+        score = (source * made.att_src).sum(-1)[src] + (target * made.att_dst).sum(-1)[dst]
+        rows.append(source[src])
+        scores.append(F.leaky_relu(score, made.negative_slope))
+        nodes.append(dst)
+    to, number = torch.cat(nodes), len(x[node_type])
+    alpha = softmax(torch.cat(scores), to, num_nodes=number)
+    messages = torch.cat(rows) * alpha.unsqueeze(-1)
+    total: Tensor = messages.new_zeros(number, *messages.shape[1:]).index_add(0, to, messages)
+    return total.flatten(1) if conv.concat else total.mean(1)
+
+
+REFERENCES: dict[object, Callable[..., dict[NodeType, Tensor]]] = {
+    RGCN: rgcn_conv,
+    HeteroSAGE: sage_conv,
+    HGT: hgt_conv,
+    RGAT: rgat_conv,
+}
+
+
+def pyg_forward(model: HeteroGNN, graph: Graph, options: Mapping[str, Any]) -> Tensor:
+    """The model as PyG would run it: its layers on all nodes and edges, no blocks."""
+    activations: dict[str, Callable[[Tensor], Tensor]] = {
+        "relu": F.relu,
+        "elu": F.elu,
+        "gelu": F.gelu,
+        "none": lambda rows: rows,
+    }
+    activation = activations[options.get("activation", "relu")]
+    h = features(graph) | {t: table.weight for t, table in model.tables.items()}
+    h = {t: rows for t, rows in h.items() if t in model.node_types_after(-1)}
+    for t, projection in model.projections.items():
+        h[t] = activation(projection(h[t]))
+    for i, conv in enumerate(model.convs):
+        out = REFERENCES[type(model)](conv, h, graph)
+        for t, rows in out.items():
+            if i < model.num_layers - 1:
+                rows = activation(_normalised(options.get("norm"), model.norms[i], t, rows))
+            own: Any = model.residuals[i] if options.get("residual") else None
+            out[t] = rows if own is None else rows + own[t](h[t])
+        h = out
+    return h[graph.target]
+
+
+def _normalised(norm: str | None, norms: Any, node_type: NodeType, rows: Tensor) -> Tensor:
+    if norm == "batch":
+        found = norms[node_type].module
+        rows = (rows - found.running_mean) / (found.running_var + found.eps).sqrt()
+        normalised: Tensor = rows * found.weight + found.bias
+        return normalised
+    if norm == "layer":
+        return F.layer_norm(rows, rows.shape[1:], norms[node_type].weight, norms[node_type].bias)
+    return rows
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def gradients(model: HeteroGNN, out: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """The gradient of every parameter behind a weighted sum of outputs; of all rows of tables."""
+    model.zero_grad()
+    torch.autograd.backward((out * rows).sum())
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    for name, table in embedding_tables(model):
+        taken = table.take_gradient()
+        if taken is not None:
+            whole = torch.zeros_like(table.weight)
+            nodes = slice(None) if taken.nodes is None else taken.nodes
+            whole[nodes] = taken.gradient
+            found[f"{name}.weight"] = whole
+    return found
+
+
+def reference_gradients(model: HeteroGNN, out: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    torch.autograd.backward((out * rows).sum())
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_equals_pyg(graph: Graph, model: HeteroGNN, options: Mapping[str, Any]) -> None:
+    """Outputs and gradients of the whole graph and of a batch with all neighbours."""
+    for _, table in embedding_tables(model):
+        table.weight.requires_grad_()
+    expected = pyg_forward(model, graph, options)
+    factors = torch.randn(len(SEEDS), OUT, dtype=torch.float64)
+    wanted = reference_gradients(model, expected[SEEDS], factors)
+    for _, table in embedding_tables(model):
+        table.weight.requires_grad_(False)
+
+    x, block = features(graph), full_hetero_block(graph)
+    whole = model(x, {}, [block] * model.num_layers)
+    close(whole, expected)
+    of_whole = gradients(model, whole[SEEDS], factors)
+    n_id, blocks = hetero_seed_blocks(graph, SEEDS, model.num_layers)
+    batch = model({t: rows[n_id[t]] for t, rows in x.items()}, n_id, blocks)
+    close(batch, expected[SEEDS])
+    of_batch = gradients(model, batch, factors)
+    assert of_whole.keys() == of_batch.keys() == dict(model.named_parameters()).keys()
+    for name, gradient in wanted.items():
+        close(of_whole[name], gradient)
+        close(of_batch[name], gradient)
+    assert wanted.keys() == of_whole.keys()
+
+
+@pytest.mark.parametrize("scaffold", SCAFFOLDS, ids=name_of)
+@every_model
+def test_a_whole_graph_and_a_batch_with_all_neighbours_equal_pyg(
+    kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
+) -> None:
+    graph = hetero_graph()
+    assert_equals_pyg(graph, build(graph, kind, **options, **scaffold), scaffold)
+
+
+@pytest.mark.parametrize("scaffold", RAW, ids=name_of)
+@every_model_but_bases
+def test_layers_take_raw_widths_by_type(
+    kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
+) -> None:
+    graph = hetero_graph()
+    model = build(graph, kind, **options, **scaffold, project_inputs=False)
+    assert_equals_pyg(graph, model, scaffold)
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+@every_model
+def test_types_without_edges_into_them_keep_their_own_term(
+    kind: Kind, options: dict[str, Any], reverse: bool
+) -> None:
+    graph = hetero_graph(random_hetero_data(reverse=reverse))
+    assert_equals_pyg(graph, build(graph, kind, **options, num_layers=3), {})
+
+
+@every_model
+def test_layerwise_inference_in_chunks_equals_the_whole_graph(
+    kind: Kind, options: dict[str, Any]
+) -> None:
+    graph = hetero_graph()
+    model = build(graph, kind, **options, num_layers=3, hidden_channels=4, norm="layer")
+    expected = model(features(graph), {}, [full_hetero_block(graph)] * 3)
+    close(layerwise(model, graph), expected)
+
+
+def layerwise(model: HeteroGNN, graph: Graph, size: int = 7) -> Tensor:
+    """The outputs of all nodes: `HeteroGNN`'s pseudo-code, by chunks of `size` destinations."""
+    x = features(graph)
+    h = {
+        t: model.start(t, model.tables[t].weight if t in model.tables else x[t])
+        for t in model.node_types_after(-1)
+    }
+    block, sizes = full_hetero_block(graph), graph.schema.num_nodes
+    for i in range(model.num_layers):
+        conv = model.conv(i)
+        after = {}
+        for t in model.node_types_after(i):
+            parts = []
+            for a, b in chunks(sizes[t], size):
+                total = None
+                for stage in conv.stages(t):
+                    blocks = {edge: part_of(block.edges[edge], a, b) for edge in stage}
+                    z = {edge: source_rows(conv, edge, h) for edge in stage}
+                    part = conv.message(blocks, z, h[t][a:b])
+                    total = part if total is None else total + part
+                out = conv.finish(t, total, h[t][a:b])
+                parts.append(model.update(i, t, out, h[t][a:b]))
+            after[t] = torch.cat(parts)
+        h = after
+    return h[graph.target]
+
+
+def source_rows(conv: HeteroConv, edge_type: EdgeType, h: Mapping[NodeType, Tensor]) -> Tensor:
+    key, rows = conv.source(edge_type), h[edge_type[0]]
+    return rows if key is None else conv.transform(key, rows)
+
+
+def part_of(block: Any, a: int, b: int) -> Any:
+    """The in-edges of the destinations `a … b − 1`."""
+    start, stop = int(block.indptr[a]), int(block.indptr[b])
+    indptr, indices = block.indptr[a : b + 1] - start, block.indices[start:stop]
+    return replace(block, indptr=indptr, indices=indices, dst_offset=a, derived={})
+
+
+def chunks(num_rows: int, size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, num_rows, size):
+        yield start, min(start + size, num_rows)
+
+
+def test_only_types_that_reach_the_target_have_parameters() -> None:
+    graph = hetero_graph(random_hetero_data(reverse=False))  # nothing leads from a venue
+    model = build(graph, RGCN, num_layers=2)
+    assert model.node_types_after(1) == ("paper",)
+    assert model.node_types_after(-1) == model.node_types_after(0) == ("paper", "author")
+    assert not any("venue" in name for name in model.state_dict())
+
+
+@every_model
+def test_a_batch_without_nodes_of_a_type_uses_every_parameter(
+    kind: Kind, options: dict[str, Any]
+) -> None:
+    graph = hetero_graph()
+    model = build(graph, kind, **options, num_layers=2, norm="batch", residual=True).train()
+    isolated = [39]
+    n_id, blocks = hetero_seed_blocks(graph, isolated, 2)
+    assert len(n_id["author"]) == 0
+    x = {t: rows[n_id[t]] for t, rows in features(graph).items()}
+    torch.autograd.backward(model(x, n_id, blocks).sum())
+    missing = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert missing == []
+
+
+@every_model
+def test_lazy_features_give_the_same_as_rows_in_memory(kind: Kind, options: dict[str, Any]) -> None:
+    graph = hetero_graph()
+    for project in (True, False):
+        if not project and "num_bases" in options:
+            continue
+        model = build(graph, kind, **options, project_inputs=project).float()
+        n_id, blocks = hetero_seed_blocks(graph, SEEDS, 2)
+        x = {t: rows.float() for t, rows in features(graph).items()}
+        lazy = {t: LazyFeatures(rows).select(n_id[t]) for t, rows in x.items()}
+        expected = model({t: rows[n_id[t]] for t, rows in x.items()}, n_id, blocks)
+        torch.testing.assert_close(model(lazy, n_id, blocks), expected)
+
+
+def test_rgcn_of_one_node_type_is_pygs_rgcn_conv() -> None:
+    rng = torch.Generator().manual_seed(0)
+    relations = [("node", f"r{i}", "node") for i in range(4)]
+    edges = {name: torch.randint(0, 30, (2, 60), generator=rng) for name in relations}
+    data = HeteroGraphData(
+        **{
+            **vars(random_hetero_data()),
+            "nodes": {"node": replace(random_hetero_data().nodes["paper"], num_nodes=40)},
+            "edges": {name: (pair[0].numpy(), pair[1].numpy()) for name, pair in edges.items()},
+            "target": "node",
+            "reverse": False,
+        }
+    )
+    graph = hetero_graph(data)
+    for options in ({}, {"num_bases": 2}, {"num_blocks": 4}):
+        model = build(graph, RGCN, num_layers=1, **options)
+        conv: Any = model.convs[0]
+        width = 8
+        layer: Any = pyg.RGCNConv(width, OUT, 4).double()
+        weights = [conv.relation_weight(name).t() for name in relations]
+        layer.weight = nn.Parameter(torch.stack(weights))
+        layer.root = nn.Parameter(conv.roots["node"].weight.t())
+        layer.bias = nn.Parameter(conv.roots["node"].bias)
+        index = edge_index_dict(graph)
+        types = torch.cat([torch.full((index[name].shape[1],), i) for i, name in enumerate(edges)])
+        h = model.start("node", features(graph)["node"])
+        expected = layer(h, torch.cat([index[name] for name in relations], dim=1), types)
+        close(model(features(graph), {}, [full_hetero_block(graph)]), expected)
+
+
+def test_bases_need_one_width() -> None:
+    with pytest.raises(UserError, match="paper: 5"):
+        RGCN(hetero_graph().schema, OUT, num_bases=2, project_inputs=False)
+
+
+def test_bases_and_blocks_exclude_each_other() -> None:
+    with pytest.raises(UserError, match="num_blocks=4"):
+        RGCN(hetero_graph().schema, OUT, num_bases=2, num_blocks=4)
+
+
+def test_blocks_divide_hidden_layers_only_where_they_can() -> None:
+    model: Any = RGCN(hetero_graph().schema, OUT, num_blocks=4, hidden_channels=8)
+    first, last = model.convs
+    edge_type = ("author", "writes", "paper")
+    assert first.blocks[edge_type].shape == (4, 2, 2)
+    assert last.weight[edge_type].shape == (OUT, 8)
