@@ -332,7 +332,7 @@ def read_mixed_edges(
         keys = np.stack([types["source"], relation, types["target"]])[:, known]
         for first, between, last in np.unique(keys, axis=1).T.tolist():
             mask = known.copy()
-            mask[known] = np.all(keys.T == np.array([first, between, last]), axis=1)
+            mask[known] = np.all(np.array([first, between, last]) == keys.T, axis=1)
             edge_type = (names[0][first], relations.dictionary[between].as_py(), names[1][last])
             lists.add(edge_type, numbers["source"][mask], numbers["target"][mask])
 
