@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
-from gnntrain.data.graph import GraphSchema, PrepareOptions
+from gnntrain.data.graph import GraphSchema, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
@@ -46,6 +47,7 @@ class ModelSignature:
         preprocessing: The preprocessing of a user's columns, if any.
         target_scale: The scale of a regression's targets; None for classes.
         schema: The types of the graph; None where a run is older than this.
+        preprocessing_by_type: As `preprocessing`, of a typed graph.
     """
 
     dataset: str
@@ -58,6 +60,7 @@ class ModelSignature:
     preprocessing: Preprocessing | None = None
     target_scale: TargetScale | None = None
     schema: GraphSchema | None = None
+    preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -74,6 +77,7 @@ class ModelSignature:
             store.meta.preprocessing,
             store.target_scale() if store.task == "continuous" else None,
             schema,
+            store.meta.preprocessing_by_type,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def prepare_store(
     dataset: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
     data: object = None,
 ) -> OpenedStore:
     """Open the data set's graph store; build it first if necessary.
@@ -127,14 +131,16 @@ def prepare_store(
     Args:
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: The preprocessing of a user's own files; None: fitted to them.
+        preprocessing: The preprocessing of a user's own files, of a typed graph by node type;
+            None: fitted to them.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
     builder: DatasetBuilder
     if data is None:
         builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
     else:
-        own = object_dataset(dataset)
+        own = object_dataset(dataset).for_target(dataset.target)
+        preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
     options = prepare_options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
