@@ -25,14 +25,16 @@ _COMPRESSED = ("data", "indices", "indptr", "shape")
 _PARTS = {"csr": _COMPRESSED, "csc": _COMPRESSED, "coo": ("data", "row", "col", "shape")}
 
 
-def unpack_edges(path: Path, arrays: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+def unpack_edges(
+    path: Path, arrays: Mapping[str, AnyArray], *, square: bool = True
+) -> Mapping[str, AnyArray]:
     """A file's arrays; those of a sparse matrix become `edge_index` and perhaps `edge_weight`.
 
     Raises:
-        UserError: The matrix is broken or not square.
+        UserError: The matrix is broken, or should be square and is not.
     """
     matrix = _saved_matrix(path, arrays)
-    return arrays if matrix is None else edges_of(matrix, path)
+    return arrays if matrix is None else edges_of(matrix, path, square=square)
 
 
 def unpack_features(path: Path, arrays: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
@@ -66,13 +68,13 @@ def unpack_graph(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
     return unpacked
 
 
-def edges_of(matrix: Any, source: Path | str) -> dict[str, AnyArray]:
+def edges_of(matrix: Any, source: Path | str, *, square: bool = True) -> dict[str, AnyArray]:
     """`edge_index` of an adjacency matrix, and `edge_weight` unless all values are 1.
 
     Raises:
-        UserError: The matrix is not square.
+        UserError: The matrix should be square and is not.
     """
-    if matrix.shape[0] != matrix.shape[1]:
+    if square and matrix.shape[0] != matrix.shape[1]:
         raise UserError(
             f"{source}: the adjacency matrix has shape {list(matrix.shape)}.",
             "An adjacency matrix is square: a row and a column a node.",
