@@ -24,6 +24,7 @@ import torch
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
+from gnntrain.config.types import AnyFanOuts, fan_outs_text
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
@@ -224,7 +225,7 @@ def build_evaluator(
         scratch_dir: The folder for activations that do not fit in memory.
     """
     if config.evaluation.name == "sampled":
-        fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
+        fan_outs: AnyFanOuts = config.evaluation.fan_outs or config.sampler.fan_outs
     elif isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
         assert isinstance(loaders, PartitionedLoaderBuilder)
         return PartitionedEvaluator(
@@ -301,7 +302,7 @@ def sampler_in_words(config: Config, loaders: AnyLoaderBuilder) -> str:
     """Description of the sampler for the console."""
     if config.sampler.name == "full":
         return "full graph"
-    return f"neighbor {list(config.sampler.fan_outs)} ({loaders.backend})"
+    return f"neighbor {fan_outs_text(config.sampler.fan_outs)} ({loaders.backend})"
 
 
 def _evaluation_plan(

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
-from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.graph import GraphSchema, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
@@ -27,6 +27,9 @@ from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 OBJECT = "data"
 """Name of a graph that was given as an object, where it has no other."""
 
+_GRAPH_FILES = ("data", "schema", "edges", "features")
+_OWN_FILES = (*_GRAPH_FILES, "labels")
+
 
 @dataclass(frozen=True)
 class ModelSignature:
@@ -36,12 +39,13 @@ class ModelSignature:
         dataset: Name of the graph's data set.
         task: Kind of labels.
         metric: Name of the deciding metric.
-        num_features: Features a node.
+        num_features: Features a node, of the target type.
         num_classes: Number of classes; of targets.
         class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
         preprocessing: The preprocessing of a user's columns, if any.
         target_scale: The scale of a regression's targets; None for classes.
+        schema: The types of the graph; None where a run is older than this.
     """
 
     dataset: str
@@ -53,26 +57,34 @@ class ModelSignature:
     has_edge_weight: bool = False
     preprocessing: Preprocessing | None = None
     target_scale: TargetScale | None = None
+    schema: GraphSchema | None = None
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
         """The signature of a model that is trained on `store`."""
+        schema = store.schema
         return cls(
             store.dataset,
             store.task,
             store.metric,
-            store.num_features,
+            schema.num_features[schema.target],
             store.num_classes,
             store.class_names,
-            store.edge_weight is not None,
+            any(edges.weight is not None for edges in store.edges.values()),
             store.meta.preprocessing,
             store.target_scale() if store.task == "continuous" else None,
+            schema,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes as plain data."""
         plain: dict[str, Any] = TypeAdapter(ModelSignature).dump_python(self, mode="json")
         return plain
+
+    @property
+    def inputs(self) -> int | GraphSchema:
+        """The inputs, for `build_model`."""
+        return self.schema or self.num_features
 
     @property
     def num_outputs(self) -> int:
@@ -135,7 +147,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
         UserError: `dataset` is another graph: one of files, or a published one.
     """
     if isinstance(dataset, FilesConfig):
-        given = [key for key in ("data", "edges", "features", "labels") if getattr(dataset, key)]
+        given = [key for key in _OWN_FILES if getattr(dataset, key)]
         if given:
             raise UserError(
                 f"data is given, and so is dataset.{given[0]}: these are two graphs.",
@@ -233,8 +245,7 @@ def open_recorded(
 
 def is_object(dataset: DatasetConfig) -> bool:
     """Whether the graph was given as an object in Python."""
-    files = ("data", "edges", "features")
-    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, key) for key in files)
+    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
 def _opened(record: StoreRecord) -> StoredGraph | None:

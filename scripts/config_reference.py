@@ -44,6 +44,7 @@ _COMMON: Mapping[str, tuple[str, type[Section]]] = {
 _OPTIONS = {
     "dataset": {
         "`dataset=synthetic`, `synthetic_reddit`, `synthetic_products`": "synthetic",
+        "`dataset=synthetic_mag`": "synthetic_mag",
         "published data sets": "cora",
         "`dataset=files`": "files",
     },

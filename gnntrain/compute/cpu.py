@@ -54,7 +54,8 @@ for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are im
 
 class Table:
     """Rows in the kernels' form: source u has `width` numbers of `data` from number
-    `nodes[u] · stride` on, or from `u · stride` without `nodes`.
+    `nodes[u] · stride` on, or from `u · stride` without `nodes`. Some columns of a wider matrix are
+    read in place.
 
     Rows of several matrices are read in place, too: `data` then spans the memory from the matrix
     that lies first, of which only the matrices themselves are read; `nodes` are places in it.
@@ -62,11 +63,13 @@ class Table:
 
     def __init__(self, features: LazyFeatures) -> None:
         self.width, self.kind = features.num_features, _KINDS[features.rows.dtype]
-        self.rows = features.rows.contiguous()
         if features.slots is None and features.parts is None:
-            self.data, self.stride = array_of(self.rows).reshape(-1), self.width
+            self.rows, self.stride = features.rows, features.rows.stride(0)
+            length = (len(self.rows) - 1) * self.stride + self.width if self.rows.numel() else 0
+            self.data = array_of(self.rows.as_strided((length,), (1,)))
             self.nodes = _NO_NUMBERS if features.nodes is None else features.nodes.numpy()
         else:
+            self.rows = features.rows.contiguous()
             self._held = [part.contiguous() for part in features.held]
             self.data, self.stride = _memory_from([self.rows, *self._held]), 1
             self.nodes = self._places(features)
@@ -179,26 +182,25 @@ def _is_bare(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) 
 def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
     """For each head torch's product of a sparse matrix and the head's columns.
 
-    Its product is vectorised over the few columns of a head, which Numba's loops are not. Head h of
-    row r is row `r·H + h` of the same memory seen as `[R·H, C]`: no head's columns are copied.
+    Its product is vectorised over the few columns of a head, which Numba's loops are not. No head's
+    columns are copied (`flat_heads`).
     """
     weight, indices, heads = total.edge_weight, total.indices, total.heads
     assert weight is not None
     assert indices is not None
-    width = rows.shape[1] // heads
     if indices.numel() == 0:
         return rows.new_zeros(total.num_dst, rows.shape[1])
     if total.edge_ids is not None:
         weight = weight.index_select(0, total.edge_ids)
     by_head = weight.to(rows.dtype).t().contiguous()
-    flat = rows.reshape(len(rows) * heads, width)
+    flat, step = reference.flat_heads(rows, heads)
     indptr, indices = _widened(total.indptr, indices, len(flat))
     size = total.num_dst, len(flat)
     sums = [
         torch.sparse.mm(
             torch.sparse_csr_tensor(
                 indptr,
-                indices * heads + head,
+                indices * step + head,
                 by_head[head],
                 size,
                 check_invariants=False,
@@ -229,7 +231,7 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     scale = reference.row_factors(total, exact)
     scaled = grad if scale is None else grad * scale
     left = reference.by_head(scaled.to(exact), heads)
-    flat = rows.reshape(len(rows) * heads, rows.shape[1] // heads).to(exact)
+    flat, step = reference.flat_heads(rows.to(exact), heads)
     # torch refuses a matrix with more entries than cells: with many duplicates, widen it.
     missing = -(-len(indices) // total.num_dst) - len(flat)
     if missing > 0:
@@ -239,7 +241,7 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     products = []
     for head in range(heads):
         places = torch.sparse_csr_tensor(
-            indptr, indices * heads + head, zeros, size, check_invariants=False
+            indptr, indices * step + head, zeros, size, check_invariants=False
         )
         across = left[:, head].contiguous()
         products.append(torch.sparse.sampled_addmm(places, across, flat.t(), beta=0.0).values())

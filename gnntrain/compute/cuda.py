@@ -75,6 +75,7 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     assert total.indices is not None
     out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
     width, heads = rows.shape[1], total.heads
+    rows = LazyFeatures.of(rows).rows
     launch_by_edge(
         "triton_kernels.edge_products",
         total.num_dst,
@@ -83,7 +84,8 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
         width,
         Chunks.of(len(total.indices), total.max_in_edges),
         out=out,
-        rows=rows.contiguous(),
+        rows=rows,
+        STRIDE=rows.stride(0),
         grad=grad.contiguous(),
         indptr=total.indptr,
         indices=total.indices,
@@ -122,20 +124,22 @@ def aggregate_max_backward(
 def edge_softmax(
     score: Tensor,
     target: Tensor | None,
-    loop_score: Tensor,
+    loop_score: Tensor | None,
     slope: float,
     dst_offset: int,
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    tops, totals, loop_alpha = (torch.empty_like(loop_score) for _ in range(3))
-    alpha = tops.new_zeros(len(edges.indices), tops.shape[1])
+    heads, num_dst = score.shape[1], edges.num_dst
+    tops, totals, out = (score.new_empty(num_dst, heads) for _ in range(3))
+    alpha = score.new_zeros(len(edges.indices), heads)
+    own = dst_offset if loop_score is not None else -num_dst  # no source has such a number
     args: dict[str, Any] = {"rows": score, "target": target, "loop_score": loop_score}
-    args |= {"own": dst_offset, "SLOPE": slope, **_tables(edges)}
-    name, place = "triton_attention.softmax_sums", (tops.shape[1], _chunks_of(edges))
+    args |= {"own": own, "SLOPE": slope, **_tables(edges)}
+    name, place = "triton_attention.softmax_sums", (heads, _chunks_of(edges))
     launch_by_row(name, tops, *place, {"totals": totals}, **args)
     args |= {"tops": tops, "totals": totals, "alpha": alpha}
-    _launch_by_head("softmax_weights", loop_alpha, edges, **args)
-    return alpha, loop_alpha
+    _launch_by_head("softmax_weights", out, edges, **args)
+    return alpha, out
 
 
 def edge_softmax_backward(

@@ -32,7 +32,7 @@ SCHEMAS = {
     # "added": the second half of that row is added to out[v] from `first_loop` on, and the first
     # halves are summed; else "none".
     "aggregate": "(LazyFeatures features, Sum total, str root, ScalarType dtype) -> Tensor",
-    # The gradient of `edge_weight` behind `aggregate`.
+    # The gradient of `edge_weight` behind `aggregate`; attention's scores.
     "edge_products": "(Tensor rows, Tensor grad, Sum total) -> Tensor",
     # The largest number of each column, 0 without in-edges, and how many in-edges brought it
     # (int32; nothing if not asked for).
@@ -55,11 +55,12 @@ SCHEMAS = {
         "(Tensor grad, Tensor weight, Tensor inputs, Tensor? out, float? dropout, "
         "ScalarType dtype, bool needs_inputs) -> (Tensor, Tensor, Tensor)"
     ),
-    # Softmax by head over each destination's in-edges, but for its self loops, which get 0, and
-    # over its own extra loop, of `loop_score`. With `target` the score of an edge is
-    # leaky_relu(score[u] + target[v], slope), else `score` is by edge.
+    # Softmax by head over each destination's in-edges; with `loop_score` over its own extra loop,
+    # too, and its self loops get 0. With `target` the score of an edge is
+    # leaky_relu(score[u] + target[v], slope), else `score` is by edge. The second result: weights
+    # of the extra loops; without these log Σ exp(score), −∞ for a destination without in-edges.
     "edge_softmax": (
-        "(Tensor score, Tensor? target, Tensor loop_score, float slope, int dst_offset, "
+        "(Tensor score, Tensor? target, Tensor? loop_score, float slope, int dst_offset, "
         "Edges edges) -> (Tensor, Tensor)"
     ),
     # Gradients by edge, of score[u] + target[v] where there is a target, and by loop.

@@ -185,7 +185,7 @@ def aggregate_linear_backward(
 def edge_softmax(
     score: Tensor,
     target: Tensor | None,
-    loop_score: Tensor,
+    loop_score: Tensor | None,
     slope: float,
     dst_offset: int,
     edges: Edges,
@@ -197,12 +197,20 @@ def edge_softmax(
         alpha = score.clone()
     else:
         alpha = F.leaky_relu_(_end_sums(score, target, src, dst, score.dtype), slope)
-    alpha.masked_fill_((src == dst + dst_offset).unsqueeze(1), -torch.inf)
+    if loop_score is not None:
+        alpha.masked_fill_((src == dst + dst_offset).unsqueeze(1), -torch.inf)
     _fill_padding(alpha, indptr, -torch.inf)
-    top = torch.maximum(_maxima(alpha, dst, indptr), loop_score)
+    top = _maxima(alpha, dst, indptr)
+    if loop_score is not None:
+        top = torch.maximum(top, loop_score)
     alpha.sub_(top.index_select(0, dst)).exp_()
+    total = _edge_sums(alpha, indptr)
+    if loop_score is None:
+        alpha.div_(total.index_select(0, dst))
+        # The padding's destination may have no in-edge: not a number.
+        return _fill_padding(alpha, indptr), top.add_(total.log())
     loop_alpha = (loop_score - top).exp_()
-    total = _edge_sums(alpha, indptr) + loop_alpha
+    total += loop_alpha
     return alpha.div_(total.index_select(0, dst)), loop_alpha.div_(total)
 
 
@@ -277,6 +285,18 @@ def by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
+def flat_heads(rows: Tensor, heads: int) -> tuple[Tensor, int]:
+    """`[R, H·C]` viewed as `[…, C]`, and a step: head h of row r is row `r·step + h`.
+
+    Some columns of a wider matrix are not copied, if its width is a multiple of C.
+    """
+    width, stride = rows.shape[1] // heads, rows.stride(0)
+    if len(rows) < 2 or rows.stride(1) != 1 or stride % max(1, width):
+        return rows.reshape(len(rows) * heads, width), heads
+    step = stride // max(1, width)
+    return rows.as_strided(((len(rows) - 1) * step + heads, width), (width, 1)), step
+
+
 def destinations(indptr: Tensor, num_edges: int) -> Tensor:
     """The destination of each edge, in the type of `indptr`; padding belongs to the last one."""
     starts = torch.cat([indptr[:-1], indptr.new_full((1,), num_edges)])
@@ -327,10 +347,10 @@ def _row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype
     parts: list[Tensor] = []
     for own, rows, places in _tables(features, src, width, heads, dtype):
         number = own.stop - own.start
-        flat = rows.reshape(len(rows) * number, rows.shape[1] // number)
+        flat, step = flat_heads(rows, number)
         places = places.long() if len(flat) > _INT32_MAX else places
         for head in range(number):
-            at = places if number == 1 else places * number + head
+            at = places if step == 1 else places * step + head
             parts.append(_sums(flat, at, indptr, factors[own.start + head]))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

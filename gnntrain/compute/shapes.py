@@ -77,13 +77,13 @@ def aggregate_linear_backward(
 def edge_softmax(
     score: Tensor,
     target: Tensor | None,
-    loop_score: Tensor,
+    loop_score: Tensor | None,
     slope: float,
     dst_offset: int,
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    by_edge = loop_score.new_empty(len(edges.indices), loop_score.shape[1])
-    return by_edge, torch.empty_like(loop_score)
+    heads = score.shape[1]
+    return score.new_empty(len(edges.indices), heads), score.new_empty(edges.num_dst, heads)
 
 
 def edge_softmax_backward(

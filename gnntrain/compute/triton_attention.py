@@ -85,8 +85,8 @@ def softmax_sums(
     """The tops and totals of each destination's in-edges and, but for chunks, a loop of its own.
 
     Args:
-        rows, target, SLOPE: The scores, see `scores_of`; edges from a node to itself are left out.
-        loop_score: `[num_dst, WIDTH]`.
+        rows, target, SLOPE: The scores, see `scores_of`; the edge from `own` + v is left out.
+        loop_score: `[num_dst, WIDTH]`, or None: no loops.
         partial_out, partial_totals: The chunks' results.
         out, totals: `[num_dst, WIDTH]`, the largest score and the sum of exp(score − top).
     """
@@ -109,7 +109,7 @@ def softmax_sums(
             tops, sums = added_up(tops, sums, score, weight)
     top, total = joined(tops, sums)
     at = tl.program_id(0).to(tl.int64) * WIDTH + heads
-    if not OF_CHUNKS:
+    if (loop_score is not None) and (not OF_CHUNKS):
         loop = tl.load(loop_score + at, mask=is_head, other=0).to(TOTAL)
         top, total = added_up(top, total, loop, 1.0)
     tl.store(out + at, top, mask=is_head)
@@ -140,8 +140,8 @@ def softmax_weights(
     """The weights, from the results of `softmax_sums`.
 
     Args:
-        alpha: The edges' weights; 0 for edges from a node to itself.
-        out: The loops', `[num_dst, WIDTH]`.
+        alpha: The edges' weights; 0 for the edge that is left out.
+        out: The loops', `[num_dst, WIDTH]`; without loops the logarithm of Σ exp(score).
     """
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_head = heads < WIDTH
@@ -150,8 +150,12 @@ def softmax_weights(
     top = tl.load(tops + own_at, mask=is_head, other=0)
     total = tl.load(totals + own_at, mask=is_head, other=1)
     if not OF_CHUNKS:
-        loop = tl.load(loop_score + own_at, mask=is_head, other=0).to(TOTAL)
-        tl.store(out + own_at, tl.exp(loop - top) / total, mask=is_head)
+        if loop_score is None:
+            log_total = tl.log(tl.where(total > 0, total, 1))  # without in-edges the top is −∞
+            tl.store(out + own_at, top + log_total, mask=is_head)
+        else:
+            loop = tl.load(loop_score + own_at, mask=is_head, other=0).to(TOTAL)
+            tl.store(out + own_at, tl.exp(loop - top) / total, mask=is_head)
     for start in range(first, last - (end - begin), ROWS):
         edge = edges_at(start, begin, end, ROWS, CHUNK)
         score = scores_of(rows, target, indices, edge, last, v, own + v, heads, WIDTH, SLOPE, TOTAL)

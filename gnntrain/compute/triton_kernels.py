@@ -170,6 +170,7 @@ def edge_products(
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     IS_MEAN: tl.constexpr,
     SKIP_OWN: tl.constexpr,
@@ -182,7 +183,7 @@ def edge_products(
     """The gradient of `edge_weight` behind `reduce_rows`.
 
     Args:
-        rows: The sources' `[num_src, WIDTH]`.
+        rows: The sources' `[num_src, WIDTH]`, one every `STRIDE` numbers.
         grad: The destinations' `[num_dst, WIDTH]`.
         out: `[num_edges, HEADS]`; edges of no destination stay as they are.
     """
@@ -200,7 +201,7 @@ def edge_products(
             is_column = columns < part
             columns += head * part
             given = tl.load(grad + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
-            at = source.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+            at = source.to(tl.int64)[:, None] * STRIDE + columns[None, :]
             row = tl.load(rows + at, mask=is_edge[:, None] & is_column[None, :], other=0)
             products += given.to(TOTAL)[None, :] * row.to(TOTAL)
         total = tl.sum(products, axis=1)

@@ -19,7 +19,6 @@ from gnntrain.config.sweeps import SWEEP_VARIANTS, AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
     NUMBER,
-    FanOuts,
     FolderName,
     NonNegative,
     OneOf,
@@ -31,6 +30,7 @@ from gnntrain.config.types import (
     Seed,
     Share,
     Text,
+    TypedFanOuts,
     ZeroOrMore,
     text_of_number,
 )
@@ -55,8 +55,12 @@ class SamplerConfig(Section):
 
     name: Literal["neighbor", "full"] = "neighbor"
     """Neighbour-sampled mini-batches, or the full graph in one step an epoch."""
-    fan_outs: FanOuts = (10, 10)
-    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first."""
+    fan_outs: TypedFanOuts = (10, 10)
+    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first. Of a
+    typed graph: for each edge type into the node, or by edge type."""
+    fan_out_scope: Literal["relation", "node"] = "relation"
+    """Typed graphs: whether a fan-out is the number of in-neighbours of each edge type (relation),
+    or of all edge types together (node)."""
     replace: bool = False
     """Draw with replacement."""
     backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_NAMES), SAMPLERS)] = "auto"
@@ -208,7 +212,7 @@ class EvaluationConfig(Section):
     memory."""
     batch_size: OneOrMore = 4096
     """sampled: nodes a batch, on each rank."""
-    fan_outs: FanOuts | None = None
+    fan_outs: TypedFanOuts | None = None
     """sampled: in-neighbours to draw for a node, one number a layer; null: those of the sampler."""
     max_steps: OneOrMore | None = None
     """sampled: most batches a split, over all ranks; null: all nodes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -14,6 +14,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import selected
 from gnntrain.config import Config, FeaturesConfig
+from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import num_loader_threads
@@ -23,7 +24,7 @@ from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batc
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph
+from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph, resolved_fan_outs
 from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 
 _HOST = torch.device("cpu")
@@ -173,7 +174,7 @@ class HeteroLoaderBuilder:
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[object, ...], HeteroSampler] = {}
 
-    def loader(self, plan: SeedPlan, fan_outs: Sequence[int]) -> HeteroLoader:
+    def loader(self, plan: SeedPlan, fan_outs: AnyFanOuts) -> HeteroLoader:
         """Mini-batches of the seeds of `plan`.
 
         Args:
@@ -211,14 +212,16 @@ class HeteroLoaderBuilder:
             device=self._context.device,
         )
 
-    def sampler(self, fan_outs: Sequence[int]) -> HeteroSampler:
+    def sampler(self, fan_outs: AnyFanOuts) -> HeteroSampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        key = tuple(fan_outs)
+        schema, num_layers = self._graph.schema, self._config.model.num_layers
+        by_type = resolved_fan_outs(fan_outs, schema, num_layers)
+        key = tuple(by_type.values())
         if key not in self._samplers:
             self._samplers[key] = HeteroCPUSampler(
                 self._graph.fused,
                 self._graph.target,
-                dict.fromkeys(self._graph.edges, key),
+                by_type,
                 replace=self._config.sampler.replace,
             )
         return self._samplers[key]

@@ -31,15 +31,16 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
 
         `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both.
         """
-        weight, score = self._weights(self.att_src)
+        weight, score = self._weights(
+            self.lin if self.lin_src is None else self.lin_src, self.att_src
+        )
         return F.linear(x, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
 
     def propagate_block(
         self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
     ) -> Tensor:
         assert isinstance(z, Tensor)  # of `transform`
-        _, score_weight = self._weights(self.att_dst)
-        score_dst = F.linear(x_dst, score_weight)
+        score_dst = self.score_dst(x_dst)
         score_src = by_head(z, self.heads)[..., -1]
         loop_src = by_head(z_dst, self.heads)[..., -1]
         loop = F.leaky_relu(loop_src + score_dst, self.negative_slope)
@@ -48,9 +49,14 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
         bias: Tensor = self.bias
         return (out.flatten(1) if self.concat else out.mean(1)) + bias
 
-    def _weights(self, att: Tensor) -> tuple[Tensor, Tensor]:
+    def score_dst(self, x_dst: Tensor) -> Tensor:
+        """A destination's part of the score, a_dst · W x: `[num_dst, H]`."""
+        _, weight = self._weights(self.lin if self.lin_dst is None else self.lin_dst, self.att_dst)
+        return F.linear(x_dst, weight)
+
+    def _weights(self, lin: Any, att: Tensor) -> tuple[Tensor, Tensor]:
         """W as `[H, C, F]`, and the product of a (`[1, H, C]`) with it, `[H, F]`."""
-        weight = self.lin.weight.view(self.heads, self.out_channels, -1)
+        weight: Tensor = lin.weight.view(self.heads, self.out_channels, -1)
         return weight, torch.einsum("hc,hcf->hf", att.squeeze(0), weight)
 
 

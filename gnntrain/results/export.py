@@ -71,7 +71,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     signature = model_signature(run, config.dataset)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    model = build_model(config.model, signature.num_features, signature.num_outputs)
+    model = build_model(config.model, signature.inputs, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -156,7 +156,7 @@ def _takes(made: PyGModel, signature: ModelSignature) -> str:
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration for others to read: no path of this machine, of files their names."""
     places = ("root", "store_dir")
-    files = ("data", "edges", "features", "labels", "split")
+    files = ("data", "schema", "edges", "features", "labels", "split")
     dataset = {
         key: Path(value).name if key in files and isinstance(value, str) else value
         for key, value in config["dataset"].items()

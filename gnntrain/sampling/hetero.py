@@ -8,12 +8,74 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.config.problems import did_you_mean
+from gnntrain.config.types import AnyFanOuts
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
 
+DEFAULT = "default"
+"""Stands for all edge types whose fan-outs are not given."""
+
 FanOuts = Mapping[EdgeType, tuple[int, ...]]
 """In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
+
+
+def resolved_fan_outs(given: AnyFanOuts, schema: GraphSchema, num_layers: int) -> FanOuts:
+    """The fan-outs of each edge type of a graph.
+
+    Args:
+        given: One list for all edge types; or lists by edge type, and `default` for all others. An
+            edge type is `author/writes/paper`, or `writes` where no other has this relation.
+        schema: The types of the graph.
+        num_layers: The length of each list.
+
+    Raises:
+        UserError: No edge type has a name that is given, or several have it, or it is given twice;
+            an edge type has no fan-outs; or a list is of another length.
+    """
+    if not isinstance(given, Mapping):
+        given = {DEFAULT: given}
+    for name, fan_outs in given.items():
+        if len(fan_outs) != num_layers:
+            raise UserError(
+                f"the fan-outs of {name} are {list(fan_outs)}: not one number a layer",
+                f"The model has {num_layers} layers.",
+            )
+    own = [(_edge_type(name, schema), name) for name in given if name != DEFAULT]
+    names = dict(own)
+    for edge_type, name in own:
+        if names[edge_type] != name:
+            raise UserError(
+                f"fan-outs of {'/'.join(edge_type)} are given twice: {name} and {names[edge_type]}",
+                "Give one of them.",
+            )
+    lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in given]
+    if lacking:
+        raise UserError(
+            f"no fan-outs are given for {', '.join(map('/'.join, lacking))}",
+            f"Add theirs, or {DEFAULT}, which stands for all others.",
+        )
+    return {edge: tuple(given[names.get(edge, DEFAULT)]) for edge in schema.edge_types}
+
+
+def _edge_type(name: str, schema: GraphSchema) -> EdgeType:
+    """The edge type of this name, or of this relation."""
+    found = [edge for edge in schema.edge_types if name in ("/".join(edge), edge[1])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(map("/".join, found))
+        raise UserError(
+            f"fan-outs are given for {name}, and {len(found)} edge types have this relation",
+            f"Write one of {several}.",
+        )
+    known = [*map("/".join, schema.edge_types), *(edge[1] for edge in schema.edge_types)]
+    raise UserError(
+        f"fan-outs are given for {name}, and no edge type has this name",
+        did_you_mean(name, known) or f"The edge types are {', '.join(known[: len(known) // 2])}.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

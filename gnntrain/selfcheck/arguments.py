@@ -165,6 +165,12 @@ def _softmax_of_sums(given: Inputs) -> Arguments:
     return source, target, loop_score, SLOPE, block.dst_offset, given.edges
 
 
+def _softmax_without_loops(given: Inputs) -> Arguments:
+    """HGT's."""
+    score, target, _, slope, dst_offset, edges = _softmax(given)
+    return score, target, None, slope, dst_offset, edges
+
+
 def _gradient_of(form: Form) -> Form:
     def arguments(given: Inputs) -> Arguments:
         score, target, loop_score, slope, dst_offset, edges = form(given)
@@ -204,7 +210,11 @@ FORMS: dict[str, dict[str, Form]] = {
     "edge_products": {"all factors": _weight_gradient, "heads": _head_weight_gradient},
     "aggregate_max": {"ties": _maximum, "selected rows": _maximum_of_features},
     "aggregate_max_backward": {"ties": _maximum_gradient},
-    "edge_softmax": {"scores by edge": _softmax, "scores by node": _softmax_of_sums},
+    "edge_softmax": {
+        "scores by edge": _softmax,
+        "scores by node": _softmax_of_sums,
+        "no extra loops": _softmax_without_loops,
+    },
     "edge_softmax_backward": {
         "scores by edge": _gradient_of(_softmax),
         "scores by node": _gradient_of(_softmax_of_sums),

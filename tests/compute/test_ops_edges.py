@@ -127,6 +127,7 @@ def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, lis
     score, att = torch.randn(edges, heads) * 3, torch.randn(heads, width)
     return [
         (edge_softmax, [score, loop]),
+        (edge_softmax, [score]),
         (_with_slope(sum_softmax), [source, target, loop]),
         (_with_slope(pair_score), [left, right, att]),
         (lambda own, x, weight: weighted_sum(own, x, weight, None), [left, score]),

@@ -16,7 +16,7 @@ from gnntrain.compute import ops, reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.aggregate_linear import AggregateLinear
-from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
+from gnntrain.models.attention import dot_score, edge_softmax, pair_score, sum_softmax
 from gnntrain.models.dropout import dropout
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration, registered
@@ -75,6 +75,12 @@ def by_head(block: Block, x: Tensor, weight: Tensor) -> Tensor:
     return aggregate(x, Aggregation(block, weight=weight))
 
 
+def weights_and_sums(block: Block, score: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a destination without in-edges the sum's logarithm is −∞."""
+    weights, sums = edge_softmax(block, score)
+    return weights, sums.masked_fill(sums == -torch.inf, 0)
+
+
 def linear(has_root: bool, dropout: float | None) -> Case:
     def call(block: Block, x: Tensor, weight: Tensor, root: Tensor, bias: Tensor) -> Tensor:
         # Far from 0 on either side: no rounding decides what ReLU keeps.
@@ -96,6 +102,22 @@ CASES = {
     "sum softmax": Case(
         partial(sum_softmax, slope=0.2),
         lambda block: [(block.num_src, 3), (block.num_dst, 3), (block.num_dst, 3)],
+    ),
+    "softmax, no loops": Case(weights_and_sums, lambda block: [(block.num_edges, 3)]),
+    "dot scores": Case(
+        partial(dot_score, heads=3), lambda block: [(block.num_src, 15), (block.num_dst, 15)]
+    ),
+    "heads of columns": Case(
+        lambda block, x, weight: by_head(block, x[:, 15:], weight),
+        lambda block: [(block.num_src, 30), (block.num_edges, 3)],
+    ),
+    "dot scores of columns": Case(
+        lambda block, x, query: dot_score(block, x[:, 15:], query, 3),
+        lambda block: [(block.num_src, 30), (block.num_dst, 15)],
+    ),
+    "sum of columns": Case(
+        lambda block, x: aggregate(x[:, 5:], Aggregation(block)),
+        lambda block: [(block.num_src, 11)],
     ),
     "pair scores": Case(
         partial(pair_score, slope=0.2),

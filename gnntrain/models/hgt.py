@@ -1,0 +1,193 @@
+"""Heterogeneous graph transformer (Hu et al., 2020), for typed graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn.module_dict import ModuleDict
+from torch_geometric.nn.parameter_dict import ParameterDict
+
+from gnntrain.compute.reference import by_head
+from gnntrain.config.types import Divides, OneOrMore
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.models.aggregate import Aggregation, aggregate
+from gnntrain.models.attention import dot_score, edge_softmax, relation_shares
+from gnntrain.models.gat import head_width
+from gnntrain.models.hetero import (
+    HeteroConv,
+    HeteroGNN,
+    HeteroScaffold,
+    LayerTypes,
+    Rows,
+    SourceKey,
+)
+from gnntrain.sampling.block import Block
+
+
+class BlockHGTConv(HeteroConv):
+    """PyG's `HGTConv` on blocks; in the output layer a linear map to the outputs follows.
+
+    By head, for an edge of relation r from u to v, with keys k_u, values v_u and queries q_v:
+    α is the softmax over all in-edges of v of p_r · (k_u K_r) · q_v / √D, and the aggregate is
+    Σ α · (v_u V_r). As (k_u K_r) · q_v = k_u · (q_v K_rᵀ), both matrices of a relation multiply a
+    row for each destination, and sources have one row of keys and values for all relations.
+
+    Args:
+        types: The types and widths of the layer.
+        hidden_channels: H·D, the width of keys, values, queries and aggregates.
+        heads: H.
+
+    Attributes:
+        kv_lin: By source type, to keys and values side by side.
+        q_lin: By destination type, to queries.
+        k_rel, v_rel: By edge type, K_r and V_r, `[H, D, D]`.
+        p_rel: By edge type, `[H]`.
+        out_lin: By destination type, of the aggregate after gelu.
+        own_lin: In its place, of the rows themselves, by node type that no edge leads to.
+        skip: By node type whose input is `hidden_channels` wide, the `[1]` that gates it:
+            σ(skip) · out_lin(gelu(aggregate)) + (1 − σ(skip)) · input.
+        lin: To the outputs, in the output layer.
+    """
+
+    def __init__(self, types: LayerTypes, hidden_channels: int, heads: int) -> None:
+        super().__init__()
+        self.types, self.hidden_channels, self.heads = types, hidden_channels, heads
+        width, before = head_width(hidden_channels, heads), types.in_channels
+        sources = {edge_type[0] for edge_type in types.edge_types}
+        both = 2 * hidden_channels
+        self.kv_lin = ModuleDict({t: nn.Linear(before[t], both) for t in before if t in sources})
+        self.q_lin, self.out_lin, self.own_lin = ModuleDict(), ModuleDict(), ModuleDict()
+        self.skip = ParameterDict()
+        for t in types.node_types:
+            if types.into(t):
+                self.q_lin[t] = nn.Linear(before[t], hidden_channels)
+                self.out_lin[t] = nn.Linear(hidden_channels, hidden_channels)
+            else:
+                self.own_lin[t] = nn.Linear(before[t], hidden_channels)
+            if before[t] == hidden_channels:
+                self.skip[t] = nn.Parameter(torch.ones(1))
+        self.k_rel, self.v_rel, self.p_rel = ParameterDict(), ParameterDict(), ParameterDict()
+        for edge_type in types.edge_types:
+            self.k_rel[edge_type] = _matrices(heads, width)
+            self.v_rel[edge_type] = _matrices(heads, width)
+            self.p_rel[edge_type] = nn.Parameter(torch.ones(heads))
+        is_output = types.is_output
+        self.lin = nn.Linear(hidden_channels, types.out_channels) if is_output else nn.Identity()
+
+    def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
+        into = self.types.into(node_type)
+        return [into] if into else []
+
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        return edge_type[0]
+
+    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
+        """Keys and values side by side, `[n, 2·H·D]`."""
+        out: Tensor = self.kv_lin[key](rows)
+        return out
+
+    def message(
+        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
+    ) -> Tensor:
+        queries = self._queries(tuple(blocks), h_dst)
+        rows, sums = [], []
+        for query, (edge_type, block) in zip(queries, blocks.items(), strict=True):
+            source = sources[edge_type]
+            assert isinstance(source, Tensor)  # of `transform`
+            keys, values = source.chunk(2, dim=1)
+            alpha, log_sum = edge_softmax(block, dot_score(block, keys, query, self.heads))
+            rows.append(by_head(aggregate(values, Aggregation(block, weight=alpha)), self.heads))
+            sums.append(log_sum)
+        shares = relation_shares(sums)
+        matrices = torch.stack([self.v_rel[edge_type] for edge_type in blocks])
+        weighted = torch.stack(rows) * shares.unsqueeze(-1)
+        return torch.einsum("rnhd,rhde->nhe", weighted, matrices).flatten(1)
+
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        out: Tensor
+        if total is None:
+            out = self.own_lin[node_type](h_dst)
+        else:
+            out = self.out_lin[node_type](F.gelu(total))
+        if node_type in self.skip:
+            share = self.skip[node_type].sigmoid()
+            out = share * out + (1 - share) * h_dst
+        outputs: Tensor = self.lin(out)
+        return outputs
+
+    def pyg_weights(self) -> dict[str, Tensor]:
+        """The state dict of PyG's `HGTConv` of these types; weights that it does not need are 0."""
+        hidden, zeros = self.hidden_channels, next(self.parameters()).new_zeros
+        found: dict[str, Tensor] = {}
+
+        def part(modules: ModuleDict, node_type: NodeType, name: str, *shape: int) -> Tensor:
+            has_part = node_type in modules
+            weight: Tensor = getattr(modules[node_type], name) if has_part else zeros(shape)
+            return weight
+
+        for t, width in self.types.in_channels.items():
+            for name, before, after in (("weight", [width], [hidden]), ("bias", [], [])):
+                keys, values = part(self.kv_lin, t, name, 2 * hidden, *before).chunk(2)
+                query = part(self.q_lin, t, name, hidden, *before)
+                found[f"kqv_lin.lins.{t}.{name}"] = torch.cat([keys, query, values])
+                found[f"out_lin.lins.{t}.{name}"] = part(self.out_lin, t, name, hidden, *after)
+            found[f"skip.{t}"] = self.skip[t] if t in self.skip else zeros(1)
+        edge_types = self.types.edge_types
+        for edge_type in edge_types:
+            found[f"p_rel.{'__'.join(edge_type)}"] = self.p_rel[edge_type].unsqueeze(0)
+        for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
+            by_head = torch.stack([matrices[edge_type] for edge_type in edge_types], dim=1)
+            found[f"{name}.weight"] = by_head.flatten(0, 1)
+        return found
+
+    def _queries(self, edge_types: Sequence[EdgeType], h_dst: Tensor) -> Tensor:
+        """p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`."""
+        query = by_head(self.q_lin[edge_types[0][2]](h_dst), self.heads)
+        priors = torch.stack([self.p_rel[edge_type] for edge_type in edge_types])
+        scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
+        matrices = torch.stack([self.k_rel[edge_type] for edge_type in edge_types]) * scale
+        return torch.einsum("nhe,rhde->rnhd", query, matrices).flatten(2)
+
+
+def _matrices(heads: int, width: int) -> nn.Parameter:
+    """Of a relation, as PyG draws them."""
+    bound = width**-0.5
+    return nn.Parameter(torch.empty(heads, width, width).uniform_(-bound, bound))
+
+
+class HGT(HeteroGNN):
+    """h_v ← σ(s) · A gelu(Σ α_uv V_r v_u) + (1 − σ(s)) · h_v over the in-neighbours u.
+
+    α is, by head, the softmax of p_r · (k_u K_r) · q_v / √D over the in-neighbours of all relations
+    r together. Keys k, values v, queries q, A and s are by node type; K, V and p by relation. A
+    linear map of the target's rows gives the outputs. Edge weights are not used.
+
+    Args:
+        schema: The types of the graph.
+        out_channels: Width of the outputs.
+        heads: Attention heads; must divide hidden_channels.
+        **scaffold: See `HeteroGNN`.
+    """
+
+    is_hetero = True
+
+    def __init__(
+        self,
+        schema: GraphSchema,
+        out_channels: int,
+        *,
+        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4,
+        **scaffold: Unpack[HeteroScaffold],
+    ) -> None:
+        def make_conv(types: LayerTypes) -> BlockHGTConv:
+            return BlockHGTConv(types, self.hidden_channels, heads)
+
+        super().__init__(make_conv, schema, out_channels, **scaffold)
+
+    @property
+    def output_layer(self) -> tuple[str, ...]:
+        return (f"convs.{self.num_layers - 1}.lin.",)

@@ -1,0 +1,169 @@
+"""Relational graph attention network (Busbridge et al., 2019), for typed graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import Linear
+from torch_geometric.nn.module_dict import ModuleDict
+
+from gnntrain.compute.reference import by_head
+from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.models.aggregate import Aggregation, aggregate
+from gnntrain.models.attention import relation_shares, sum_softmax
+from gnntrain.models.dropout import dropout as drop
+from gnntrain.models.gat import BlockGATConv, head_width
+from gnntrain.models.hetero import (
+    HeteroConv,
+    HeteroGNN,
+    HeteroScaffold,
+    LayerTypes,
+    Rows,
+    SourceKey,
+)
+from gnntrain.sampling.block import Block
+
+
+class RelationGATConv(BlockGATConv):
+    """Σ α_uv W x_u over the in-neighbours u of one relation, without loops and bias."""
+
+    def attend(self, block: Block, z: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums by head, `[num_dst, H, C]`, and log Σ exp(score), `[num_dst, H]`.
+
+        Args:
+            block: The edges.
+            z: See `transform`.
+            x_dst: The layer's input for the destinations.
+        """
+        score = by_head(z, self.heads)[..., -1]
+        alpha, log_sum = sum_softmax(block, score, self.score_dst(x_dst), None, self.negative_slope)
+        alpha = drop(alpha, self.dropout if self.training else 0.0)
+        return by_head(aggregate(z, Aggregation(block, weight=alpha)), self.heads)[
+            ..., :-1
+        ], log_sum
+
+
+class BlockRGATConv(HeteroConv):
+    """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
+
+    W_0 and b are by node type.
+
+    Args:
+        types: The types and widths of the layer.
+        out_channels: C, the width of a head.
+        across_relations: Whether one softmax covers the in-neighbours of all relations.
+        heads, concat, negative_slope, dropout: See PyG's `GATConv`.
+
+    Attributes:
+        relations: By edge type, the parameters of a `GATConv`.
+        roots: By node type, a linear layer: W_0 and b.
+    """
+
+    def __init__(
+        self,
+        types: LayerTypes,
+        out_channels: int,
+        *,
+        across_relations: bool,
+        concat: bool,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.types, self.concat, self.across_relations = types, concat, across_relations
+        before, self.relations = types.in_channels, ModuleDict()
+        for edge_type in types.edge_types:
+            source, target = before[edge_type[0]], before[edge_type[2]]
+            width = source if source == target else (source, target)
+            fixed = {"concat": concat, "add_self_loops": False, "bias": False}
+            self.relations[edge_type] = RelationGATConv(width, out_channels, **fixed, **options)
+        roots = {t: _root(before[t], types.out_channels) for t in types.node_types}
+        self.roots = ModuleDict(roots)
+
+    def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
+        into = self.types.into(node_type)
+        if self.across_relations:
+            return [into] if into else []
+        return [(edge_type,) for edge_type in into]
+
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        return edge_type
+
+    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
+        out: Tensor = self.relations[key].transform(rows)
+        return out
+
+    def message(
+        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
+    ) -> Tensor:
+        parts, sums = [], []
+        for edge_type, block in blocks.items():
+            part, log_sum = self.relations[edge_type].attend(block, sources[edge_type], h_dst)
+            parts.append(part)
+            sums.append(log_sum)
+        rows = torch.stack(parts)
+        if self.across_relations:
+            rows = rows * relation_shares(sums).unsqueeze(-1)
+        total = rows.sum(0)
+        return total.flatten(1) if self.concat else total.mean(1)
+
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        own: Tensor = self.roots[node_type](h_dst)
+        return own if total is None else total + own
+
+
+def _root(before: int, after: int) -> nn.Module:
+    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
+    return made
+
+
+class RGAT(HeteroGNN):
+    """h_v ← Σ_r Σ α_uv W_r h_u over the in-neighbours u of each relation r, + W_0 h_v + b.
+
+    α is the softmax of leaky_relu(a_src · W_r h_u + a_dst · W_r h_v) over the in-neighbours of a
+    relation, or of all relations, with a_src and a_dst of relation r; W_0 and b are by node type.
+    The heads are concatenated to `hidden_channels`, but averaged in the layer that gives the
+    outputs. Edge weights are not used.
+
+    Args:
+        schema: The types of the graph.
+        out_channels: Width of the outputs.
+        heads: Attention heads of a hidden layer; must divide hidden_channels.
+        output_heads: Attention heads of the last layer; their outputs are averaged.
+        across_relations: One softmax over the in-neighbours of all relations (ARGAT); false: one
+            for each relation (WIRGAT).
+        attention_dropout: Share of the attention weights to drop in training.
+        negative_slope: Slope of the attention's leaky ReLU below zero.
+        **scaffold: See `HeteroGNN`.
+    """
+
+    is_hetero = True
+
+    def __init__(
+        self,
+        schema: GraphSchema,
+        out_channels: int,
+        *,
+        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4,
+        output_heads: OneOrMore = 1,
+        across_relations: bool = False,
+        attention_dropout: Share = 0.0,
+        negative_slope: NonNegative = 0.2,
+        **scaffold: Unpack[HeteroScaffold],
+    ) -> None:
+        def make_conv(types: LayerTypes) -> BlockRGATConv:
+            is_output, width = types.is_output, types.out_channels
+            return BlockRGATConv(
+                types,
+                width if is_output else head_width(width, heads),
+                across_relations=across_relations,
+                heads=output_heads if is_output else heads,
+                concat=not is_output,
+                negative_slope=negative_slope,
+                dropout=attention_dropout,
+            )
+
+        super().__init__(make_conv, schema, out_channels, **scaffold)
