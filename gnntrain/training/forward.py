@@ -34,11 +34,11 @@ class OnBatch(nn.Module):
         return rows
 
     def _typed(self, batch: HeteroBatch) -> Tensor:
+        # A batch of the whole graph has all nodes, in order.
+        n_id = {} if batch.sampled is None else batch.n_id_dict
         rows: Tensor
         if isinstance(self.model, HeteroGNN):
-            # A batch of the whole graph has all nodes, in order.
-            n_id = {} if batch.sampled is None else batch.n_id_dict
             rows = self.model(batch.rows, n_id, batch.blocks)
         else:
-            rows = self.model(batch.x_dict, batch.edge_index_dict)
+            rows = self.model(batch.x_dict, n_id, batch.edge_index_dict)
         return rows
