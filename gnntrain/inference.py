@@ -165,7 +165,7 @@ def load_best(
         signature = ModelSignature.of(graph)
     else:
         signature = model_signature(run, saved.dataset)
-        made_by = signature.preprocessing
+        made_by = signature.preprocessing_by_type or signature.preprocessing
         opened = prepare_store(config.dataset, labelled=False, preprocessing=made_by, data=data)
         graph = opened.store
         learns_rows = config.model.is_hetero

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -50,6 +50,7 @@ class ModelSignature:
         preprocessing: The preprocessing of a user's columns, if any.
         target_scale: The scale of a regression's targets; None for classes.
         schema: The types of the graph; None where a run is older than this.
+        preprocessing_by_type: As `preprocessing`, of a typed graph.
         id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
             has learnt a row for each.
     """
@@ -64,7 +65,8 @@ class ModelSignature:
     preprocessing: Preprocessing | None = None
     target_scale: TargetScale | None = None
     schema: GraphSchema | None = None
-    id_digests: dict[str, str] = field(default_factory=dict)
+    preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
+    id_digests: dict[NodeType, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -81,6 +83,7 @@ class ModelSignature:
             store.meta.preprocessing,
             store.target_scale() if store.task == "continuous" else None,
             schema,
+            store.meta.preprocessing_by_type,
             {
                 name: digest
                 for name, nodes in store.nodes.items()
@@ -128,9 +131,9 @@ def refuse_other_graph(
     there = signature.schema
     if there is None:  # a run of before there were types
         there = replace(here, num_features={NODE: signature.num_features})
-    edge_types = [["/".join(edge) for edge in schema.edge_types] for schema in (there, here)]
+    before, after = (["/".join(edge) for edge in schema.edge_types] for schema in (there, here))
     _refuse_types(subject, graph, "node type", there.node_types, here.node_types, exactly)
-    _refuse_types(subject, graph, "edge type", *edge_types, exactly)
+    _refuse_types(subject, graph, "edge type", before, after, exactly)
     for name, wanted in there.num_features.items():
         given = here.num_features[name]
         of_type = f" of type {name}" if graph.is_hetero else ""
@@ -213,7 +216,7 @@ def prepare_store(
     dataset: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
     data: object = None,
 ) -> OpenedStore:
     """Open the data set's graph store; build it first if necessary.
@@ -221,14 +224,16 @@ def prepare_store(
     Args:
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: The preprocessing of a user's own files; None: fitted to them.
+        preprocessing: The preprocessing of a user's own files, of a typed graph by node type;
+            None: fitted to them.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
     builder: DatasetBuilder
     if data is None:
         builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
     else:
-        own = object_dataset(dataset)
+        own = object_dataset(dataset).for_target(dataset.target)
+        preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
     options = prepare_options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)

@@ -107,6 +107,11 @@ class GraphMeta(Meta):
     preprocessing: Preprocessing | None = None
     digest: str = Field(exclude=True)
 
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing] | None:
+        """The preprocessing of the node types of a typed graph that have some; None of others."""
+        return None
+
 
 class StoreMeta(GraphMeta):
     """The content of `meta.json` of a homogeneous graph (version 1)."""
@@ -146,6 +151,12 @@ class HeteroStoreMeta(StoreMeta):
     node_types: tuple[HeteroNodeTypeMeta, ...] = Field(min_length=1)
     edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1)
     target: str
+
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing]:
+        """See `GraphMeta`."""
+        made_by = {kind.name: kind.preprocessing for kind in self.node_types}
+        return {name: done for name, done in made_by.items() if done is not None}
 
     def _content(self) -> dict[str, object]:
         node_types = [kind.name for kind in self.node_types]
