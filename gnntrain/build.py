@@ -35,17 +35,19 @@ from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
-from gnntrain.models import GNN, AnyModel
+from gnntrain.models import GNN, AnyModel, HeteroGNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
 from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
 AnyLoaderBuilder = LoaderBuilder | HeteroLoaderBuilder
+AnyLayerwiseEvaluator = LayerwiseEvaluator | HeteroLayerwiseEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -235,7 +237,7 @@ def build_evaluator(
             task=task,
             features=loaders.features,
         )
-    elif isinstance(model, GNN):
+    elif isinstance(model, GNN | HeteroGNN):
         return build_layerwise(config, task, loaders, graph, context, scratch_dir)
     else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.
         fan_outs = all_neighbors(config)
@@ -252,16 +254,21 @@ def build_layerwise(
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
-) -> LayerwiseEvaluator:
-    """The exact evaluator of a `GNN`, whichever `evaluation.name` is.
+) -> AnyLayerwiseEvaluator:
+    """The exact evaluator of a `GNN` or `HeteroGNN`, whichever `evaluation.name` is.
 
     On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
     of other machines as the loaders do.
     """
-    assert isinstance(loaders, LoaderBuilder), "of a graph with one type"
-    buffers = build_buffers(config, context, scratch_dir)
-    on_gpu = devices.is_gpu(context.device)
+    on_gpu, all_ranks = devices.is_gpu(context.device), config.evaluation.ranks == "all"
+    host = build_buffers(config, context, scratch_dir)
     reads_host = loaders.kernels.reads_host
+    buffers = DeviceBuffers(context, host, reads_host=reads_host) if on_gpu else host
+    if isinstance(loaders, HeteroLoaderBuilder):
+        rows = {name: source.select() for name, source in loaders.features.items()}
+        return HeteroLayerwiseEvaluator(
+            graph, context, buffers, task=task, all_ranks=all_ranks, features=rows
+        )
     features: LazyFeatures | FeatureSource | None = None
     if loaders.is_sharded:
         features = loaders.features
@@ -270,9 +277,9 @@ def build_layerwise(
     return LayerwiseEvaluator(
         graph,
         context,
-        DeviceBuffers(context, buffers, reads_host=reads_host) if on_gpu else buffers,
+        buffers,
         task=task,
-        all_ranks=config.evaluation.ranks == "all",
+        all_ranks=all_ranks,
         features=features,
         graph=loaders.graph_on_device if on_gpu else None,
     )

@@ -24,7 +24,7 @@ from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.models import GNN
+from gnntrain.models import GNN, HeteroGNN
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (
     ModelSignature,
@@ -94,7 +94,7 @@ class BestModel:
             UserError: A plain PyG model has no embeddings.
         """
         config, context = self._config, self._context
-        if isinstance(self.model, GNN):
+        if isinstance(self.model, GNN | HeteroGNN):
             rank = self.graph, context, self._scratch_dir
             layerwise = build_layerwise(config, self.task, self._loaders, *rank)
             return layerwise.infer(self.model, embed=embed)
@@ -103,7 +103,7 @@ class BestModel:
                 f"model {config.model.name} has no embeddings: gnntrain runs it as a whole.",
                 "Ask for logits, or derive the model from gnntrain.models.GNN.",
             )
-        nodes = np.arange(self.graph.num_nodes)
+        nodes = np.arange(len(self.graph.target_nodes))
         plan = SeedPlan(nodes, config.evaluation.batch_size, shuffle=False, redraw=False)
         loader = self._loaders.loader(plan, all_neighbors(config))
         buffers = build_buffers(config, context, self._scratch_dir)

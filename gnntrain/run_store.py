@@ -27,6 +27,9 @@ from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 OBJECT = "data"
 """Name of a graph that was given as an object, where it has no other."""
 
+_GRAPH_FILES = ("data", "schema", "edges", "features")
+_OWN_FILES = (*_GRAPH_FILES, "labels")
+
 
 @dataclass(frozen=True)
 class ModelSignature:
@@ -144,7 +147,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
         UserError: `dataset` is another graph: one of files, or a published one.
     """
     if isinstance(dataset, FilesConfig):
-        given = [key for key in ("data", "edges", "features", "labels") if getattr(dataset, key)]
+        given = [key for key in _OWN_FILES if getattr(dataset, key)]
         if given:
             raise UserError(
                 f"data is given, and so is dataset.{given[0]}: these are two graphs.",
@@ -242,8 +245,7 @@ def open_recorded(
 
 def is_object(dataset: DatasetConfig) -> bool:
     """Whether the graph was given as an object in Python."""
-    files = ("data", "edges", "features")
-    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, key) for key in files)
+    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
 def _opened(record: StoreRecord) -> StoredGraph | None:

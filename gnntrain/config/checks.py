@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
@@ -23,6 +24,11 @@ _RANK_BYTES = 256 * 2**20
 _LEAVE_OUT = "leave it out"
 _GET_TRITON = "`pip install triton`, which comes with torch's CUDA builds for Linux"
 
+_ROLES = ("edges", "features", "labels", "split")
+_COLUMN_KEYS = (
+    *("source_column", "target_column", "weight_column", "id_column", "label_column"),
+    *("split_column", "feature_columns", "ignore", "categorical"),
+)
 _DEVICES = {"cpu": "the CPU", "mps": "Apple's GPUs", "xpu": "Intel's GPUs"}
 
 Contradiction = tuple[tuple[str, ...], Problem]
@@ -353,8 +359,10 @@ def missing_files(config: Config) -> Iterator[Problem]:
     # Of a graph in parts the data set's own files are not read.
     if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
-    yield from _files_of_no_use(data) if data.data else _missing_roles(data)
-    for key in ("data", "edges", "features", "labels", "split"):
+    wholes: tuple[Literal["data", "schema"], ...] = ("data", "schema")
+    whole = next((key for key in wholes if getattr(data, key)), None)
+    yield from _missing_roles(data) if whole is None else _files_of_no_use(data, whole)
+    for key in ("data", "schema", *_ROLES):
         path = getattr(data, key)
         if isinstance(path, str) and not is_file(path):
             expects, near = _why_missing(Path(path))
@@ -365,16 +373,27 @@ def missing_files(config: Config) -> Iterator[Problem]:
 def _missing_roles(data: FilesConfig) -> Iterator[Problem]:
     for key in ("edges", "features"):
         if getattr(data, key) is None:
-            hint = f"write dataset.{key}=FILE, or dataset.data=FILE for a whole graph"
+            hint = (
+                f"write dataset.{key}=FILE, dataset.schema=FILE for a typed graph, or "
+                "dataset.data=FILE for a whole graph"
+            )
             yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
 
 
-def _files_of_no_use(data: FilesConfig) -> Iterator[Problem]:
-    for key in ("edges", "features", "labels", "split"):
+def _files_of_no_use(data: FilesConfig, whole: Literal["data", "schema"]) -> Iterator[Problem]:
+    """Files and, where a schema says all of tables, columns beside the key of a whole graph."""
+    by_schema = whole == "schema"
+    what = "names the files" if by_schema else "is a whole graph"
+    for key in ("data", *_ROLES) if by_schema else _ROLES:
         path = getattr(data, key)
         if isinstance(path, str):
-            expects = "no file: dataset.data is a whole graph"
+            expects = f"no file: dataset.{whole} {what}"
             yield Problem(f"dataset.{key}", path, expects, "leave one of the two out")
+    for key in _COLUMN_KEYS if by_schema else ():
+        value = getattr(data, key)
+        if value:
+            expects = "no value: dataset.schema names the columns"
+            yield Problem(f"dataset.{key}", shown(value), expects, "write it in the schema")
 
 
 def _why_missing(path: Path) -> tuple[str, str | None]:

@@ -1,10 +1,19 @@
 """The keys of `dataset=NAME`: of a random graph, a published data set, or a user's own files."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    model_validator,
+)
 
 from gnntrain.config.names import (
     BUILTIN_NAMES,
@@ -54,6 +63,19 @@ class DatasetConfig(Section):
     """Scale each node's features to a sum of 1."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
+
+    _target: str | None = PrivateAttr(default=None)
+
+    @property
+    def target(self) -> str | None:
+        """The node type to learn, `task.target`; None: the only one that has labels."""
+        return self._target
+
+    def for_target(self, target: str | None) -> Self:
+        """A copy whose node type to learn is `target`."""
+        chosen = self.model_copy()
+        BaseModel.__setattr__(chosen, "_target", target)
+        return chosen
 
     @property
     def option(self) -> str:
@@ -157,6 +179,10 @@ def _own_name(name: str) -> str:
     return name
 
 
+# pydantic has a deprecated method of the name that the key `schema` must have.
+warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows', UserWarning)
+
+
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
@@ -168,6 +194,9 @@ class FilesConfig(DatasetConfig):
     """What the data set is called on the console, in folder names and in reports."""
     data: PathText | None = None
     """One file with a whole graph, such as a saved PyG Data, in place of edges and features."""
+    schema: PathText | None = None  # type: ignore[assignment]
+    """YAML file that says which files hold the node types and edge types of a typed graph, in place
+    of edges and features."""
     edges: PathText | None = None
     """Table of edges: a row has the source node, the target node and perhaps a weight."""
     features: PathText | None = None
@@ -236,14 +265,14 @@ class FilesConfig(DatasetConfig):
             return raw
         files = {
             key: str(Path(root) / given)
-            for key in ("data", "edges", "features", "labels", "split")
+            for key in ("data", "schema", "edges", "features", "labels", "split")
             if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
         }
         return {**raw, **files}
 
 
 # A data set with one of these keys is a user's own, which may have any name that is not taken.
-_FILES_KEYS = frozenset({"data", "edges", "features"})
+_FILES_KEYS = frozenset({"data", "schema", "edges", "features"})
 
 
 def _choose_dataset(keys: object) -> type[DatasetConfig]:

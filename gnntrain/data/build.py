@@ -336,14 +336,19 @@ def _write_meta(
         "options": asdict(options),
         "arrays": with_checksums(directory, arrays),
         "summary": summary_of(data, options),
-        "preprocessing": data.preprocessing,
         "digest": "",
     }
     meta: StoreMeta
     if isinstance(data, GraphData):
         kind = NodeTypeMeta(name=NODE, num_nodes=data.num_nodes, num_features=data.num_features)
         names = _names(data)
-        meta = StoreMeta(version=VERSION, node_types=(kind,), feature_names=names, **common)
+        meta = StoreMeta(
+            version=VERSION,
+            node_types=(kind,),
+            feature_names=names,
+            preprocessing=data.preprocessing,
+            **common,
+        )
     else:
         kinds = tuple(
             HeteroNodeTypeMeta(
@@ -351,6 +356,7 @@ def _write_meta(
                 num_nodes=nodes.num_nodes,
                 num_features=nodes.num_features,
                 feature_names=_names(nodes),
+                preprocessing=nodes.preprocessing,
             )
             for name, nodes in data.nodes.items()
         )

@@ -5,7 +5,9 @@ Nothing heavy is imported until a graph is built.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +20,9 @@ from gnntrain.config import (
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
+from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData, NodeType
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.raw_files import default_root
+from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
@@ -169,14 +171,15 @@ def builder_for(
     config: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
 ) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
 
     Args:
         config: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: What makes features of a user's own files; None: it is learnt from them.
+        preprocessing: What makes features of a user's own files, of a typed graph by node type;
+            None: it is learnt from them.
 
     Raises:
         UserError: There is no such data set, it has no split of that number, or a file is not
@@ -186,6 +189,16 @@ def builder_for(
         return SyntheticBuilder(config)
     if isinstance(config, SyntheticMAGConfig):
         return SyntheticMAGBuilder(config)
+    if isinstance(config, FilesConfig) and config.schema is not None:
+        from gnntrain.data.schema_files import SchemaBuilder
+
+        by_type = None if isinstance(preprocessing, Preprocessing) else preprocessing
+        return SchemaBuilder(config, labelled=labelled, preprocessing=by_type)
+    if isinstance(preprocessing, Mapping):
+        raise UserError(
+            f"The model was trained on a typed graph; dataset={config.name} has one type.",
+            "Give tables of the same node types and edge types by dataset.schema.",
+        )
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
@@ -193,10 +206,6 @@ def builder_for(
     published = PUBLISHED.get(config.name)
     if published is None:
         return PackageBuilder(config)
-    if published.class_name is None:
-        from gnntrain.data.ogb_data import OGBBuilder
-
-        return OGBBuilder(config)
-    from gnntrain.data.pyg_data import PyGBuilder
-
-    return PyGBuilder(config)
+    module, _, attribute = published.builder.partition(":")
+    builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
+    return builder(config)

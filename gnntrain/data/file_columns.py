@@ -97,10 +97,37 @@ def feature_columns(
     if is_array_file(path):
         arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
         return Columns(arrays, find_id(arrays, config), arrays.main)
-    table = open_table(path, config, bad)
+    return columns_of_nodes(
+        open_table(path, config, bad),
+        config,
+        split_elsewhere=split_elsewhere,
+        preprocessing=preprocessing,
+    )
+
+
+def columns_of_nodes(
+    table: Table,
+    config: FilesConfig,
+    *,
+    split_elsewhere: bool = False,
+    preprocessing: Preprocessing | None = None,
+    others: Collection[int] = (),
+) -> Columns:
+    """As `feature_columns`, of an open table.
+
+    Args:
+        table: The table.
+        config: The names of its columns.
+        split_elsewhere: Whether another file says the split.
+        preprocessing: What the model was trained on that the graph is read for, if any.
+        others: Places of columns with a use of their own, which are read as they are written.
+
+    Raises:
+        UserError: It has no column of a name that is asked for.
+    """
     ignored = matching_columns(table, "ignore", config.ignore, strict=False)
-    places = _find_node_id(table, config, ignored, preprocessing)
-    taken = set(places.values())
+    places = _find_node_id(table, config, ignored.union(others), preprocessing)
+    taken = {*places.values(), *others}
     taken |= set() if config.labels is not None else _label_places(table, config, ignored)
     taken |= set() if split_elsewhere else _split_places(table, config, ignored)
     numbers = [at for at in range(len(table.names)) if at not in taken]

@@ -23,7 +23,7 @@ from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 
-_ROLES = ("data", "edges", "features", "labels", "split")
+ROLES = ("data", "edges", "features", "labels", "split")
 # What is kept of the same files; raised when it grows. 2: the classes' names. 3: the features'
 # names and preprocessing.
 _READING = 3
@@ -56,7 +56,7 @@ class FilesBuilder:
         self._preprocessing = preprocessing
         self._paths = {
             role: Path(given).absolute()
-            for role in _ROLES
+            for role in ROLES
             if isinstance(given := getattr(config, role), str)
         }
         if "data" in self._paths:
@@ -73,7 +73,7 @@ class FilesBuilder:
                 raise UserError(f"dataset.{role} is not given.", hint)
 
     def _refuse_other_files(self) -> None:
-        others = [role for role in _ROLES[1:] if role in self._paths]
+        others = [role for role in ROLES[1:] if role in self._paths]
         if others:
             raise UserError(
                 f"dataset.data is a whole graph, and dataset.{others[0]} is given, too.",
@@ -86,11 +86,11 @@ class FilesBuilder:
         Raises:
             UserError: A file is not there.
         """
-        roles = _ROLES if self._labelled else ("data", "edges", "features")
+        roles = ROLES if self._labelled else ("data", "edges", "features")
         files: dict[str, JSON] = {
-            role: _stamp(role, path) for role, path in self._paths.items() if role in roles
+            role: stamp(role, path) for role, path in self._paths.items() if role in roles
         }
-        options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *_ROLES})
+        options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *ROLES, "schema"})
         identity: dict[str, JSON] = {
             "dataset": self.config.name,
             "files": files,
@@ -121,7 +121,12 @@ class FilesBuilder:
         return read_graph(self.config, self._paths, labelled=labelled, preprocessing=made_by)
 
 
-def _stamp(role: str, path: Path) -> dict[str, JSON]:
+def stamp(role: str, path: Path) -> dict[str, JSON]:
+    """Path, size and time of a file.
+
+    Raises:
+        UserError: It is not there.
+    """
     try:
         status = path.stat()
     except OSError as error:

@@ -400,12 +400,14 @@ class NodeData:
         features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
         ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         feature_names: Names of the features, where they have some.
+        preprocessing: The preprocessing of a user's columns, if any.
     """
 
     num_nodes: int
     features: AnyArray | FeatureRows | None = None
     ids: AnyArray | None = None
     feature_names: Sequence[str] | None = None
+    preprocessing: Preprocessing | None = None
 
     @property
     def num_features(self) -> int:
@@ -426,8 +428,8 @@ class HeteroGraphData:
         edges: Of each edge type: sources and destinations, `[num_edges]` int32 or int64, numbered
             within their node types.
         target: The node type of the labels and splits.
-        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary,
-            preprocessing: See `GraphData`; the nodes are those of the target type.
+        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary:
+            See `GraphData`; the nodes are those of the target type.
         reverse: Add the reverse of every edge type, unless it is there already: of
             `(author, writes, paper)` it is `(paper, rev_writes, author)`.
     """
@@ -445,7 +447,6 @@ class HeteroGraphData:
     metric: str = "accuracy"
     ogb_name: str | None = None
     summary: DataSummary | None = None
-    preprocessing: Preprocessing | None = None
     reverse: bool = False
 
     def target_data(self) -> GraphData:
@@ -468,7 +469,7 @@ class HeteroGraphData:
             ogb_name=self.ogb_name,
             feature_names=nodes.feature_names,
             summary=self.summary,
-            preprocessing=self.preprocessing,
+            preprocessing=nodes.preprocessing,
         )
 
 

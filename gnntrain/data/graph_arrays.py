@@ -404,7 +404,7 @@ def _splits(
             return drawn.nodes, drawn.phrase
         return _drawn(labels, number)
     num_splits = min({mask.shape[1] for mask in masks.values()} - {1}, default=1)
-    check_split_number(given.source, number, num_splits)
+    check_split_number(given.source, number, range(num_splits))
     splits = {split: np.empty(0, np.int64) for split in SPLITS}
     for split, mask in masks.items():
         column = mask[:, number if mask.shape[1] > 1 else 0]

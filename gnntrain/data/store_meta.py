@@ -77,6 +77,7 @@ class HeteroNodeTypeMeta(NodeTypeMeta):
     """A type of nodes of a typed graph."""
 
     feature_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
 
 
 class EdgeTypeMeta(Meta):

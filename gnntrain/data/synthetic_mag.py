@@ -23,7 +23,7 @@ NUM_TRAIN, NUM_VAL = 629_571, 64_879
 _ALL_BEGIN = ("writes", "has_topic")
 """Relations of which every source has an edge: an author wrote a paper, a paper has a topic."""
 _HUBS_END = ("affiliated_with", "has_topic")
-"""Relations of which only destinations have a power law of degrees, with hubs as large as may be."""
+"""Relations of which only destinations have a power law of degrees, with large hubs."""
 
 
 def synthetic_mag(config: SyntheticMAGConfig) -> HeteroGraphData:
@@ -92,6 +92,7 @@ def _edges(
 
 
 def _splits(num_papers: int, config: SyntheticMAGConfig) -> dict[str, Int64Array]:
-    cuts = [round(NUM_TRAIN * config.scale), round((NUM_TRAIN + NUM_VAL) * config.scale)]
+    num_train = round(NUM_TRAIN * config.scale)
+    cuts = [num_train, num_train + round(NUM_VAL * config.scale)]
     order = random_stream(config.seed, "splits").permutation(num_papers)
     return dict(zip(("train", "val", "test"), map(np.sort, np.split(order, cuts)), strict=True))

@@ -165,14 +165,17 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
         )
 
 
-def check_split_number(dataset: str, number: int, num_splits: int) -> None:
-    """Raise a UserError unless `number` names one of the data set's splits."""
-    if 0 <= number < num_splits:
+def check_split_number(dataset: str, number: int, splits: Sequence[int]) -> None:
+    """Raise a UserError unless `number` is one of the data set's splits."""
+    if number in splits:
         return
-    offer = "has one split" if num_splits == 1 else f"has {num_splits} splits"
-    choice = "0" if num_splits == 1 else f"a number from 0 to {num_splits - 1}"
+    *others, last = map(str, splits)
+    offer = f"the splits {', '.join(others)} and {last}" if others else f"only split {last}"
+    choice = f"{', '.join(others)} or {last}" if others else last
+    if isinstance(splits, range) and others:
+        offer, choice = f"{len(splits)} splits", f"a number from {others[0]} to {last}"
     raise UserError(
-        f"dataset.split={number}: {dataset} {offer}.", f"Set dataset.split to {choice}."
+        f"dataset.split={number}: {dataset} has {offer}.", f"Set dataset.split to {choice}."
     )
 
 

@@ -46,28 +46,30 @@ class BlockHGTConv(HeteroConv):
         q_lin: By destination type, to queries.
         k_rel, v_rel: By edge type, K_r and V_r, `[H, D, D]`.
         p_rel: By edge type, `[H]`.
-        out_lin: By node type: of the aggregate; of its own rows where no edge leads to the type.
-        skip: By node type whose input is `hidden_channels` wide: the output is
+        out_lin: By destination type, of the aggregate after gelu.
+        own_lin: In its place, of the rows themselves, by node type that no edge leads to.
+        skip: By node type whose input is `hidden_channels` wide, the `[1]` that gates it:
             σ(skip) · out_lin(gelu(aggregate)) + (1 − σ(skip)) · input.
         lin: To the outputs, in the output layer.
     """
 
     def __init__(self, types: LayerTypes, hidden_channels: int, heads: int) -> None:
         super().__init__()
-        self.types, self.heads = types, heads
+        self.types, self.hidden_channels, self.heads = types, hidden_channels, heads
         width, before = head_width(hidden_channels, heads), types.in_channels
         sources = {edge_type[0] for edge_type in types.edge_types}
         both = 2 * hidden_channels
         self.kv_lin = ModuleDict({t: nn.Linear(before[t], both) for t in before if t in sources})
-        self.q_lin, self.out_lin, self.skip = ModuleDict(), ModuleDict(), ParameterDict()
+        self.q_lin, self.out_lin, self.own_lin = ModuleDict(), ModuleDict(), ModuleDict()
+        self.skip = ParameterDict()
         for t in types.node_types:
-            has_edges = len(types.into(t)) > 0
-            if has_edges:
+            if types.into(t):
                 self.q_lin[t] = nn.Linear(before[t], hidden_channels)
-            aggregated = hidden_channels if has_edges else before[t]
-            self.out_lin[t] = nn.Linear(aggregated, hidden_channels)
+                self.out_lin[t] = nn.Linear(hidden_channels, hidden_channels)
+            else:
+                self.own_lin[t] = nn.Linear(before[t], hidden_channels)
             if before[t] == hidden_channels:
-                self.skip[t] = nn.Parameter(torch.ones(()))
+                self.skip[t] = nn.Parameter(torch.ones(1))
         self.k_rel, self.v_rel, self.p_rel = ParameterDict(), ParameterDict(), ParameterDict()
         for edge_type in types.edge_types:
             self.k_rel[edge_type] = _matrices(heads, width)
@@ -106,12 +108,41 @@ class BlockHGTConv(HeteroConv):
         return torch.einsum("rnhd,rhde->nhe", weighted, matrices).flatten(1)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        out: Tensor = self.out_lin[node_type](h_dst if total is None else F.gelu(total))
+        out: Tensor
+        if total is None:
+            out = self.own_lin[node_type](h_dst)
+        else:
+            out = self.out_lin[node_type](F.gelu(total))
         if node_type in self.skip:
             share = self.skip[node_type].sigmoid()
             out = share * out + (1 - share) * h_dst
         outputs: Tensor = self.lin(out)
         return outputs
+
+    def pyg_weights(self) -> dict[str, Tensor]:
+        """The state dict of PyG's `HGTConv` of these types; weights that it does not need are 0."""
+        hidden, zeros = self.hidden_channels, next(self.parameters()).new_zeros
+        found: dict[str, Tensor] = {}
+
+        def part(modules: ModuleDict, node_type: NodeType, name: str, *shape: int) -> Tensor:
+            has_part = node_type in modules
+            weight: Tensor = getattr(modules[node_type], name) if has_part else zeros(shape)
+            return weight
+
+        for t, width in self.types.in_channels.items():
+            for name, before, after in (("weight", [width], [hidden]), ("bias", [], [])):
+                keys, values = part(self.kv_lin, t, name, 2 * hidden, *before).chunk(2)
+                query = part(self.q_lin, t, name, hidden, *before)
+                found[f"kqv_lin.lins.{t}.{name}"] = torch.cat([keys, query, values])
+                found[f"out_lin.lins.{t}.{name}"] = part(self.out_lin, t, name, hidden, *after)
+            found[f"skip.{t}"] = self.skip[t] if t in self.skip else zeros(1)
+        edge_types = self.types.edge_types
+        for edge_type in edge_types:
+            found[f"p_rel.{'__'.join(edge_type)}"] = self.p_rel[edge_type].unsqueeze(0)
+        for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
+            by_head = torch.stack([matrices[edge_type] for edge_type in edge_types], dim=1)
+            found[f"{name}.weight"] = by_head.flatten(0, 1)
+        return found
 
     def _queries(self, edge_types: Sequence[EdgeType], h_dst: Tensor) -> Tensor:
         """p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`."""

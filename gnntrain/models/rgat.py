@@ -78,7 +78,7 @@ class BlockRGATConv(HeteroConv):
         for edge_type in types.edge_types:
             source, target = before[edge_type[0]], before[edge_type[2]]
             width = source if source == target else (source, target)
-            fixed = {"add_self_loops": False, "bias": False}
+            fixed = {"concat": concat, "add_self_loops": False, "bias": False}
             self.relations[edge_type] = RelationGATConv(width, out_channels, **fixed, **options)
         roots = {t: _root(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)

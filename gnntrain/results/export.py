@@ -156,7 +156,7 @@ def _takes(made: PyGModel, signature: ModelSignature) -> str:
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration for others to read: no path of this machine, of files their names."""
     places = ("root", "store_dir")
-    files = ("data", "edges", "features", "labels", "split")
+    files = ("data", "schema", "edges", "features", "labels", "split")
     dataset = {
         key: Path(value).name if key in files and isinstance(value, str) else value
         for key, value in config["dataset"].items()

@@ -117,8 +117,8 @@ class LayerwiseEvaluator(LayerwiseInference):
         self.buffers.release()
         return self._context.broadcast(metrics)
 
-    def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
-        """The model's outputs for every node, on all ranks. Collective.
+    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
+        """The outputs of a `GNN` for every node, on all ranks. Collective.
 
         The result is valid until the next call. If rank 0 computes alone, it is empty on the other
         machines.
@@ -126,6 +126,7 @@ class LayerwiseEvaluator(LayerwiseInference):
         Args:
             embed: Keep the rows that enter the last layer, too.
         """
+        assert isinstance(model, GNN)
         logits, rows = self._inferred(model, embed=embed)
         if rows is not None:
             rows = rows.cpu() if isinstance(rows, Tensor) else self._stored

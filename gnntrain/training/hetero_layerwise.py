@@ -427,8 +427,10 @@ class HeteroLayerwiseEvaluator(HeteroLayerwiseInference):
         self.buffers.release()
         return self._context.broadcast(metrics)
 
-    def infer(self, model: HeteroGNN, *, embed: bool = False) -> Inferred:
-        """The model's outputs for every node of the target type, see `LayerwiseEvaluator.infer`."""
+    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
+        """The outputs of a `HeteroGNN` for every node of the target type, on all ranks, see
+        `LayerwiseEvaluator.infer`. Collective."""
+        assert isinstance(model, HeteroGNN)
         outputs, rows = self._inferred(model)
         if not isinstance(rows, Tensor):  # of a single layer that takes them as they are
             target = model.schema.target

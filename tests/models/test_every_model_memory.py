@@ -12,8 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import SAGEConv
 
 from gnntrain.compute import cpu, reference
-from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.data.graph import GraphSchema
+from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2, HeteroGNN
+from gnntrain.models.hetero_sage import HeteroSAGE
+from gnntrain.models.hgt import HGT
+from gnntrain.models.rgat import RGAT
+from gnntrain.models.rgcn import RGCN
 from gnntrain.sampling.block import Block
+from gnntrain.sampling.hetero import HeteroBlock
 from tests.compute.registrations import opened
 
 NUM_NODES, WIDTH = 150, 64
@@ -72,6 +78,28 @@ def test_memory_stays_far_below_edges_times_features(
     model = kind(WIDTH, WIDTH, hidden_channels=WIDTH, num_layers=2, **options)
     blocks = [dense_block()] * 2
     assert largest(lambda x: model(x, blocks)) < NUM_EDGES * WIDTH // 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RGCN, {}),
+        (HeteroSAGE, {"aggregator": "max"}),
+        (RGAT, {"heads": 4, "output_heads": 2, "across_relations": True}),
+        (HGT, {"heads": 4}),
+    ],
+)
+def test_nor_does_a_model_of_typed_graphs(
+    kind: Callable[..., HeteroGNN], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", 2**16)
+    monkeypatch.setattr(reference, "MAX_COLUMN_ELEMENTS", 2**16)
+    edge_types = ("node", "to", "node"), ("node", "rev_to", "node")
+    schema = GraphSchema({"node": NUM_NODES}, {"node": WIDTH}, edge_types, "node")
+    model = kind(schema, WIDTH, hidden_channels=WIDTH, **options)
+    blocks = dict.fromkeys(edge_types, dense_block())
+    block = HeteroBlock(blocks, schema.num_nodes, schema.num_nodes)
+    assert largest(lambda x: model({"node": x}, {}, [block] * 2)) < NUM_EDGES * WIDTH // 8
 
 
 def test_the_measure_sees_message_passing_edge_by_edge() -> None:

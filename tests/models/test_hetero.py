@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch_geometric.utils import softmax
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, Graph, HeteroGraphData, NodeType
@@ -19,6 +20,8 @@ from gnntrain.errors import UserError
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.models.hetero import HeteroConv, HeteroGNN
 from gnntrain.models.hetero_sage import HeteroSAGE
+from gnntrain.models.hgt import HGT
+from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 from tests.models.hetero_blocks import edge_index_dict, full_hetero_block, hetero_seed_blocks
@@ -35,6 +38,11 @@ CASES: list[tuple[Kind, dict[str, Any]]] = [
     (HeteroSAGE, {}),
     (HeteroSAGE, {"aggregator": "max"}),
     (HeteroSAGE, {"aggregator": "sum", "relation_aggregator": "mean"}),
+    (HGT, {"heads": 2}),
+    (HGT, {"heads": 1}),
+    (RGAT, {"heads": 2, "output_heads": 3, "negative_slope": 0.1}),
+    (RGAT, {"heads": 1}),
+    (RGAT, {"heads": 2, "across_relations": True}),
 ]
 
 SCAFFOLDS: list[dict[str, Any]] = [
@@ -102,9 +110,62 @@ def sage_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[Nod
     return out | {t: linear(x[t]) for t, linear in conv.lins.items()}
 
 
+def hgt_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
+    """A layer of HGT by PyG's `HGTConv`, which leaves out types without in-edges."""
+    index = edge_index_dict(graph)
+    edges = {edge: index[edge] for edge in conv.types.edge_types}
+    metadata = [*x], [*edges]
+    layer: Any = pyg.HGTConv(
+        dict(conv.types.in_channels), conv.hidden_channels, metadata, conv.heads
+    )
+    out = torch.func.functional_call(layer, conv.pyg_weights(), (dict(x), edges))
+    for t in set(conv.types.node_types) - out.keys():
+        out[t] = conv.own_lin[t](x[t])
+        if t in conv.skip:
+            out[t] = conv.skip[t].sigmoid() * out[t] + (1 - conv.skip[t].sigmoid()) * x[t]
+    return {t: conv.lin(out[t]) for t in conv.types.node_types}
+
+
+def rgat_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
+    """A layer of R-GAT by PyG's `HeteroConv` of `GATConv`, or with one softmax edge by edge."""
+    out = {t: conv.roots[t](x[t]) for t in conv.types.node_types}
+    index = edge_index_dict(graph)
+    if conv.across_relations:
+        own = {t: softmax_across(conv, t, x, index) for t in out if conv.types.into(t)}
+    else:
+        convs = {edge: conv.relations[edge] for edge in conv.types.edge_types}
+        with warnings.catch_warnings(action="ignore"):  # on types that nothing updates
+            layer: Any = pyg.HeteroConv(convs)
+        own = layer(dict(x), index)
+    return {t: rows + own[t] if t in own else rows for t, rows in out.items()}
+
+
+def softmax_across(
+    conv: Any, node_type: NodeType, x: Mapping[NodeType, Tensor], index: Mapping[EdgeType, Tensor]
+) -> Tensor:
+    """Rows and scores of the edges of all relations, and PyG's softmax of them."""
+    rows, scores, nodes = [], [], []
+    for edge_type in conv.types.into(node_type):
+        made, (src, dst) = conv.relations[edge_type], index[edge_type]
+        lin_src, lin_dst = (made.lin, made.lin) if made.lin else (made.lin_src, made.lin_dst)
+        source = lin_src(x[edge_type[0]]).view(-1, made.heads, made.out_channels)
+        target = lin_dst(x[node_type]).view(-1, made.heads, made.out_channels)
+        score = (source * made.att_src).sum(-1)[src] + (target * made.att_dst).sum(-1)[dst]
+        rows.append(source[src])
+        scores.append(F.leaky_relu(score, made.negative_slope))
+        nodes.append(dst)
+    to, number = torch.cat(nodes), len(x[node_type])
+    alpha = softmax(torch.cat(scores), to, num_nodes=number)
+    messages = torch.cat(rows) * alpha.unsqueeze(-1)
+    total: Tensor = messages.new_zeros(number, *messages.shape[1:]).index_add(0, to, messages)
+    return total.flatten(1) if conv.concat else total.mean(1)
+
+
 REFERENCES: dict[object, Callable[..., dict[NodeType, Tensor]]] = {
     RGCN: rgcn_conv,
     HeteroSAGE: sage_conv,
+    HGT: hgt_conv,
+    RGAT: rgat_conv,
 }
 
 
