@@ -187,6 +187,8 @@ def builder_for(
     """
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
+    if isinstance(config, SyntheticMAGConfig):
+        return SyntheticMAGBuilder(config)
     if isinstance(config, FilesConfig) and config.schema is not None:
         from gnntrain.data.schema_files import SchemaBuilder
 
@@ -197,8 +199,6 @@ def builder_for(
             f"The model was trained on a typed graph; dataset={config.name} has one type.",
             "Give tables of the same node types and edge types by dataset.schema.",
         )
-    if isinstance(config, SyntheticMAGConfig):
-        return SyntheticMAGBuilder(config)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
