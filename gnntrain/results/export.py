@@ -89,7 +89,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "README.md": model_card(about, source),
     }
     _write(path, texts, made.weights)
-    return Export(path, f"{made.module}.{made.name}", run.shown)
+    return Export(path, f"{made.module}.{made.imported[0]}", run.shown)
 
 
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
@@ -133,7 +133,7 @@ def _about(
     return {
         "format": _FORMAT,
         "model": config.model.name,
-        "made_with": f"{made.module}.{made.name}",
+        "made_with": f"{made.module}.{made.imported[0]}",
         "arguments": made.arguments,
         "own_package": made.own_package,
         "takes": _takes(made, signature),

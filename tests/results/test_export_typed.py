@@ -103,6 +103,7 @@ def test_the_card_names_the_types(tmp_path: Path) -> None:
     folder = exported(tmp_path / "run", store, VARIANTS[0])
     about = json.loads((folder / "model.json").read_text())
     assert about["schema"]["num_nodes"] == {"paper": 40, "author": 60, "venue": 7}
+    assert about["made_with"] == "torch_geometric.nn.HeteroConv"
     assert about["num_parameters"] > 7 * 8  # the table's among them
     card = (folder / "README.md").read_text()
     for part in ("each paper node", "| author | 3 | 60 |", "paper/cites/paper", "n_id_dict"):
