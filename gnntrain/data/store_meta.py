@@ -107,6 +107,11 @@ class GraphMeta(Meta):
     preprocessing: Preprocessing | None = None
     digest: str = Field(exclude=True)
 
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing] | None:
+        """The preprocessing of the node types of a typed graph that have some; None of others."""
+        return None
+
 
 class StoreMeta(GraphMeta):
     """The content of `meta.json` of a homogeneous graph (version 1)."""
@@ -124,6 +129,16 @@ class StoreMeta(GraphMeta):
         them.
         """
         return digest_of(self._content())
+
+    @property
+    def target_type(self) -> NodeTypeMeta:
+        """The type of nodes that have the labels."""
+        return self.node_types[0]
+
+    @property
+    def feature_dtype(self) -> str:
+        """Type of the features, that of all node types."""
+        return next(meta.dtype for name, meta in self.arrays.items() if name.startswith("features"))
 
     def _content(self) -> dict[str, object]:
         arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
@@ -146,6 +161,16 @@ class HeteroStoreMeta(StoreMeta):
     node_types: tuple[HeteroNodeTypeMeta, ...] = Field(min_length=1)
     edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1)
     target: str
+
+    @property
+    def target_type(self) -> NodeTypeMeta:
+        return next(kind for kind in self.node_types if kind.name == self.target)
+
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing]:
+        """See `GraphMeta`."""
+        made_by = {kind.name: kind.preprocessing for kind in self.node_types}
+        return {name: done for name, done in made_by.items() if done is not None}
 
     def _content(self) -> dict[str, object]:
         node_types = [kind.name for kind in self.node_types]
