@@ -222,6 +222,7 @@ class HeteroLoaderBuilder:
                 self._graph.fused,
                 self._graph.target,
                 by_type,
+                scope=self._config.sampler.fan_out_scope,
                 replace=self._config.sampler.replace,
             )
         return self._samplers[key]

@@ -216,11 +216,10 @@ class HeteroCPUSampler(HeteroSampler):
         fan_outs[self._ends[1]] = hop.fan_outs
         of_types = np.zeros_like(fan_outs)
         np.add.at(of_types, self._ends[1], num_edges)
-        draws = scratch.num_nodes * fan_outs
-        most = np.where(
-            fan_outs < 0, of_types, draws if self._replace else np.minimum(of_types, draws)
-        )
-        drawn = np.empty(most.sum(), np.int64)
+        draws = np.where(fan_outs < 0, of_types, scratch.num_nodes * fan_outs)
+        if not self._replace:
+            draws = np.minimum(draws, of_types)
+        drawn = np.empty(draws.sum(), np.int64)
         most_drawn = int(fan_outs.max())
         scratch.reserve_edges(most_drawn, most_drawn)
         hop.offsets[:] = 0

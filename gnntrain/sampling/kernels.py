@@ -253,7 +253,7 @@ def draw_hetero_hop(
     starts: Int64Array,
     degrees: Int64Array,
     offsets: Int64Array,
-    drawn: Int64Array,
+    first_drawn: Int64Array,
     positions: Int64Array,
     sources: IndexArray,
     table: Int64Array,
@@ -277,15 +277,17 @@ def draw_hetero_hop(
         rows: `[R + 1]`: where the entries of each edge type begin in `starts`, `degrees` and
             `offsets`: one for each destination, and one more.
         starts, degrees, offsets: See `count_edges`; they count from the edge type's first edge.
-        drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and `edge_ids`.
+        first_drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and
+            `edge_ids`.
         positions, sources, table: Scratch, see `draw_hop`.
         local, first_node: Of node v of type t, `local[first_node[t] + v] - base` is its number.
         base: See `relabel`.
         nodes, room: The known nodes of type t begin at `nodes[room[t]]`, and have room up to
             `room[t + 1]`.
         num_nodes: Number of known nodes of each type.
-        out: `[drawn[R]]`: numbers of the sources.
-        edge_ids: `[drawn[R]]`: positions among the edges of the type; of length 0: not wanted.
+        out: `[first_drawn[R]]`: numbers of the sources.
+        edge_ids: `[first_drawn[R]]`: positions among the edges of the type; of length 0: not
+            wanted.
     """
     for r in range(len(fan_outs)):
         begin, end = rows[r], rows[r + 1]
@@ -306,8 +308,8 @@ def draw_hetero_hop(
             base,
             nodes[room[source] : room[source + 1]],
             num_nodes[source],
-            out[drawn[r] : drawn[r + 1]],
-            edge_ids[drawn[r] : drawn[r + 1]],
+            out[first_drawn[r] : first_drawn[r + 1]],
+            edge_ids[first_drawn[r] : first_drawn[r + 1]],
         )
 
 
@@ -342,18 +344,21 @@ def draw_by_node(
         relations = into[first_into[t] : first_into[t + 1]]
         if len(relations) == 0:
             continue
+        fan_out = int(fan_outs[t])
         for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
             degree = 0
             for r in relations:
                 degree += degrees[rows[r] + i]
-            takes_all = fan_outs[t] < 0 or degree == 0 or (not replace and degree <= fan_outs[t])
-            count = degree if takes_all else fan_outs[t]
+            takes_all = fan_out < 0 or degree == 0 or (not replace and degree <= fan_out)
+            count = degree if takes_all else fan_out
             if takes_all:
                 for e in range(count):
                     drawn[at + e] = e
             else:
                 stream = node_key(type_key(key, np.uint64(t)), np.uint64(nodes[room[t] + i]))
-                draw_positions(stream, np.int64(0), degree, replace, table, drawn, at, count)
+                draw_positions(
+                    stream, np.int64(0), np.int64(degree), replace, table, drawn, at, count
+                )
             for e in range(at, at + count):
                 r, _ = edge_type_at(drawn[e], i, relations, rows, degrees)
                 offsets[rows[r] + i + 1] += 1
@@ -366,14 +371,14 @@ def draw_by_node(
 @jit
 def edge_type_at(
     position: np.int64, i: int, relations: Int64Array, rows: Int64Array, degrees: Int64Array
-) -> tuple[int, int]:
+) -> tuple[np.int64, np.int64]:
     """The edge type of destination i's in-edge at a position, and the position in that type."""
     for r in relations:
         degree = degrees[rows[r] + i]
         if position < degree:
             return r, position
         position -= degree
-    return -1, position
+    return np.int64(-1), position
 
 
 @jit
@@ -401,7 +406,7 @@ def number_by_node(
 ) -> None:
     """Number the sources of the edges that `draw_by_node` drew; updates `num_nodes`.
 
-    For the other arguments see `draw_by_node` and `draw_hetero_hop`, where `first_drawn` is `drawn`.
+    For the other arguments see `draw_by_node` and `draw_hetero_hop`.
 
     Args:
         edge_ids: `[first_drawn[R]]`: becomes the positions among the edges of the type.

@@ -92,7 +92,7 @@ def test_nodes_and_edges_are_the_oracles_in_the_same_order(
     owners = (edge if scope == "relation" else edge[2] for edge in graph.edges)
     drawn = {owner: data.draw(hops) for owner in owners}
     fan_outs = {edge: drawn[edge if scope == "relation" else edge[2]] for edge in graph.edges}
-    options = {"scope": scope, "replace": replace}
+    options: dict[str, Any] = {"scope": scope, "replace": replace}
     sampler = sampler_of(graph, fan_outs, **options)
     subgraph = sampler.sample(torch.tensor(seeds, dtype=torch.int64), key)
     expected = hetero_oracle.sample(graph, seeds, fan_outs, key, num_hops, **options)
@@ -140,7 +140,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(UserError, match="0"):
         sampler_of(graph, dict.fromkeys(graph.edges, (2, 0)))
     own = dict.fromkeys(graph.edges, (2,)) | {("author", "writes", "paper"): (3,)}
-    with pytest.raises(UserError, match="author/writes/paper|cites/paper"):
+    with pytest.raises(UserError, match="cites/paper"):
         sampler_of(graph, own, scope="node")
     sampler = sampler_of(graph, dict.fromkeys(graph.edges, (2,)))
     with pytest.raises(UserError, match="40"):
