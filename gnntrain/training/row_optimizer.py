@@ -12,6 +12,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from gnntrain.compute import row_updates
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tables
@@ -85,10 +86,30 @@ class RowOptimizer(optim.Optimizer):
             self._update(grad, matrices, state["step"], group)
             return
         nodes = grad._indices()[0]
+        if row_updates.is_possible(weight):
+            self._update_in_place(grad._values(), nodes, matrices, state["step"], group)
+            return
         rows = [matrix[nodes] for matrix in matrices]
         self._update(grad._values(), rows, state["step"], group)
         for matrix, changed in zip(matrices, rows, strict=True):
             matrix[nodes] = changed
+
+    def _update_in_place(
+        self,
+        grad: Tensor,
+        nodes: Tensor,
+        matrices: Sequence[Tensor],
+        step: Tensor,
+        group: dict[str, Any],
+    ) -> None:
+        """As `_update`, of some rows of the matrices."""
+        keys = {"lr": group["lr"], "weight_decay": group["weight_decay"]}
+        if self._kind == "sgd":
+            row_updates.sgd(matrices, nodes, grad, momentum=group["momentum"], **keys)
+            return
+        step += 1
+        keys |= {"betas": _BETAS, "eps": _EPS, "decoupled": self._kind == "adamw"}
+        row_updates.adam(matrices, nodes, grad, step=int(step), **keys)
 
     def _update(
         self, grad: Tensor, rows: Sequence[Tensor], step: Tensor, group: dict[str, Any]
