@@ -286,7 +286,8 @@ def edge_softmax_backward(
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     out, loop_out = _by_edge(alpha, edges), torch.empty_like(loop_alpha)
-    given = [array_of(part.contiguous()) for part in (grad, loop_grad, alpha, loop_alpha)]
+    grads = array_of(grad.contiguous()), array_of(loop_grad.contiguous())
+    weights = array_of(alpha.contiguous()), array_of(loop_alpha.contiguous())
     sums = _rows_or_none(score, alpha), _rows_or_none(target, alpha), slope
     adjacency, outs = (
         (edges.indptr.numpy(), edges.indices.numpy()),
@@ -296,7 +297,7 @@ def edge_softmax_backward(
         edges.num_dst,
         len(alpha),
         lambda a, b: attention_kernels.softmax_gradient_rows(
-            *given, *sums, *adjacency, a, b, *outs
+            *grads, *weights, *sums, *adjacency, a, b, *outs
         ),
     )
     return out, loop_out
@@ -483,11 +484,14 @@ def adam_rows(
     exp_avg_sq: Tensor,
     nodes: Tensor,
     grad: Tensor,
+    beta1: float,
+    beta2: float,
     *factors: float,
 ) -> None:
     arrays = array_of(weight), array_of(exp_avg), array_of(exp_avg_sq)
     places, gradient = nodes.numpy(), array_of(grad.to(weight.dtype).contiguous())
-    numbers = np.array(factors, arrays[0].dtype)
+    shares = 1 - beta1, beta2, 1 - beta2  # not subtracted in float32
+    numbers = np.array([*shares, *factors], arrays[0].dtype)
     by_rows(
         len(places),
         0,

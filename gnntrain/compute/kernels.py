@@ -619,14 +619,16 @@ def adam_rows(
     grad: Array,
     factors: Array,
 ) -> None:
-    """See `adam_rows` in `ops.SCHEMAS`; `factors` are its numbers, of the matrices' type."""
-    beta1, beta2, decay, l2, step_size, root, eps = factors
-    one = weight.dtype.type(1)
+    """See `adam_rows` in `ops.SCHEMAS`.
+
+    `factors` are 1 − beta1, beta2, 1 − beta2 and its other numbers, of the matrices' type.
+    """
+    new_first, beta2, new_second, decay, l2, step_size, root, eps = factors
     for i in range(len(nodes)):
         node, given = nodes[i], grad[i]
         row, first, second = weight[node], exp_avg[node], exp_avg_sq[node]
         for f in range(len(row)):
             g = given[f] + l2 * row[f]
-            first[f] += (one - beta1) * (g - first[f])
-            second[f] = beta2 * second[f] + (one - beta2) * g * g
+            first[f] += new_first * (g - first[f])
+            second[f] = beta2 * second[f] + new_second * g * g
             row[f] = decay * row[f] - step_size * first[f] / (np.sqrt(second[f]) / root + eps)
