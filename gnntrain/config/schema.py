@@ -310,13 +310,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _labels_of_task(self) -> Self:
-        """`task.type=node_regression` says what the labels of a user's files are."""
-        data = self.dataset
+        """`task.type=node_regression` says what the labels of a user's files are, and `task.target`
+        whose labels they are."""
+        data = self.dataset.for_target(self.task.target)
         is_open = isinstance(data, FilesConfig) and data.task == "auto"
-        if self.task.type != "node_regression" or not is_open:
-            return self
-        known = data.model_copy(update={"task": "regression"})
-        return self.model_copy(update={"dataset": known})
+        if self.task.type == "node_regression" and is_open:
+            data = data.model_copy(update={"task": "regression"})
+        return self if data == self.dataset else self.model_copy(update={"dataset": data})
 
     def to_dict(self) -> JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from gnntrain.data.file_edges import ENDS, MOST_ROWS, edge_table, find_ends, kno
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
 from gnntrain.data.neo4j_header import Neo4jHeader
 from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.schema_tables import keys_of, open_files
+from gnntrain.data.schema_tables import ids_called, keys_of, open_files
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
@@ -70,7 +70,8 @@ def edge_source(
     key = f"edges.{'/'.join(edge_type)}"
     with keys_of(key):
         source, target, other = edge_type[0], edge_type[2], edge_type[0] == edge_type[2]
-        table, header = _open(paths, config, bad, square=other)
+        usual = {*_called(source), *_called(target)}
+        table, header = _open(edges, paths, config, bad, usual, square=other)
         unread = _unread(key, table, edges)
         names = None if other else (_ends_called(table, source), _ends_called(table, target))
         ends = _ends(table, header, edges, config, unread, names)
@@ -86,7 +87,8 @@ def mixed_edge_source(
         UserError: It cannot be read, or does not say which columns are which.
     """
     with keys_of(key):
-        table, header = _open(paths, config, bad, square=False)
+        named = {edges.type, edges.source_type, edges.target_type, *_RELATION_NAMES}
+        table, header = _open(edges, paths, config, bad, named, square=False)
         relation = _relation_place(key, table, edges.type, header)
         given: dict[Role, str | None] = {"source": edges.source_type, "target": edges.target_type}
         types = {
@@ -96,10 +98,10 @@ def mixed_edge_source(
         }
         unread = [*_unread(key, table, edges), relation, *types.values()]
         ends = _ends(table, header, edges, config, unread)
-    named = {} if header is None else header.spaces
+    of_ids = {} if header is None else header.spaces
     spaces: dict[Role, str] = {
-        "source": named.get("START_ID", ""),
-        "target": named.get("END_ID", ""),
+        "source": of_ids.get("START_ID", ""),
+        "target": of_ids.get("END_ID", ""),
     }
     others = list(dict.fromkeys((relation, *types.values())))
     columns = Columns(table, ends, (), others)
@@ -107,9 +109,19 @@ def mixed_edge_source(
 
 
 def _open(
-    paths: Sequence[Path], config: FilesConfig, bad: BadRows, *, square: bool
+    edges: EdgeTable,
+    paths: Sequence[Path],
+    config: FilesConfig,
+    bad: BadRows,
+    usual: Iterable[str | None],
+    *,
+    square: bool,
 ) -> tuple[Table, Neo4jHeader | None]:
-    return open_files(paths, config, lambda path, how: edge_table(path, how, bad, square=square))
+    given = {edges.source, edges.target, edges.time, *edges.features, *usual}
+    names = {name.lower() for name in given if name is not None and not name.isdecimal()}
+    return open_files(
+        paths, config, lambda path, how: edge_table(path, how, bad, names=names, square=square)
+    )
 
 
 def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
@@ -126,8 +138,12 @@ def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
 def _ends_called(table: Table, name: NodeType) -> int | None:
     """The column that is called like a node type, or like its id."""
     names = [column.lower() for column in table.names]
-    usual = (f"{name}_id", f"{name}id", f"id_{name}", name)
-    return next((names.index(word.lower()) for word in usual if word.lower() in names), None)
+    return next((names.index(word) for word in _called(name) if word in names), None)
+
+
+def _called(node_type: NodeType) -> tuple[str, ...]:
+    """Names that say that a column holds an end of this type, in lower case."""
+    return (*ids_called(node_type), node_type.lower())
 
 
 def _ends(

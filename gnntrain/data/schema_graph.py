@@ -51,7 +51,7 @@ from gnntrain.data.schema_edges import (
     read_foreign_key,
     read_mixed_edges,
 )
-from gnntrain.data.schema_files import SchemaFiles
+from gnntrain.data.schema_files import SchemaFiles, keyed
 from gnntrain.data.schema_tables import (
     NodeSource,
     has_usual_label,
@@ -166,8 +166,7 @@ class _Reader:
             name: node_source(name, table, table.id, paths[f"nodes.{name}"], self.config, self.bad)
             for name, table in tables.nodes.items()
         }
-        for at, mixed in enumerate(tables.mixed_nodes):
-            key = f"nodes[{at}]"
+        for key, mixed in keyed("nodes", tables.mixed_nodes):
             for source in mixed_sources(
                 key, mixed, tables.types, paths[key], self.config, self.bad
             ):
@@ -189,8 +188,7 @@ class _Reader:
         for edge_type, edges in tables.edges.items():
             files = paths[f"edges.{'/'.join(edge_type)}"]
             found.append(edge_source(edge_type, edges, files, self.config, self.bad))
-        for at, mixed in enumerate(tables.mixed_edges):
-            key = f"edges[{at}]"
+        for key, mixed in keyed("edges", tables.mixed_edges):
             found.append(mixed_edge_source(key, mixed, paths[key], self.config, self.bad))
         return found
 

@@ -107,6 +107,11 @@ class GraphMeta(Meta):
     preprocessing: Preprocessing | None = None
     digest: str = Field(exclude=True)
 
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing] | None:
+        """The preprocessing of the node types of a typed graph that have some; None of others."""
+        return None
+
 
 class StoreMeta(GraphMeta):
     """The content of `meta.json` of a homogeneous graph (version 1)."""
@@ -160,6 +165,12 @@ class HeteroStoreMeta(StoreMeta):
     @property
     def target_type(self) -> NodeTypeMeta:
         return next(kind for kind in self.node_types if kind.name == self.target)
+
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing]:
+        """See `GraphMeta`."""
+        made_by = {kind.name: kind.preprocessing for kind in self.node_types}
+        return {name: done for name, done in made_by.items() if done is not None}
 
     def _content(self) -> dict[str, object]:
         node_types = [kind.name for kind in self.node_types]
