@@ -29,6 +29,7 @@ from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
 
+_FEW_IDS = 1 << 22
 _RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
 
 
@@ -186,34 +187,56 @@ def _relation_place(key: str, table: Table, wanted: str | None, header: Neo4jHea
     )
 
 
+class _DifferentIds:
+    """Different ids of many batches; repeated ones are dropped before they fill the memory."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Array] = []
+        self._num_ids = 0
+        self._most = _FEW_IDS
+
+    def add(self, ids: pa.Array) -> None:
+        """Add ids, int64 or texts."""
+        self._parts.append(pc.unique(ids))
+        self._num_ids += len(self._parts[-1])
+        if self._num_ids > self._most:
+            self._parts = [self.all(pa.int64())]
+            self._num_ids = len(self._parts[0])
+            self._most = max(_FEW_IDS, 2 * self._num_ids)
+
+    def all(self, kind: pa.DataType) -> pa.Array:
+        """Each id once: texts if some are; of type `kind` where there are none."""
+        kinds = {part.type for part in self._parts}
+        kind = kind if not kinds else TEXT if TEXT in kinds else pa.int64()
+        parts = [part.cast(kind) for part in self._parts]
+        return pc.unique(pa.concat_arrays([pa.array([], kind), *parts]))
+
+
 @dataclass
 class IdCollector:
     """The ids of node types that have no table: those at the ends of edges."""
 
     decimal: str = "."
-    _texts: dict[NodeType, list[pa.Array]] = field(default_factory=dict)
-    _others: dict[NodeType, list[pa.Array]] = field(default_factory=dict)
+    _texts: dict[NodeType, _DifferentIds] = field(default_factory=dict)
+    _others: dict[NodeType, _DifferentIds] = field(default_factory=dict)
 
     def add(self, node_type: NodeType, ids: pa.Array, *, is_written: bool) -> None:
         """Add ids; `is_written` where they are fields of a text, and may be numbers."""
         if is_written and ids.type == TEXT:
             trimmed = pc.utf8_trim_whitespace(ids)
             known = trimmed.filter(pc.fill_null(pc.not_equal(trimmed, ""), fill_value=False))
-            self._texts.setdefault(node_type, []).append(pc.unique(known))
+            self._texts.setdefault(node_type, _DifferentIds()).add(known)
         else:
-            plain = to_plain(ids).drop_null()
-            self._others.setdefault(node_type, []).append(pc.unique(plain))
+            self._others.setdefault(node_type, _DifferentIds()).add(to_plain(ids).drop_null())
 
     def ids(self, node_type: NodeType) -> pa.Array:
         """All different ids of a type in ascending order: int64 if all are whole numbers."""
-        written = pa.concat_arrays([pa.array([], TEXT), *self._texts.get(node_type, [])])
-        others = self._others.get(node_type, [])
-        parts = [from_texts(written, decimal=self.decimal), *others] if len(written) else others
-        if any(part.type == TEXT for part in parts):
-            parts = [part.cast(TEXT) for part in (written, *others)]
-        if not parts:
-            return pa.array([], pa.int64())
-        found = pc.unique(pa.concat_arrays(parts)).drop_null()
+        written = self._texts.get(node_type, _DifferentIds()).all(TEXT)
+        other = self._others.get(node_type, _DifferentIds()).all(pa.int64())
+        read = from_texts(written, decimal=self.decimal) if len(written) else other[:0]
+        if read.type != other.type:
+            read, other = written, other.cast(TEXT)
+        found = pc.unique(pa.concat_arrays([read, other])).drop_null()
         return found.take(pc.sort_indices(found))
 
 

@@ -194,11 +194,17 @@ class _Reader:
 
     def _target(self, sources: Mapping[NodeType, NodeSource]) -> NodeType:
         """The node type to learn."""
-        if self.config.target is not None:
-            if self.config.target not in sources:
-                raise _unknown_type("task.target", self.config.target, sources)
-            return self.config.target
         labelled = [name for name, source in sources.items() if source.columns.label is not None]
+        wanted = self.config.target
+        if wanted is not None:
+            if wanted not in sources:
+                raise _unknown_type("task.target", wanted, sources)
+            if self.labelled and wanted not in labelled and not has_usual_label(sources[wanted]):
+                raise UserError(
+                    f"task.target={wanted}: the node type has no label.",
+                    f"Name the column of its labels as nodes.{wanted}.label.",
+                )
+            return wanted
         labelled = labelled or [name for name in sources if has_usual_label(sources[name])]
         if len(labelled) == 1:
             return labelled[0]
@@ -407,8 +413,12 @@ class _Reader:
 
 
 def _with_reasons(choice: FeatureChoice, reasons: Mapping[str, str]) -> FeatureChoice:
-    """The choice with the reasons why columns were left out that the user's keys do not name."""
-    known = {name: reasons.get(name, reason) for name, reason in choice.left_out.items()}
+    """The choice, whose columns that are left out have these reasons or the schema's words."""
+    words = {"dataset.feature_columns": "features", "dataset.ignore": "ignore"}
+    known = {}
+    for name, reason in choice.left_out.items():
+        key, _, rest = reason.partition(" ")
+        known[name] = reasons.get(name, f"{words.get(key, key)} {rest}")
     return replace(choice, left_out=known)
 
 

@@ -15,6 +15,8 @@ from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, ModelConfig, PluginConfig, from_dict
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
+from gnntrain.models.plugin import PlainHeteroModel
+from gnntrain.models.pyg_hetero import plain_pyg_model
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
@@ -93,11 +95,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
     if isinstance(model, PlainModel):
         assert isinstance(config, PluginConfig)
-        point, weights = find_plugin(MODELS, config.name), model.module.state_dict()
-        widths = signature.num_features, signature.num_outputs
-        return PyGModel(
-            point.attr, dict(config.options), weights, module=point.module, positionals=widths
-        )
+        return _plain_model(config, model, signature)
     # Not what a base class says: the subclass computes something else.
     made = model.pyg_model() if "pyg_model" in vars(type(model)) else None
     if made is None:
@@ -106,6 +104,18 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
             "`gnntrain predict` uses it as it is.",
         )
     return made
+
+
+def _plain_model(config: PluginConfig, model: PlainModel, signature: ModelSignature) -> PyGModel:
+    """The model of another package, as that makes it."""
+    point, out = find_plugin(MODELS, config.name), signature.num_outputs
+    options, weights = dict(config.options), model.module.state_dict()
+    if isinstance(model, PlainHeteroModel):
+        return plain_pyg_model(model, point.module, point.attr, out, options)
+    inputs = str(signature.num_features)
+    return PyGModel(
+        point.attr, options, weights, module=point.module, positionals=(inputs, str(out))
+    )
 
 
 def _about(
