@@ -1,9 +1,9 @@
 """Every operator in plain torch operators, for any device; kernels are tested against these.
 
 They also compute where there are no kernels: everything on a device with `compute.kernels=torch`,
-attention on a CPU. So nothing makes the host wait for the device. No tensor is edges × features:
-columns are computed some at a time. Rows are read where they lie. `embedding_bag` sums over edges,
-in their order: equal runs give equal numbers.
+GATv2's scores on a CPU. So nothing makes the host wait for the device. No tensor is edges ×
+features: columns are computed some at a time. Rows are read where they lie. `embedding_bag` sums
+over edges, in their order: equal runs give equal numbers.
 """
 
 from __future__ import annotations
