@@ -415,12 +415,22 @@ def prepare(config: Config) -> dict[str, Any]:
         "path": str(store.path),
         "reason": opened.reason,
         "seconds": opened.seconds,
-        "num_nodes": store.num_nodes,
-        "num_edges": store.num_edges,
-        "num_features": store.num_features,
+        **_sizes(store),
         "num_classes": store.num_classes,
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
         "data": plain_summary(store),
+    }
+
+
+def _sizes(graph: Graph) -> dict[str, Any]:
+    """Numbers of nodes, edges and features; of a typed graph, by type."""
+    if not graph.is_hetero:
+        sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+        return {**sizes, "num_features": graph.num_features}
+    return {
+        "num_nodes": dict(graph.schema.num_nodes),
+        "num_edges": {"/".join(name): len(edges) for name, edges in graph.edges.items()},
+        "num_features": dict(graph.schema.num_features),
     }
 
 

@@ -5,7 +5,6 @@ Nothing heavy is imported until a graph is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +19,8 @@ from gnntrain.config import (
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData, NodeType
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
@@ -98,7 +97,7 @@ class ObjectBuilder:
         config: FilesConfig,
         *,
         labelled: bool = True,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: AnyPreprocessing | None = None,
     ) -> None:
         from gnntrain.data.objects import content_digest, graph_of_object
 
@@ -109,7 +108,7 @@ class ObjectBuilder:
         """The graph's name and a digest of its content: the same object finds its store again."""
         return {"dataset": self._graph.dataset, "content": self._digest}
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """The graph."""
         return self._graph
 
@@ -133,9 +132,10 @@ class PackageBuilder:
             "version": None if self._point.dist is None else self._point.dist.version,
             "split": self._config.split,
             "root": self._config.root,
+            **({} if self._config.target is None else {"target": self._config.target}),
         }
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Call the package.
 
         Raises:
@@ -145,33 +145,38 @@ class PackageBuilder:
         root = default_root() / name if given_root is None else Path(given_root)
         try:
             made: Any = load_plugin(DATASETS, name)(str(root))
-            graph = made if isinstance(made, GraphData) else _first_graph(made)
-            if not isinstance(graph, GraphData):
-                from gnntrain.data.objects import from_pyg
-
-                graph = from_pyg(graph, name, split=self._config.split)
+            graph = self._graph(made)
         except UserError:
             raise
         except Exception as error:  # another package's code may raise any exception
             raise UserError(
                 f"dataset={name}: {self._point.value} made no graph "
                 f"({type(error).__name__}: {error}).",
-                "It must return a PyG Data, a PyG data set of one, or a GraphData.",
+                "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
+                "HeteroGraphData.",
             ) from error
         return replace(graph, dataset=name)
 
+    def _graph(self, made: Any) -> AnyGraphData:
+        """The graph that a package made, or the first of its data set."""
+        from torch_geometric.data import Data, HeteroData
 
-def _first_graph(made: Any) -> Any:
-    from torch_geometric.data import Data
+        from gnntrain.data.objects import from_pyg, from_pyg_hetero
 
-    return made if isinstance(made, Data) else made[0]
+        if isinstance(made, GraphData | HeteroGraphData):
+            return made
+        first = made if isinstance(made, Data | HeteroData) else made[0]
+        name, split, target = self._config.name, self._config.split, self._config.target
+        if isinstance(first, HeteroData):
+            return from_pyg_hetero(first, name, split=split, target=target)
+        return from_pyg(first, name, split=split)
 
 
 def builder_for(
     config: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
+    preprocessing: AnyPreprocessing | None = None,
 ) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
 
@@ -194,11 +199,6 @@ def builder_for(
 
         by_type = None if isinstance(preprocessing, Preprocessing) else preprocessing
         return SchemaBuilder(config, labelled=labelled, preprocessing=by_type)
-    if isinstance(preprocessing, Mapping):
-        raise UserError(
-            f"The model was trained on a typed graph; dataset={config.name} has one type.",
-            "Give tables of the same node types and edge types by dataset.schema.",
-        )
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):

@@ -18,8 +18,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig
-from gnntrain.data.graph import JSON, GraphData
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.graph import JSON, AnyGraphData
+from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 
@@ -41,7 +41,7 @@ class FilesBuilder:
         config: The files and how they are read.
         labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
         preprocessing: What makes the features of the model that predicts; None: it is learnt from
-            the files.
+            the files. By node type for a typed graph, which is one of `dataset.data`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FilesBuilder:
         config: FilesConfig,
         *,
         labelled: bool = True,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: AnyPreprocessing | None = None,
     ) -> None:
         self.config = config
         self._labelled = labelled
@@ -102,10 +102,12 @@ class FilesBuilder:
         if not self._labelled:
             identity["unread"] = [role for role in ("labels", "split") if role in self._paths]
         if self._preprocessing is not None:
-            identity["preprocessing"] = digest_of(self._preprocessing.model_dump(mode="json"))
+            identity["preprocessing"] = digest_of(plain_json(self._preprocessing))
+        if self.config.target is not None:
+            identity["target"] = self.config.target
         return identity
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Read the files.
 
         Raises:
@@ -118,7 +120,8 @@ class FilesBuilder:
         labelled, made_by = self._labelled, self._preprocessing
         if whole is not None:
             return read_whole_graph(whole, self.config, labelled=labelled, preprocessing=made_by)
-        return read_graph(self.config, self._paths, labelled=labelled, preprocessing=made_by)
+        plain = of_one_type(made_by, f"dataset={self.config.name}")
+        return read_graph(self.config, self._paths, labelled=labelled, preprocessing=plain)
 
 
 def stamp(role: str, path: Path) -> dict[str, JSON]:

@@ -112,7 +112,7 @@ def _nodes_and_edges(
         return _typed_nodes(meta, arrays), _typed_edges(meta, arrays)
     nodes = Nodes(
         features=arrays["features"],
-        feature_dtype=cast(FeatureDtype, meta.arrays["features"].dtype),
+        feature_dtype=cast(FeatureDtype, meta.feature_dtype),
         labels=arrays["labels"],
         splits=_splits(arrays),
         ids=arrays.get("node_ids"),
@@ -129,7 +129,7 @@ def _typed_nodes(meta: HeteroStoreMeta, arrays: _Arrays) -> dict[NodeType, Nodes
         features, is_target = f"features_{number}", kind.name == meta.target
         nodes[kind.name] = Nodes(
             features=arrays[features],
-            feature_dtype=cast(FeatureDtype, meta.arrays[features].dtype),
+            feature_dtype=cast(FeatureDtype, meta.feature_dtype),
             labels=arrays["labels"] if is_target else None,
             splits=_splits(arrays) if is_target else {},
             ids=arrays.get(f"node_ids_{number}"),

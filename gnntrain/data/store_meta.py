@@ -130,6 +130,16 @@ class StoreMeta(GraphMeta):
         """
         return digest_of(self._content())
 
+    @property
+    def target_type(self) -> NodeTypeMeta:
+        """The type of nodes that have the labels."""
+        return self.node_types[0]
+
+    @property
+    def feature_dtype(self) -> str:
+        """Type of the features, that of all node types."""
+        return next(meta.dtype for name, meta in self.arrays.items() if name.startswith("features"))
+
     def _content(self) -> dict[str, object]:
         arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
         return {
@@ -151,6 +161,10 @@ class HeteroStoreMeta(StoreMeta):
     node_types: tuple[HeteroNodeTypeMeta, ...] = Field(min_length=1)
     edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1)
     target: str
+
+    @property
+    def target_type(self) -> NodeTypeMeta:
+        return next(kind for kind in self.node_types if kind.name == self.target)
 
     @property
     def preprocessing_by_type(self) -> dict[str, Preprocessing]:

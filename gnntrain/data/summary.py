@@ -146,7 +146,10 @@ def _done_to_features(options: PrepareOptions) -> list[str]:
 
 
 def _typed_features(data: HeteroGraphData) -> str:
-    return ", ".join(f"{nodes.num_features:,} a {name}" for name, nodes in data.nodes.items())
+    widths = {name: nodes.num_features for name, nodes in data.nodes.items()}
+    words = [f"{width:,} a node of type {name}" for name, width in widths.items() if width]
+    without = [name for name, width in widths.items() if not width]
+    return ", ".join([*words, f"none of type {first_names(without)}"] if without else words)
 
 
 def _typed_edges(data: HeteroGraphData) -> str:
