@@ -286,9 +286,15 @@ def edge_softmax_backward(
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     out, loop_out = _by_edge(alpha, edges), torch.empty_like(loop_alpha)
-    grads = array_of(grad.contiguous()), array_of(loop_grad.contiguous())
-    weights = array_of(alpha.contiguous()), array_of(loop_alpha.contiguous())
-    sums = _rows_or_none(score, alpha), _rows_or_none(target, alpha), slope
+    given = (
+        array_of(grad.contiguous()),
+        array_of(loop_grad.contiguous()),
+        array_of(alpha.contiguous()),
+        array_of(loop_alpha.contiguous()),
+        _rows_or_none(score, alpha),
+        _rows_or_none(target, alpha),
+        slope,
+    )
     adjacency, outs = (
         (edges.indptr.numpy(), edges.indices.numpy()),
         (array_of(out), array_of(loop_out)),
@@ -296,9 +302,7 @@ def edge_softmax_backward(
     by_rows(
         edges.num_dst,
         len(alpha),
-        lambda a, b: attention_kernels.softmax_gradient_rows(
-            *grads, *weights, *sums, *adjacency, a, b, *outs
-        ),
+        lambda a, b: attention_kernels.softmax_gradient_rows(*given, *adjacency, a, b, *outs),
     )
     return out, loop_out
 
