@@ -24,24 +24,30 @@ import torch
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
+from gnntrain.config.types import AnyFanOuts, fan_outs_text
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
-from gnntrain.data.targets import refuse_other_labels
+from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
+from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
-from gnntrain.models import GNN, AnyModel
+from gnntrain.models import GNN, AnyModel, HeteroGNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
 from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
+
+AnyLoaderBuilder = LoaderBuilder | HeteroLoaderBuilder
+AnyLayerwiseEvaluator = LayerwiseEvaluator | HeteroLayerwiseEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -59,8 +65,9 @@ def build_task(
         scale: The scale of a trained regression's targets; None: that of the graph's.
 
     Raises:
-        UserError: `task.type` does not fit the labels.
+        UserError: `task.type` does not fit the labels, or the model or `task.target` not the types.
     """
+    refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, (labels or graph).task)
     if config.task.type == "node_regression":
         loss, delta = config.task.loss, config.task.huber_delta
@@ -80,7 +87,7 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     """
     seed = config.trainer.seed
     torch.manual_seed(seed)
-    model = models.build_model(config.model, graph.num_features, task.num_outputs)
+    model = models.build_model(config.model, graph.schema, task.num_outputs)
     torch.manual_seed(seed + 1 + context.rank)
     return model.to(context.device)
 
@@ -140,13 +147,15 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
-) -> LoaderBuilder:
+) -> AnyLoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context)
+    if model.is_hetero:
+        return HeteroLoaderBuilder(config, graph, context, model.needs, plan, task.targets)
     if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
         assert exchange is not None, "the owners of a graph in parts must be asked"
         return PartitionedLoaderBuilder(
@@ -171,7 +180,7 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
-) -> LoaderBuilder:
+) -> AnyLoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
@@ -204,7 +213,7 @@ def build_evaluator(
     config: Config,
     task: Task,
     model: AnyModel,
-    loaders: LoaderBuilder,
+    loaders: AnyLoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
@@ -216,7 +225,7 @@ def build_evaluator(
         scratch_dir: The folder for activations that do not fit in memory.
     """
     if config.evaluation.name == "sampled":
-        fan_outs: Sequence[int] = config.evaluation.fan_outs or config.sampler.fan_outs
+        fan_outs: AnyFanOuts = config.evaluation.fan_outs or config.sampler.fan_outs
     elif isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
         assert isinstance(loaders, PartitionedLoaderBuilder)
         return PartitionedEvaluator(
@@ -228,7 +237,7 @@ def build_evaluator(
             task=task,
             features=loaders.features,
         )
-    elif isinstance(model, GNN):
+    elif isinstance(model, GNN | HeteroGNN):
         return build_layerwise(config, task, loaders, graph, context, scratch_dir)
     else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.
         fan_outs = all_neighbors(config)
@@ -241,19 +250,25 @@ def build_evaluator(
 def build_layerwise(
     config: Config,
     task: Task,
-    loaders: LoaderBuilder,
+    loaders: AnyLoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
-) -> LayerwiseEvaluator:
-    """The exact evaluator of a `GNN`, whichever `evaluation.name` is.
+) -> AnyLayerwiseEvaluator:
+    """The exact evaluator of a `GNN` or `HeteroGNN`, whichever `evaluation.name` is.
 
     On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
     of other machines as the loaders do.
     """
-    buffers = build_buffers(config, context, scratch_dir)
-    on_gpu = devices.is_gpu(context.device)
+    on_gpu, all_ranks = devices.is_gpu(context.device), config.evaluation.ranks == "all"
+    host = build_buffers(config, context, scratch_dir)
     reads_host = loaders.kernels.reads_host
+    buffers = DeviceBuffers(context, host, reads_host=reads_host) if on_gpu else host
+    if isinstance(loaders, HeteroLoaderBuilder):
+        rows = {name: source.select() for name, source in loaders.features.items()}
+        return HeteroLayerwiseEvaluator(
+            graph, context, buffers, task=task, all_ranks=all_ranks, features=rows
+        )
     features: LazyFeatures | FeatureSource | None = None
     if loaders.is_sharded:
         features = loaders.features
@@ -262,9 +277,9 @@ def build_layerwise(
     return LayerwiseEvaluator(
         graph,
         context,
-        DeviceBuffers(context, buffers, reads_host=reads_host) if on_gpu else buffers,
+        buffers,
         task=task,
-        all_ranks=config.evaluation.ranks == "all",
+        all_ranks=all_ranks,
         features=features,
         graph=loaders.graph_on_device if on_gpu else None,
     )
@@ -283,11 +298,11 @@ def all_neighbors(config: Config) -> Sequence[int]:
     return (-1,) * config.model.num_layers
 
 
-def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
+def sampler_in_words(config: Config, loaders: AnyLoaderBuilder) -> str:
     """Description of the sampler for the console."""
     if config.sampler.name == "full":
         return "full graph"
-    return f"neighbor {list(config.sampler.fan_outs)} ({loaders.backend})"
+    return f"neighbor {fan_outs_text(config.sampler.fan_outs)} ({loaders.backend})"
 
 
 def _evaluation_plan(

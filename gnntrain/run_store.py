@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config.problems import did_you_mean
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
-from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
@@ -27,6 +31,9 @@ from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 OBJECT = "data"
 """Name of a graph that was given as an object, where it has no other."""
 
+_GRAPH_FILES = ("data", "schema", "edges", "features")
+_OWN_FILES = (*_GRAPH_FILES, "labels")
+
 
 @dataclass(frozen=True)
 class ModelSignature:
@@ -36,12 +43,16 @@ class ModelSignature:
         dataset: Name of the graph's data set.
         task: Kind of labels.
         metric: Name of the deciding metric.
-        num_features: Features a node.
+        num_features: Features a node, of the target type.
         num_classes: Number of classes; of targets.
         class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
         preprocessing: The preprocessing of a user's columns, if any.
         target_scale: The scale of a regression's targets; None for classes.
+        schema: The types of the graph; None where a run is older than this.
+        preprocessing_by_type: As `preprocessing`, of a typed graph.
+        id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
+            has learnt a row for each.
     """
 
     dataset: str
@@ -53,20 +64,31 @@ class ModelSignature:
     has_edge_weight: bool = False
     preprocessing: Preprocessing | None = None
     target_scale: TargetScale | None = None
+    schema: GraphSchema | None = None
+    preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
+    id_digests: dict[NodeType, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
         """The signature of a model that is trained on `store`."""
+        schema = store.schema
         return cls(
             store.dataset,
             store.task,
             store.metric,
-            store.num_features,
+            schema.num_features[schema.target],
             store.num_classes,
             store.class_names,
-            store.edge_weight is not None,
+            any(edges.weight is not None for edges in store.edges.values()),
             store.meta.preprocessing,
             store.target_scale() if store.task == "continuous" else None,
+            schema,
+            store.meta.preprocessing_by_type,
+            {
+                name: digest
+                for name, nodes in store.nodes.items()
+                if nodes.num_features == 0 and (digest := _id_digest(nodes)) is not None
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,9 +97,96 @@ class ModelSignature:
         return plain
 
     @property
+    def inputs(self) -> int | GraphSchema:
+        """The inputs, for `build_model`."""
+        return self.schema or self.num_features
+
+    @property
     def num_outputs(self) -> int:
         """Width of the model's last layer, see `Graph.num_outputs`."""
         return 1 if self.task == "binary" else self.num_classes
+
+
+def refuse_other_graph(
+    signature: ModelSignature,
+    graph: Graph,
+    *,
+    subject: str,
+    learns_rows: bool,
+    exactly: bool = False,
+) -> None:
+    """Refuse a graph that lacks a type or features of the one that a model was trained on.
+
+    Args:
+        signature: The model's.
+        graph: Another graph.
+        subject: The model, at the beginning of messages.
+        learns_rows: Whether the model has learnt the rows of nodes without features.
+        exactly: Refuse further types, too.
+
+    Raises:
+        UserError: See above; or the model has learnt the rows of other nodes.
+    """
+    here = graph.schema
+    there = signature.schema
+    if there is None:  # a run of before there were types
+        there = replace(here, num_features={NODE: signature.num_features})
+    before, after = (["/".join(edge) for edge in schema.edge_types] for schema in (there, here))
+    _refuse_types(subject, graph, "node type", there.node_types, here.node_types, exactly)
+    _refuse_types(subject, graph, "edge type", before, after, exactly)
+    for name, wanted in there.num_features.items():
+        given = here.num_features[name]
+        of_type = f" of type {name}" if graph.is_hetero else ""
+        if given != wanted:
+            raise UserError(
+                f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
+                f"{given}.",
+                "Give the features it was trained on, in the same order.",
+            )
+        if learns_rows and wanted == 0 and _nodes_differ(signature, graph, name):
+            raise UserError(
+                f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
+                f"{of_type} that it was trained on, which have no features; the "
+                f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
+                "Give these nodes features, and train on them.",
+            )
+
+
+def _refuse_types(
+    subject: str,
+    graph: Graph,
+    kind: str,
+    wanted: Sequence[str],
+    given: Sequence[str],
+    exactly: bool,
+) -> None:
+    for name in wanted:
+        if name not in given:
+            guess = did_you_mean(name, given)
+            told = f"It has the {kind}s {', '.join(given)}."
+            raise UserError(
+                f"{subject} was trained with the {kind} {name}, which the graph {graph.dataset} "
+                "lacks.",
+                told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}",
+            )
+    for name in given if exactly else ():
+        if name not in wanted:
+            raise UserError(
+                f"{subject} was trained without the {kind} {name} of the graph {graph.dataset}.",
+                f"It was trained with the {kind}s {', '.join(wanted)}.",
+            )
+
+
+def _nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
+    """Whether a type has other nodes than the graph that a model was trained on."""
+    assert signature.schema is not None
+    same_size = len(graph.nodes[name]) == signature.schema.num_nodes[name]
+    return not same_size or signature.id_digests.get(name) != _id_digest(graph.nodes[name])
+
+
+def _id_digest(nodes: Nodes) -> str | None:
+    """A digest of the user's ids; None: nodes are called by their numbers."""
+    return None if nodes.ids is None else blake2b(np.ascontiguousarray(nodes.ids).data).hexdigest()
 
 
 def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature:
@@ -107,7 +216,7 @@ def prepare_store(
     dataset: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
     data: object = None,
 ) -> OpenedStore:
     """Open the data set's graph store; build it first if necessary.
@@ -115,14 +224,16 @@ def prepare_store(
     Args:
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: The preprocessing of a user's own files; None: fitted to them.
+        preprocessing: The preprocessing of a user's own files, of a typed graph by node type;
+            None: fitted to them.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
     builder: DatasetBuilder
     if data is None:
         builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
     else:
-        own = object_dataset(dataset)
+        own = object_dataset(dataset).for_target(dataset.target)
+        preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
     options = prepare_options(dataset)
     return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
@@ -135,7 +246,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
         UserError: `dataset` is another graph: one of files, or a published one.
     """
     if isinstance(dataset, FilesConfig):
-        given = [key for key in ("data", "edges", "features", "labels") if getattr(dataset, key)]
+        given = [key for key in _OWN_FILES if getattr(dataset, key)]
         if given:
             raise UserError(
                 f"data is given, and so is dataset.{given[0]}: these are two graphs.",
@@ -233,8 +344,7 @@ def open_recorded(
 
 def is_object(dataset: DatasetConfig) -> bool:
     """Whether the graph was given as an object in Python."""
-    files = ("data", "edges", "features")
-    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, key) for key in files)
+    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
 def _opened(record: StoreRecord) -> StoredGraph | None:

@@ -11,6 +11,7 @@ import platformdirs
 import torch
 
 from gnntrain.build import (
+    AnyLoaderBuilder,
     build_evaluator,
     build_exchange,
     build_loaders,
@@ -30,7 +31,6 @@ from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
-from gnntrain.loading.build import LoaderBuilder
 from gnntrain.models import AnyModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
@@ -237,7 +237,7 @@ def _info(
     job: Job,
     run: RunDirectory,
     graph: Graph,
-    loaders: LoaderBuilder,
+    loaders: AnyLoaderBuilder,
     trainer: Trainer,
     initial: InitialWeights | None,
 ) -> RunInfo:
@@ -247,7 +247,7 @@ def _info(
         model=config.model.name,
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
-        num_features=graph.num_features,
+        num_features=graph.schema.num_features[graph.target],
         num_classes=graph.num_classes,
         num_parameters=trainer.num_parameters,
         world_size=trainer.context.world_size,

@@ -11,6 +11,7 @@ import torch
 from torch_geometric.nn import GraphSAGE
 
 from gnntrain.config import from_dict
+from gnntrain.data.graph import GraphSchema
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -29,8 +30,8 @@ def store(tmp_path: Path) -> StoredGraph:
     return stored(tmp_path / "store", random_graph(edge_weight=weights))
 
 
-def plain_model(_: Any, in_channels: int, out_channels: int) -> PlainModel:
-    return PlainModel(GraphSAGE(in_channels, 8, 2, out_channels))
+def plain_model(_: Any, schema: GraphSchema, out_channels: int) -> PlainModel:
+    return PlainModel(GraphSAGE(schema.num_features[schema.target], 8, 2, out_channels))
 
 
 def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: Path) -> FitResult:

@@ -18,7 +18,9 @@ def loaders_of(
     """The loaders of any rank for a model on the CPU."""
     task = build_task(config, graph)
     model = build_model(config, task, graph, DistributedContext())
-    return build_loaders(config, task, model, graph, context or DistributedContext())
+    loaders = build_loaders(config, task, model, graph, context or DistributedContext())
+    assert isinstance(loaders, LoaderBuilder)
+    return loaders
 
 
 def trainer_of(

@@ -24,6 +24,8 @@ def add_file(node: DictConfig, file: ConfigFile, unsure: Collection[str]) -> Non
     """Add the sections of the user's file, except those of options that are not known."""
     for section, keys in file.keys.items():
         if section not in unsure:
+            if not file.is_whole:
+                _make_way(node, section, keys)
             OmegaConf.update(node, section, keys, merge=not file.is_whole, force_add=True)
 
 
@@ -52,12 +54,25 @@ def set_key(
         if problem is not None:
             unchanged = value == OmegaConf.select(node, key)
             return None if unchanged else problem
+        _make_way(node, key, value)
         OmegaConf.update(node, key, value, merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         # also where a key's value refers to what is not there
         given = f"~{key}" if override.is_delete() else shown(value)
         return Problem("" if override.is_delete() else key, given, " ".join(str(error).split()))
     return None
+
+
+def _make_way(node: DictConfig, key: str, value: object) -> None:
+    """Remove a list where a mapping will stand, and a mapping where a list will: OmegaConf merges
+    neither with the other."""
+    there = OmegaConf.select(node, key)
+    kinds = {type(there), type(OmegaConf.create(value) if isinstance(value, dict | list) else None)}
+    if kinds == {ListConfig, DictConfig}:
+        OmegaConf.update(node, key, None)
+    elif isinstance(there, DictConfig) and isinstance(value, dict):
+        for name in value.keys() & there.keys():
+            _make_way(there, str(name), value[name])
 
 
 def name_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem | None:

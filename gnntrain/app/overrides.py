@@ -120,12 +120,19 @@ def option_text(option: object) -> str:
 def written(value: object) -> str:
     """Plain data in Hydra's syntax: `[25,10]`, `{name:"cora"}`."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
+        return (
+            "{" + ",".join(f"{_escaped(key)}:{written(item)}" for key, item in value.items()) + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(written, value)) + "]"
     if isinstance(value, str):
         return _quoted(value)
     return json.dumps(value)
+
+
+def _escaped(key: object) -> str:
+    """A mapping's keys have no quotes in Hydra's syntax."""
+    return re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key))
 
 
 def _quoted(text: str) -> str:

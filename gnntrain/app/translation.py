@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from gnntrain.app.node import name_problem
 from gnntrain.app.overrides import (
@@ -67,6 +67,12 @@ def _of_file(file: ConfigFile) -> Iterator[str]:
     for section, keys in file.keys.items():
         if file.is_whole:  # in place of the default option's keys
             yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
+        else:
+            yield from (
+                f"{section}.{key}=null"
+                for key, value in keys.items()
+                if f"{section}.{key}" in LIST_KEYS and isinstance(value, Mapping)
+            )
         yield f"++{section}={written(keys)}"
 
 
@@ -89,8 +95,18 @@ def _of_override(
             return ["experiment=none"]  # Hydra cannot leave an option out
         is_shipped = override.key_or_group in GROUPS
         return [form.lstrip("+")] if forced and is_shipped else [form]
+    if override.key_or_group in LIST_KEYS and _has_mapping(override):
+        # Hydra merges no mapping with a list.
+        return [f"{override.key_or_group}=null", form]
     if not forced:
         return [form]
     if override.is_delete():  # of a key that is null, Hydra says that it does not exist
         return [f"++{override.key_or_group}=0", form]
     return [f"++{form.lstrip('+')}"]
+
+
+def _has_mapping(override: Override) -> bool:
+    """Whether a mapping is the value, or one of the values of a sweep."""
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return any(isinstance(one, dict) for one in values)

@@ -69,14 +69,15 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
         dataset = dataset.model_copy(update={key: getattr(begun, key) for key in _UNREAD})
-    return config.model_copy(update={"dataset": dataset})
+    return config.model_copy(update={"dataset": dataset.for_target(begun.target)})
 
 
 def _has_same_files(begun: DatasetConfig, overrides: Sequence[str]) -> bool:
-    """Whether a run's graph and that of `overrides` are both one file, or both several."""
+    """Whether a run's graph and that of `overrides` are both one file, a schema's, or several."""
     typed = {o.lstrip("+~").partition("=")[0].partition(".")[2] for o in overrides}
-    if "data" in typed:
-        return getattr(begun, "data", None) is not None
+    for key in ("data", "schema"):
+        if key in typed:
+            return getattr(begun, key, None) is not None
     return not typed & {"edges", "features"} or getattr(begun, "edges", None) is not None
 
 

@@ -429,6 +429,24 @@ def dropout_backward(grad: Tensor, key: Tensor, p: float) -> Tensor:
     return Drop.of(p, int(key)).applied(grad)
 
 
+def adam_rows(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    nodes: Tensor,
+    grad: Tensor,
+    *factors: float,
+) -> None:
+    arrays = array_of(weight), array_of(exp_avg), array_of(exp_avg_sq)
+    places, gradient = nodes.numpy(), array_of(grad.to(weight.dtype).contiguous())
+    numbers = np.array(factors, arrays[0].dtype)
+    by_rows(
+        len(places),
+        0,
+        lambda a, b: kernels.adam_rows(*arrays, places[a:b], gradient[a:b], numbers),
+    )
+
+
 def array_of(rows: Tensor) -> Array:
     """The tensor's memory as a NumPy array; 16-bit floats as uint16."""
     if rows.dtype in (torch.bfloat16, torch.float16):

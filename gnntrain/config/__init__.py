@@ -11,6 +11,7 @@ from gnntrain.config.datasets import (
     DatasetConfig,
     FilesConfig,
     SyntheticConfig,
+    SyntheticMAGConfig,
 )
 from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
 from gnntrain.config.names import DATASET_NAMES
@@ -60,6 +61,7 @@ __all__ = [
     "SamplerConfig",
     "SweepConfig",
     "SyntheticConfig",
+    "SyntheticMAGConfig",
     "TaskConfig",
     "TrainerConfig",
     "WandBConfig",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
@@ -23,6 +24,11 @@ _RANK_BYTES = 256 * 2**20
 _LEAVE_OUT = "leave it out"
 _GET_TRITON = "`pip install triton`, which comes with torch's CUDA builds for Linux"
 
+_ROLES = ("edges", "features", "labels", "split")
+_COLUMN_KEYS = (
+    *("source_column", "target_column", "weight_column", "id_column", "label_column"),
+    *("split_column", "feature_columns", "ignore", "categorical"),
+)
 _DEVICES = {"cpu": "the CPU", "mps": "Apple's GPUs", "xpu": "Intel's GPUs"}
 
 Contradiction = tuple[tuple[str, ...], Problem]
@@ -44,6 +50,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _task(config)
     yield from _partitioned(config)
     yield from _owners_draw(config)
+    yield from _typed(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -67,15 +74,41 @@ def _fan_outs(config: Config) -> Iterator[Contradiction]:
     # Where sampler.fan_outs is compared, an evaluation that takes it over needs no second look.
     if evaluation.name == "sampled" and (evaluation.fan_outs is not None or not compared):
         compared["evaluation.fan_outs"] = evaluation.fan_outs or sampler.fan_outs
-    num_layers = config.model.num_layers
     for key, fan_outs in compared.items():
-        if len(fan_outs) != num_layers:
-            resized = (fan_outs + fan_outs[-1:] * num_layers)[:num_layers]
-            meant = shown(resized if num_layers <= 8 else fan_outs)
-            hint = f"write {key}={meant} or model.num_layers={len(fan_outs)}"
-            expects = f"one number a layer: model.num_layers={num_layers}"
-            keys = (key, "sampler.fan_outs", "model.num_layers", "model.name")
-            yield keys, Problem(key, shown(fan_outs), expects, hint)
+        keys = (key, "sampler.fan_outs", "model.num_layers", "model.name")
+        if isinstance(fan_outs, Mapping):
+            yield from ((keys, problem) for problem in _typed_fan_outs(config, key, fan_outs))
+        elif len(fan_outs) != config.model.num_layers:
+            yield keys, _wrong_number(config, key, fan_outs)
+
+
+def _wrong_number(config: Config, key: str, fan_outs: tuple[int, ...], path: str = "") -> Problem:
+    """The problem of fan-outs that are not one a layer; `path` leads to a list in a mapping."""
+    num_layers = config.model.num_layers
+    resized = (fan_outs + fan_outs[-1:] * num_layers)[:num_layers]
+    meant = shown(resized if num_layers <= 8 else fan_outs)
+    instead = f"{key}={meant}" if not path else f"{path}:{meant}"
+    hint = f"write {instead} or model.num_layers={len(fan_outs)}"
+    expects = f"one number a layer: model.num_layers={num_layers}"
+    given = shown(fan_outs) if not path else f"{{{path}:{shown(fan_outs)}}}"
+    return Problem(key, given, expects, hint)
+
+
+def _typed_fan_outs(
+    config: Config, key: str, fan_outs: Mapping[str, tuple[int, ...]]
+) -> Iterator[Problem]:
+    """What is wrong with fan-outs by edge type."""
+    if not (config.model.is_hetero or isinstance(config.model, PluginConfig)):
+        expects = f"a list: model.name={config.model.name} is for graphs of one type"
+        one_list = next(iter(fan_outs.values()))
+        yield Problem(key, shown(fan_outs), expects, f"write {key}={shown(one_list)}")
+        return
+    if config.sampler.fan_out_scope == "node":
+        expects = "a list with sampler.fan_out_scope=node: all edge types share a node's fan-out"
+        yield Problem(key, shown(fan_outs), expects)
+    for name, of_type in fan_outs.items():
+        if len(of_type) != config.model.num_layers:
+            yield _wrong_number(config, key, of_type, name)
 
 
 def _divisors(config: Config) -> Iterator[Contradiction]:
@@ -133,7 +166,16 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
     if backend == "pyg" and config.sampler.threads:
         expects = "0 or null with sampler.backend=pyg, which draws from dropout's generator"
         yield _clash(config, "sampler.threads", "sampler.backend", expects, _LEAVE_OUT)
-    if backend == "triton" and topology == "host":
+    if backend == "pyg" and config.sampler.fan_out_scope == "node":
+        expects = "relation with sampler.backend=pyg: PyG's fan-outs are those of a relation"
+        yield _clash(config, "sampler.fan_out_scope", "sampler.backend", expects, _LEAVE_OUT)
+    if config.model.is_hetero and backend == "triton":
+        expects = "auto, numba or pyg with a model of typed graphs: the CPU draws"
+        yield _clash(config, "sampler.backend", "model.name", expects, _LEAVE_OUT)
+    elif config.model.is_hetero and topology in ("resident", "pinned"):
+        expects = "auto or host with a model of typed graphs: the CPU draws"
+        yield _clash(config, "sampler.topology", "model.name", expects, _LEAVE_OUT)
+    elif backend == "triton" and topology == "host":
         expects = "resident, pinned or auto with sampler.backend=triton, which draws on the GPU"
         hint = "write sampler.backend=numba"
         yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)
@@ -164,6 +206,11 @@ def _wholegraph(config: Config) -> Iterator[Contradiction]:
         yield _clash(config, "distributed.servers", "features.placement", expects, _LEAVE_OUT)
 
 
+def _takes_all(fan_outs: tuple[int, ...] | Mapping[str, tuple[int, ...]]) -> bool:
+    lists = fan_outs.values() if isinstance(fan_outs, Mapping) else [fan_outs]
+    return any(min(of_type) < 1 for of_type in lists)
+
+
 def _cuda_graph(config: Config) -> Iterator[Contradiction]:
     """What a step that is replayed as it was recorded cannot do."""
     sampler, trainer = config.sampler, config.trainer
@@ -173,7 +220,7 @@ def _cuda_graph(config: Config) -> Iterator[Contradiction]:
         ("sampler.name", sampler.name == "full", "neighbor"),
         ("sampler.backend", sampler.backend in ("numba", "pyg"), "triton"),
         ("sampler.topology", sampler.topology == "host", "auto"),
-        ("sampler.fan_outs", min(sampler.fan_outs) < 1, "numbers >= 1: -1 has no bound"),
+        ("sampler.fan_outs", _takes_all(sampler.fan_outs), "numbers >= 1: -1 has no bound"),
         ("features.placement", config.features.placement in ("memmap", "wholegraph"), "auto"),
         ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
         ("model.norm", getattr(config.model, "norm", "none") == "batch", "layer or none"),
@@ -309,6 +356,28 @@ def _owners_draw(config: Config) -> Iterator[Contradiction]:
             yield _clash(config, key, other, expects, _LEAVE_OUT)
 
 
+def _typed(config: Config) -> Iterator[Contradiction]:
+    """What a model of typed graphs cannot do: the CPU draws its batches, and no rows are cached."""
+    sampler, features = config.sampler, config.features
+    if not config.model.is_hetero:
+        return
+    placements = ("auto", "resident", "pinned", "memmap")
+    clashes = [
+        ("sampler.backend", sampler.backend == "triton", "auto"),
+        ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
+        ("features.placement", features.placement not in placements, " or ".join(placements)),
+        ("features.cache_ratio", features.cache_ratio is not None, "null"),
+        ("features.cache_bytes", features.cache_bytes is not None, "null"),
+        ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
+        ("distributed.servers", config.distributed.servers > 0, "0"),
+        ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+    ]
+    for key, is_wrong, instead in clashes:
+        if is_wrong:
+            expects = f"{instead} with model.name={config.model.name}, a model of typed graphs"
+            yield _clash(config, key, "model.name", expects, _LEAVE_OUT)
+
+
 def missing_files(config: Config) -> Iterator[Problem]:
     """Files in place of folders, parts and the files of `dataset=files` that are not there."""
     data, parts = config.dataset, config.distributed.parts
@@ -322,8 +391,10 @@ def missing_files(config: Config) -> Iterator[Problem]:
     # Of a graph in parts the data set's own files are not read.
     if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
-    yield from _files_of_no_use(data) if data.data else _missing_roles(data)
-    for key in ("data", "edges", "features", "labels", "split"):
+    wholes: tuple[Literal["data", "schema"], ...] = ("data", "schema")
+    whole = next((key for key in wholes if getattr(data, key)), None)
+    yield from _missing_roles(data) if whole is None else _files_of_no_use(data, whole)
+    for key in ("data", "schema", *_ROLES):
         path = getattr(data, key)
         if isinstance(path, str) and not is_file(path):
             expects, near = _why_missing(Path(path))
@@ -334,16 +405,27 @@ def missing_files(config: Config) -> Iterator[Problem]:
 def _missing_roles(data: FilesConfig) -> Iterator[Problem]:
     for key in ("edges", "features"):
         if getattr(data, key) is None:
-            hint = f"write dataset.{key}=FILE, or dataset.data=FILE for a whole graph"
+            hint = (
+                f"write dataset.{key}=FILE, dataset.schema=FILE for a typed graph, or "
+                "dataset.data=FILE for a whole graph"
+            )
             yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
 
 
-def _files_of_no_use(data: FilesConfig) -> Iterator[Problem]:
-    for key in ("edges", "features", "labels", "split"):
+def _files_of_no_use(data: FilesConfig, whole: Literal["data", "schema"]) -> Iterator[Problem]:
+    """Files and, where a schema says all of tables, columns beside the key of a whole graph."""
+    by_schema = whole == "schema"
+    what = "names the files" if by_schema else "is a whole graph"
+    for key in ("data", *_ROLES) if by_schema else _ROLES:
         path = getattr(data, key)
         if isinstance(path, str):
-            expects = "no file: dataset.data is a whole graph"
+            expects = f"no file: dataset.{whole} {what}"
             yield Problem(f"dataset.{key}", path, expects, "leave one of the two out")
+    for key in _COLUMN_KEYS if by_schema else ():
+        value = getattr(data, key)
+        if value:
+            expects = "no value: dataset.schema names the columns"
+            yield Problem(f"dataset.{key}", shown(value), expects, "write it in the schema")
 
 
 def _why_missing(path: Path) -> tuple[str, str | None]:

@@ -1,12 +1,29 @@
 """The keys of `dataset=NAME`: of a random graph, a published data set, or a user's own files."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    model_validator,
+)
 
-from gnntrain.config.names import BUILTIN_NAMES, DATASET_DEFAULTS, DATASET_NAMES, SYNTHETIC_NAMES
+from gnntrain.config.names import (
+    BUILTIN_NAMES,
+    DATASET_DEFAULTS,
+    DATASET_NAMES,
+    MAG_EDGES,
+    MAG_NODES,
+    SYNTHETIC_MAG,
+    SYNTHETIC_NAMES,
+)
 from gnntrain.config.types import (
     NUMBER,
     Names,
@@ -46,6 +63,19 @@ class DatasetConfig(Section):
     """Scale each node's features to a sum of 1."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
+
+    _target: str | None = PrivateAttr(default=None)
+
+    @property
+    def target(self) -> str | None:
+        """The node type to learn, `task.target`; None: the only one that has labels."""
+        return self._target
+
+    def for_target(self, target: str | None) -> Self:
+        """A copy whose node type to learn is `target`."""
+        chosen = self.model_copy()
+        BaseModel.__setattr__(chosen, "_target", target)
+        return chosen
 
     @property
     def option(self) -> str:
@@ -94,6 +124,45 @@ class SyntheticConfig(DatasetConfig):
     """Seed of the graph; the same seed gives the same graph."""
 
 
+class SyntheticMAGConfig(DatasetConfig):
+    """A random typed graph with the types and sizes of ogbn-mag: papers to classify, their authors,
+    institutions and fields of study."""
+
+    name: Literal["synthetic_mag"] = "synthetic_mag"
+    """Name of the data set."""
+    scale: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
+    """Share of ogbn-mag's nodes and edges."""
+    num_features: OneOrMore = 128
+    """Number of features of a paper; the other types have none."""
+    num_classes: Annotated[int, Field(ge=2)] = 349
+    """Number of classes. The nodes of every type are shared out among them."""
+    homophily: Ratio = 0.55
+    """Share of edges that are drawn within a class."""
+    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
+    """Exponent of the power law of degrees. Smaller: larger hubs."""
+    feature_signal: NonNegative = 2.0
+    """Distance between the mean features of two classes, in standard deviations of the noise."""
+    seed: Seed = 0
+    """Seed of the graph; the same seed gives the same graph."""
+
+    @property
+    def num_nodes(self) -> dict[str, int]:
+        """Number of nodes of each type."""
+        return {name: max(1, round(size * self.scale)) for name, size in MAG_NODES.items()}
+
+    @property
+    def num_edges(self) -> dict[tuple[str, str, str], int]:
+        """Number of edges of each type, without the reverse ones: at most half of all pairs."""
+        sizes = self.num_nodes
+        return {
+            (source, name, destination): min(
+                round(number * self.scale),
+                sizes[source] * (sizes[destination] - (source == destination)) // 2,
+            )
+            for (source, name, destination), number in MAG_EDGES.items()
+        }
+
+
 class BuiltinConfig(DatasetConfig):
     """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
@@ -105,9 +174,13 @@ class BuiltinConfig(DatasetConfig):
 
 def _own_name(name: str) -> str:
     """A user's own data set may not be taken for another one, nor break a line."""
-    if name in (*SYNTHETIC_NAMES, *BUILTIN_NAMES) or not name.isprintable():
+    if name in (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES) or not name.isprintable():
         raise ValueError(name)
     return name
+
+
+# pydantic has a deprecated method of the name that the key `schema` must have.
+warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows', UserWarning)
 
 
 class FilesConfig(DatasetConfig):
@@ -121,6 +194,9 @@ class FilesConfig(DatasetConfig):
     """What the data set is called on the console, in folder names and in reports."""
     data: PathText | None = None
     """One file with a whole graph, such as a saved PyG Data, in place of edges and features."""
+    schema: PathText | None = None  # type: ignore[assignment]
+    """YAML file that says which files hold the node types and edge types of a typed graph, in place
+    of edges and features."""
     edges: PathText | None = None
     """Table of edges: a row has the source node, the target node and perhaps a weight."""
     features: PathText | None = None
@@ -189,20 +265,22 @@ class FilesConfig(DatasetConfig):
             return raw
         files = {
             key: str(Path(root) / given)
-            for key in ("data", "edges", "features", "labels", "split")
+            for key in ("data", "schema", "edges", "features", "labels", "split")
             if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
         }
         return {**raw, **files}
 
 
 # A data set with one of these keys is a user's own, which may have any name that is not taken.
-_FILES_KEYS = frozenset({"data", "edges", "features"})
+_FILES_KEYS = frozenset({"data", "schema", "edges", "features"})
 
 
 def _choose_dataset(keys: object) -> type[DatasetConfig]:
     name = name_in(keys, "synthetic")
     if name in SYNTHETIC_NAMES:
         return SyntheticConfig
+    if name == SYNTHETIC_MAG:
+        return SyntheticMAGConfig
     is_own = name == "files" or (isinstance(keys, Mapping) and _FILES_KEYS & keys.keys())
     return FilesConfig if is_own and name not in BUILTIN_NAMES else BuiltinConfig
 
@@ -211,6 +289,7 @@ DATASET_VARIANTS = Variants(lambda: (*DATASET_NAMES, *plugin_names(DATASETS)), _
 
 AnyDatasetConfig = Annotated[
     Annotated[SyntheticConfig, Tag("SyntheticConfig")]
+    | Annotated[SyntheticMAGConfig, Tag("SyntheticMAGConfig")]
     | Annotated[BuiltinConfig, Tag("BuiltinConfig")]
     | Annotated[FilesConfig, Tag("FilesConfig")],
     Discriminator(DATASET_VARIANTS.tag),

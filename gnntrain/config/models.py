@@ -100,8 +100,8 @@ class HeteroLayeredConfig(StackConfig):
     """The keys every built-in model of typed graphs has."""
 
     project_inputs: bool = True
-    """Bring the features of each node type to hidden_channels by a linear map of its own, before
-    the first layer."""
+    """Bring the features of each node type to hidden_channels by a linear layer of its own and the
+    activation, before the first convolution."""
     embedding_channels: OneOrMore | None = None
     """Width of the learnt rows of node types without features; null: hidden_channels."""
 
@@ -113,6 +113,8 @@ class PluginConfig(ModelConfig):
     """Name of the model's entry point in the group gnntrain.models. Must be given."""
     options: JSON = Field(default_factory=dict)
     """Arguments for the model's class."""
+    embedding_channels: OneOrMore = 128
+    """Of typed graphs: width of the learnt rows of node types without features."""
 
 
 @cache

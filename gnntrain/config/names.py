@@ -11,9 +11,27 @@ from gnntrain.config.published import PUBLISHED
 
 SYNTHETIC_NAMES = ("synthetic", "synthetic_reddit", "synthetic_products")
 
+SYNTHETIC_MAG = "synthetic_mag"
+
+MAG_NODES: Mapping[str, int] = {
+    "paper": 736_389,
+    "author": 1_134_649,
+    "institution": 8_740,
+    "field_of_study": 59_965,
+}
+"""Number of nodes of each type of ogbn-mag."""
+
+MAG_EDGES: Mapping[tuple[str, str, str], int] = {
+    ("author", "affiliated_with", "institution"): 1_043_998,
+    ("author", "writes", "paper"): 7_145_660,
+    ("paper", "cites", "paper"): 5_416_271,
+    ("paper", "has_topic", "field_of_study"): 7_505_078,
+}
+"""Number of edges of each type of ogbn-mag."""
+
 BUILTIN_NAMES = tuple(PUBLISHED)
 
-DATASET_NAMES = (*SYNTHETIC_NAMES, *BUILTIN_NAMES, "files")
+DATASET_NAMES = (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES, "files")
 
 SAMPLER_CLASSES: Mapping[str, str] = {
     "numba": "gnntrain.sampling.cpu:CPUSampler",
@@ -21,6 +39,12 @@ SAMPLER_CLASSES: Mapping[str, str] = {
     "pyg": "gnntrain.sampling.pyg:PyGSampler",
 }
 """Where the class of each sampler is; it is imported when it is used."""
+
+HETERO_SAMPLER_CLASSES: Mapping[str, str] = {
+    "numba": "gnntrain.sampling.hetero_cpu:HeteroCPUSampler",
+    "pyg": "gnntrain.sampling.hetero_pyg:HeteroPyGSampler",
+}
+"""Likewise, of typed graphs."""
 
 SAMPLER_NAMES = tuple(SAMPLER_CLASSES)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gnntrain.errors import UserError
@@ -45,7 +45,7 @@ class ConfigError(UserError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(dict.fromkeys(problems))
         super().__init__(
-            _message(self.problems),
+            told(self.problems, "the configuration"),
             "`gnntrain --cfg job` prints every key with its value, "
             "`gnntrain --help` the choices of every group.",
         )
@@ -54,14 +54,16 @@ class ConfigError(UserError):
         return ConfigError, (self.problems,)
 
 
-def _message(problems: Sequence[Problem]) -> str:
+def told(problems: Iterable[Problem], where: str) -> str:
+    """One message that lists all mistakes in `where`."""
+    problems = list(problems)
     number = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     rows = [_HEADINGS, *((problem.assignment, *_remarks(problem)) for problem in problems)]
     widths = [
         max((len(row[i]) for row in rows if len(row[i]) <= _WIDEST), default=0) for i in (0, 1)
     ]
     lines = [f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
-    return "\n".join([f"{number} in the configuration", *lines])
+    return "\n".join([f"{number} in {where}", *lines])
 
 
 def _remarks(problem: Problem) -> tuple[str, str]:

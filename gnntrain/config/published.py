@@ -18,13 +18,16 @@ class derived from PyG's `InMemoryDataset` will do. `gnntrain dataset=mine` trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
 class GraphSize(NamedTuple):
-    """Nodes, edges, features a node, classes (or labels, where a node has several)."""
+    """Nodes, edges, features a node, classes (or labels, where a node has several).
+
+    Of a typed graph: all nodes, all edges, features of the target type.
+    """
 
     num_nodes: int
     num_edges: int
@@ -38,25 +41,33 @@ class Published:
 
     Attributes:
         size: As PyG's documentation or OGB's web site gives it.
-        class_name: Class in `torch_geometric.datasets`; None: OGB's data set of the same name.
+        builder: Where the class of its builder is; it is imported when it is used.
+        class_name: Class in `torch_geometric.datasets` that names and fetches the raw files.
         arguments: Further arguments of the class, beside the folder.
-        num_splits: Splits that come with the data; 0: none, they are drawn at random.
+        splits: What `dataset.split` may be; empty: any number, the splits are drawn at random.
         edges_once: Whether the source counts an edge once that is stored in both directions.
         defaults: Keys of `dataset` that have other defaults here.
     """
 
     size: GraphSize
+    builder: str
     class_name: str | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
-    num_splits: int = 1
+    splits: Sequence[int] = (0,)
     edges_once: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 
+_PYG = "gnntrain.data.pyg_data:PyGBuilder"
+_OGB = "gnntrain.data.ogb_data:OGBBuilder"
+_OGB_HETERO = "gnntrain.data.ogb_data:HeteroOGBBuilder"
+_ENTITIES = "gnntrain.data.entities:EntitiesBuilder"
+_HECO = "gnntrain.data.heco:HeCoBuilder"
+
 _NO_DEFAULTS: Mapping[str, object] = {}
 # Bags of words, whose lengths say nothing (Kipf & Welling, 2017).
 _WORDS = {"normalize_features": True}
-# Citation graphs given one way: papers also learn from those that cite them.
+# Graphs with citations given one way: papers also learn from those that cite them.
 _CITATIONS = {"to_undirected": True}
 
 
@@ -64,23 +75,33 @@ def _pyg(
     class_name: str,
     *size: int,
     name: str | None = None,
-    num_splits: int = 1,
+    splits: Sequence[int] = (0,),
     edges_once: bool = False,
     defaults: Mapping[str, object] = _NO_DEFAULTS,
+    builder: str = _PYG,
 ) -> Published:
     arguments = {} if name is None else {"name": name}
-    return Published(GraphSize(*size), class_name, arguments, num_splits, edges_once, defaults)
+    return Published(GraphSize(*size), builder, class_name, arguments, splits, edges_once, defaults)
 
 
 def _heterophilous(name: str, *size: int) -> Published:
     kind = "HeterophilousGraphDataset"
-    return _pyg(kind, *size, name=name, num_splits=10, edges_once=True)
+    return _pyg(kind, *size, name=name, splits=range(10), edges_once=True)
+
+
+def _entities(name: str, *size: int) -> Published:
+    """RDF graphs (Ristoski et al., 2016) in the files of PyG's class `Entities`.
+
+    Split 0 is the published one, without validation nodes; splits 1 to 5 hold a fifth of its
+    training nodes out, to choose settings by.
+    """
+    return _pyg("Entities", *size, name=name, splits=range(6), edges_once=True, builder=_ENTITIES)
 
 
 def _ogb(
     *size: int, edges_once: bool = False, defaults: Mapping[str, object] = _NO_DEFAULTS
 ) -> Published:
-    return Published(GraphSize(*size), edges_once=edges_once, defaults=defaults)
+    return Published(GraphSize(*size), _OGB, edges_once=edges_once, defaults=defaults)
 
 
 PUBLISHED: Mapping[str, Published] = {
@@ -101,8 +122,20 @@ PUBLISHED: Mapping[str, Published] = {
     "amazon_ratings": _heterophilous("amazon_ratings", 24_492, 93_050, 300, 5),
     "minesweeper": _heterophilous("minesweeper", 10_000, 39_402, 7, 2),
     "questions": _heterophilous("questions", 48_921, 153_540, 301, 2),
-    "amazon_computers": _pyg("Amazon", 13_752, 491_722, 767, 10, name="Computers", num_splits=0),
-    "amazon_photo": _pyg("Amazon", 7_650, 238_162, 745, 8, name="Photo", num_splits=0),
-    "coauthor_cs": _pyg("Coauthor", 18_333, 163_788, 6_805, 15, name="CS", num_splits=0),
-    "coauthor_physics": _pyg("Coauthor", 34_493, 495_924, 8_415, 5, name="Physics", num_splits=0),
+    "amazon_computers": _pyg("Amazon", 13_752, 491_722, 767, 10, name="Computers", splits=()),
+    "amazon_photo": _pyg("Amazon", 7_650, 238_162, 745, 8, name="Photo", splits=()),
+    "coauthor_cs": _pyg("Coauthor", 18_333, 163_788, 6_805, 15, name="CS", splits=()),
+    "coauthor_physics": _pyg("Coauthor", 34_493, 495_924, 8_415, 5, name="Physics", splits=()),
+    "aifb": _entities("AIFB", 8_285, 29_043, 0, 4),
+    "mutag": _entities("MUTAG", 23_644, 74_227, 0, 2),
+    "heco_dblp": Published(
+        GraphSize(26_128, 119_783, 334, 4),
+        _HECO,
+        splits=(20, 40, 60),
+        edges_once=True,
+        defaults={"split": 60, **_WORDS},
+    ),
+    "ogbn-mag": Published(
+        GraphSize(1_939_743, 21_111_007, 128, 349), _OGB_HETERO, defaults=_CITATIONS
+    ),
 }

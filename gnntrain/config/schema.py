@@ -19,7 +19,6 @@ from gnntrain.config.sweeps import SWEEP_VARIANTS, AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
     NUMBER,
-    FanOuts,
     FolderName,
     NonNegative,
     OneOf,
@@ -31,6 +30,7 @@ from gnntrain.config.types import (
     Seed,
     Share,
     Text,
+    TypedFanOuts,
     ZeroOrMore,
     text_of_number,
 )
@@ -42,6 +42,8 @@ class TaskConfig(Section):
 
     type: Literal["node_classification", "node_regression"] = "node_classification"
     """What is learnt: classes of nodes, or quantities of nodes."""
+    target: Text | None = None
+    """Node type whose labels are learnt; null: the one that has labels."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss of a regression: squared error, or Huber's, which outliers sway less."""
     huber_delta: Positive = 1.0
@@ -53,8 +55,12 @@ class SamplerConfig(Section):
 
     name: Literal["neighbor", "full"] = "neighbor"
     """Neighbour-sampled mini-batches, or the full graph in one step an epoch."""
-    fan_outs: FanOuts = (10, 10)
-    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first."""
+    fan_outs: TypedFanOuts = (10, 10)
+    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first. Of a
+    typed graph: for each edge type into the node, or by edge type."""
+    fan_out_scope: Literal["relation", "node"] = "relation"
+    """Typed graphs: whether a fan-out is the number of in-neighbours of each edge type (relation),
+    or of all edge types together (node)."""
     replace: bool = False
     """Draw with replacement."""
     backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_NAMES), SAMPLERS)] = "auto"
@@ -206,7 +212,7 @@ class EvaluationConfig(Section):
     memory."""
     batch_size: OneOrMore = 4096
     """sampled: nodes a batch, on each rank."""
-    fan_outs: FanOuts | None = None
+    fan_outs: TypedFanOuts | None = None
     """sampled: in-neighbours to draw for a node, one number a layer; null: those of the sampler."""
     max_steps: OneOrMore | None = None
     """sampled: most batches a split, over all ranks; null: all nodes."""
@@ -304,13 +310,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _labels_of_task(self) -> Self:
-        """`task.type=node_regression` says what the labels of a user's files are."""
-        data = self.dataset
+        """`task.type=node_regression` says what the labels of a user's files are, and `task.target`
+        whose labels they are."""
+        data = self.dataset.for_target(self.task.target)
         is_open = isinstance(data, FilesConfig) and data.task == "auto"
-        if self.task.type != "node_regression" or not is_open:
-            return self
-        known = data.model_copy(update={"task": "regression"})
-        return self.model_copy(update={"dataset": known})
+        if self.task.type == "node_regression" and is_open:
+            data = data.model_copy(update={"task": "regression"})
+        return self if data == self.dataset else self.model_copy(update={"dataset": data})
 
     def to_dict(self) -> JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""

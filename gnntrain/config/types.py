@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self
@@ -22,10 +23,14 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.errors import UserError
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
 """Plain data by name."""
+
+AnyFanOuts = Sequence[int] | Mapping[str, Sequence[int]]
+"""In-neighbours a node by hop, of all edge types or by edge type: see `TypedFanOuts`."""
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> JSON:
@@ -230,6 +235,35 @@ def _not_zero(value: int) -> int:
     return value
 
 
+def _edge_type_name(name: str) -> str:
+    parts = [part.strip() for part in re.split("[/,]", name)]
+    if len(parts) not in (1, 3) or not all(parts):
+        raise ValueError
+    return "/".join(parts)
+
+
+def fan_outs_text(fan_outs: AnyFanOuts) -> str:
+    """As a screen shows them: `[10, 10]`, `{default: [10, 10], author/writes/paper: [20, 5]}`."""
+    if isinstance(fan_outs, Mapping):
+        by_type = (f"{name}: {fan_outs_text(own)}" for name, own in fan_outs.items())
+        return "{" + ", ".join(by_type) + "}"
+    return str(list(fan_outs))
+
+
+def same_fan_outs(fan_outs: AnyFanOuts) -> tuple[int, ...]:
+    """Fan-outs that are the same for all edge types.
+
+    Raises:
+        UserError: They are given by edge type.
+    """
+    if isinstance(fan_outs, Mapping):
+        raise UserError(
+            f"sampler.fan_outs={shown(fan_outs)} is for models of typed graphs",
+            "Give one list, as in sampler.fan_outs=[10,10].",
+        )
+    return tuple(fan_outs)
+
+
 NUMBER = BeforeValidator(_number_of_text)
 """Takes a number as text too, since YAML reads `1e-3` as text."""
 
@@ -279,3 +313,14 @@ FanOuts = Annotated[
     described("a list of integers, each >= 1 or -1 (all)"),
 ]
 """In-neighbours a node, the hop next to the seeds first; -1 takes all."""
+
+TypedFanOuts = Annotated[
+    FanOuts
+    | Annotated[
+        dict[Annotated[str, AfterValidator(_edge_type_name)], FanOuts],
+        Field(min_length=1),
+    ],
+    described("a list of integers >= 1 or -1 (all), or one by edge type"),
+]
+"""The same fan-outs for all edge types; or by edge type, and `default` for all others. An edge type
+is `author/writes/paper`, `author,writes,paper` or the relation alone, `writes`."""

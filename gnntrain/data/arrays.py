@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gnntrain.data.checks import bad_graph, feature_problems
-from gnntrain.data.graph import AnyArray, Float32Array, GraphData, PrepareOptions
+from gnntrain.data.graph import AnyArray, Float32Array, GraphData, NodeData, PrepareOptions
 from gnntrain.data.store_meta import ArrayMeta
 
 HEADER_BYTES = 128
@@ -20,6 +20,9 @@ _CHUNK_BYTES = 1 << 23
 
 class ArrayWriter:
     """An `.npy` file that grows by whole rows; its header is written when it is closed.
+
+    Attributes:
+        dtype: The numbers' type, as stored.
 
     Args:
         path: The file to create.
@@ -35,10 +38,10 @@ class ArrayWriter:
         row_shape: tuple[int, ...] = (),
         logical_dtype: str | None = None,
     ) -> None:
-        self._dtype = np.dtype(dtype)
+        self.dtype = np.dtype(dtype)
         self._row_shape = row_shape
         self._logical = logical_dtype or (
-            self._dtype.str if self._dtype.kind == "S" else self._dtype.name
+            self.dtype.str if self.dtype.kind == "S" else self.dtype.name
         )
         self._path = path
         self._num_rows = 0
@@ -47,7 +50,7 @@ class ArrayWriter:
 
     def append(self, rows: AnyArray) -> None:
         """Add `rows`, already of the file's dtype and row shape."""
-        if rows.dtype != self._dtype or rows.shape[1:] != self._row_shape:
+        if rows.dtype != self.dtype or rows.shape[1:] != self._row_shape:
             raise ValueError(f"{self._path.name} does not take {rows.dtype} {rows.shape}")
         self._num_rows += len(rows)
         if rows.size:
@@ -58,7 +61,7 @@ class ArrayWriter:
         shape = (self._num_rows, *self._row_shape)
         size = self._file.tell()
         self._file.seek(0)
-        self._file.write(npy_header(self._dtype, shape))
+        self._file.write(npy_header(self.dtype, shape))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -96,12 +99,25 @@ def stored_feature_dtype(options: PrepareOptions) -> np.dtype[Any]:
     return np.dtype(np.uint16 if options.feature_dtype == "bfloat16" else options.feature_dtype)
 
 
-def prepared_features(data: GraphData, options: PrepareOptions) -> Iterator[AnyArray]:
-    """The features as they are stored, some MiB at a time; raises `UserError` at a bad value."""
+def prepared_features(
+    nodes: GraphData | NodeData, options: PrepareOptions, dataset: str, where: str = ""
+) -> Iterator[AnyArray]:
+    """The features as they are stored, some MiB at a time.
+
+    Args:
+        nodes: The nodes of one type.
+        options: How they are prepared.
+        dataset: Name of the data set, for messages.
+        where: What a problem begins with: the node type of a typed graph.
+
+    Raises:
+        UserError: A value is no finite number, or does not fit into the type.
+    """
     lowest = 0.0
     if options.normalize_features:
-        lowest = min((float(rows.min()) for _, rows in _chunks(data) if rows.size), default=0.0)
-    for start, rows in _chunks(data):
+        chunks = _chunks(nodes, dataset, where)
+        lowest = min((float(rows.min()) for _, rows in chunks if rows.size), default=0.0)
+    for start, rows in _chunks(nodes, dataset, where):
         problems = list(feature_problems(rows, start))
         with np.errstate(over="ignore"):
             values = rows.astype(np.float32, copy=False)
@@ -110,15 +126,17 @@ def prepared_features(data: GraphData, options: PrepareOptions) -> Iterator[AnyA
             stored = _encoded(values, options.feature_dtype)
         problems = problems or list(_overflow_problems(rows, stored, start, options.feature_dtype))
         if problems:
-            raise bad_graph(data.dataset, problems)
+            raise bad_graph(dataset, [f"{where}{problem}" for problem in problems])
         yield stored
 
 
-def _chunks(data: GraphData) -> Iterator[tuple[int, AnyArray]]:
-    features, num_features = data.features, data.num_features
+def _chunks(
+    nodes: GraphData | NodeData, dataset: str, where: str
+) -> Iterator[tuple[int, AnyArray]]:
+    features, num_features = nodes.features, nodes.num_features
     step = max(1, _CHUNK_BYTES // max(1, 4 * num_features))
-    for start in range(0, data.num_nodes, step):
-        stop = min(start + step, data.num_nodes)
+    for start in range(0, nodes.num_nodes, step):
+        stop = min(start + step, nodes.num_nodes)
         if features is None:
             rows: AnyArray = np.empty((stop - start, 0), dtype=np.float32)
         elif isinstance(features, np.ndarray):
@@ -127,8 +145,8 @@ def _chunks(data: GraphData) -> Iterator[tuple[int, AnyArray]]:
             rows = features.rows(start, stop)
         if rows.shape != (stop - start, num_features):
             expected = [stop - start, num_features]
-            problem = f"features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"
-            raise bad_graph(data.dataset, [f"{problem}, expected {expected}"])
+            problem = f"{where}features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"
+            raise bad_graph(dataset, [f"{problem}, expected {expected}"])
         yield start, rows
 
 

@@ -48,15 +48,18 @@ class BadRows:
         """Note rows (numbers that `source` understands); `reason` says why, from the fields."""
         if not len(rows):
             return
-        self._counts[source.path.name] += len(rows)
-        first = np.sort(rows)[: NUM_SHOWN - len(self._shown)]
-        for number, record in source.records(first) if len(first) else []:
-            report = f"  {source.path} {source.unit} {number}: {reason(record)}"
-            self._shown.append((source.path, number, report))
-            if source.unit == "line" and number == 1 and not _has_digit(record):
-                self._hints["If line 1 holds column names, set dataset.header=true."] = None
+        for file, here in source.by_file(np.sort(rows)):
+            self._counts[file.path.name] += len(here)
+            self._show(file, here[: NUM_SHOWN - len(self._shown)], reason)
         if hint:
             self._hints[hint] = None
+
+    def _show(self, file: Table, rows: Int64Array, reason: Callable[[Record], str]) -> None:
+        for number, record in file.records(rows) if len(rows) else []:
+            report = f"  {file.path} {file.unit} {number}: {reason(record)}"
+            self._shown.append((file.path, number, report))
+            if file.unit == "line" and number == 1 and not _has_digit(record):
+                self._hints["If line 1 holds column names, set dataset.header=true."] = None
 
     def report(self) -> None:
         """Report the bad rows added so far, if any.

@@ -6,9 +6,10 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +23,38 @@ from gnntrain.data.arrays import (
     write_array,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm
-from gnntrain.data.graph import JSON, SPLITS, AnyArray, GraphData, PrepareOptions, index_dtype
+from gnntrain.data.csc import ColumnBlock, EdgeList, column_blocks, gcn_norm
+from gnntrain.data.graph import (
+    EDGE,
+    JSON,
+    NODE,
+    SPLITS,
+    AnyArray,
+    AnyGraphData,
+    EdgeType,
+    Float32Array,
+    GraphData,
+    HeteroGraphData,
+    Int64Array,
+    NodeData,
+    NodeType,
+    PrepareOptions,
+    index_dtype,
+    reverse_type,
+    without_reverse,
+)
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import with_checksums, write_seal
 from gnntrain.data.store_meta import (
     ARRAYS,
     FORMAT,
+    HETERO_VERSION,
     META_FILE,
     VERSION,
     ArrayMeta,
     EdgeTypeMeta,
+    HeteroNodeTypeMeta,
+    HeteroStoreMeta,
     NodeTypeMeta,
     StoreError,
     StoreMeta,
@@ -84,7 +106,7 @@ def open_or_build(
     cache_dir: Path,
     identity: Mapping[str, JSON],
     options: PrepareOptions,
-    builder: Callable[[], GraphData],
+    builder: Callable[[], AnyGraphData],
 ) -> OpenedStore:
     """Open the store of `identity` and `options` under `cache_dir`, building it where needed.
 
@@ -117,7 +139,7 @@ def open_or_build(
 
 
 def write_store(
-    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path, data: AnyGraphData, options: PrepareOptions, identity: Mapping[str, JSON]
 ) -> StoredGraph:
     """Build the store at `path` from `data`, replacing a store there.
 
@@ -151,7 +173,7 @@ def _try_open(
 
 
 def _write(
-    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path, data: AnyGraphData, options: PrepareOptions, identity: Mapping[str, JSON]
 ) -> StoredGraph:
     check_graph(data)
     needed = _needed_bytes(data, options)
@@ -161,8 +183,9 @@ def _write(
     try:
         with disk_errors(path, needed):
             building.mkdir()
-            arrays = _write_arrays(building, data, options)
-            write_seal(building, _write_meta(building, data, options, identity, arrays))
+            arrays, num_edges = _write_arrays(building, data, options)
+            meta = _write_meta(building, data, options, identity, arrays, num_edges)
+            write_seal(building, meta)
             fsync_folder(building)
             move_into_place(building, path)
     finally:
@@ -171,72 +194,116 @@ def _write(
 
 
 def _write_arrays(
-    directory: Path, data: GraphData, options: PrepareOptions
-) -> dict[str, ArrayMeta]:
-    arrays = _write_columns(directory, data, options)
-    feature_dtype = stored_feature_dtype(options)
-    with ArrayWriter(
-        directory / "features.npy", feature_dtype, (data.num_features,), options.feature_dtype
-    ) as writer:
-        for rows in prepared_features(data, options):
-            writer.append(rows)
-        arrays["features"] = writer.close()
+    directory: Path, data: AnyGraphData, options: PrepareOptions
+) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
+    """Write all arrays; returns them and the number of edges of each type."""
+    nodes = _nodes(data)
+    sizes = {name: of_type.num_nodes for name, of_type in nodes.items()}
+    arrays, num_edges = _write_columns(directory, _edge_lists(data, options), sizes)
     small = {"labels": _stored_labels(data)}
     for name in SPLITS:
         small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    for name, values in (("node_ids", data.node_ids), ("class_names", data.class_names)):
-        if values is not None:
-            kind = values.dtype if values.dtype.kind == "S" else np.dtype(np.int64)
-            small[name] = values.astype(kind, copy=False)
+    is_typed = isinstance(data, HeteroGraphData)
+    for number, (name, of_type) in enumerate(nodes.items()):
+        suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
+        file = directory / f"features{suffix}.npy"
+        arrays[file.stem] = _write_features(file, of_type, options, data.dataset, where)
+        if of_type.ids is not None:
+            small[f"node_ids{suffix}"] = _stored_names(of_type.ids)
+    if data.class_names is not None:
+        small["class_names"] = _stored_names(data.class_names)
     for name, array in small.items():
         arrays[name] = write_array(directory, name, array)
-    return arrays
+    return arrays, num_edges
+
+
+def _nodes(data: AnyGraphData) -> Mapping[NodeType, NodeData]:
+    if isinstance(data, HeteroGraphData):
+        return data.nodes
+    return {NODE: NodeData(data.num_nodes, data.features, data.node_ids, data.feature_names)}
+
+
+def _write_features(
+    file: Path, nodes: NodeData, options: PrepareOptions, dataset: str, where: str
+) -> ArrayMeta:
+    shape, dtype = (nodes.num_features,), stored_feature_dtype(options)
+    with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
+        for rows in prepared_features(nodes, options, dataset, where):
+            writer.append(rows)
+        return writer.close()
 
 
 def _write_columns(
-    directory: Path, data: GraphData, options: PrepareOptions
-) -> dict[str, ArrayMeta]:
+    directory: Path, edges: Mapping[EdgeType, EdgeList], sizes: Mapping[NodeType, int]
+) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
     """Write the in-neighbour lists, block by block, then the arrays derived from them."""
-    indptr = np.zeros(data.num_nodes + 1, dtype=np.int64)
-    norm = np.empty(data.num_nodes, dtype=np.float32)
-    weighted = data.edge_weight is not None
-    first = 0
+    indptr = np.zeros(sum(sizes[name[2]] + 1 for name in edges), np.int64)
+    norm, num_edges, first = np.empty(0, np.float32), dict[EdgeType, int](), 0
+    weighted = any(of_type.weight is not None for of_type in edges.values())
     arrays: dict[str, ArrayMeta] = {}
+    dtype = index_dtype(max(sizes.values()))
     with (
-        ArrayWriter(directory / "indices.npy", index_dtype(data.num_nodes)) as indices,
+        ArrayWriter(directory / "indices.npy", dtype) as indices,
         ArrayWriter(directory / "edge_weight.npy", np.float32) as weight,
     ):
-        for block in column_blocks(_edge_list(data, options), data.num_nodes):
-            last = first + len(block.counts)
-            indptr[first + 1 : last + 1] = block.counts
-            norm[first:last] = gcn_norm(block.inflow)
-            indices.append(block.indices)
-            if block.weight is not None:
-                weight.append(block.weight)
-            first = last
+        for name, of_type in edges.items():
+            num_src, num_dst = sizes[name[0]], sizes[name[2]]
+            last = first + num_dst + 1
+            blocks = column_blocks(of_type, num_dst, num_src)
+            norm = _append_columns(blocks, indptr[first:last], indices, weight)
+            num_edges[name], first = int(indptr[last - 1]), last
         arrays["indices"] = indices.close()
         if weighted:
             arrays["edge_weight"] = weight.close()
     if not weighted:
         (directory / "edge_weight.npy").unlink()
-    np.cumsum(indptr, out=indptr)
     arrays["indptr"] = write_array(directory, "indptr", indptr)
-    arrays["gcn_norm"] = write_array(directory, "gcn_norm", norm)
-    return arrays
+    if len(edges) == len(sizes) == 1:
+        arrays["gcn_norm"] = write_array(directory, "gcn_norm", norm)
+    return arrays, num_edges
 
 
-def _edge_list(data: GraphData, options: PrepareOptions) -> EdgeList:
-    return EdgeList(
-        data.src,
-        data.dst,
-        data.edge_weight,
-        mirror=data.symmetric or options.to_undirected,
-        merge=options.to_undirected,
-        fill_loops=options.add_self_loops,
-    )
+def _append_columns(
+    blocks: Iterable[ColumnBlock], indptr: Int64Array, indices: ArrayWriter, weight: ArrayWriter
+) -> Float32Array:
+    """Write the in-neighbours of one edge type and fill its `indptr`; returns its `gcn_norm`."""
+    norm, first = np.empty(len(indptr) - 1, np.float32), 0
+    for block in blocks:
+        last = first + len(block.counts)
+        indptr[first + 1 : last + 1] = block.counts
+        norm[first:last] = gcn_norm(block.inflow)
+        indices.append(block.indices.astype(indices.dtype, copy=False))
+        if block.weight is not None:
+            weight.append(block.weight)
+        first = last
+    np.cumsum(indptr, out=indptr)
+    return norm
 
 
-def _stored_labels(data: GraphData) -> AnyArray:
+def _edge_lists(data: AnyGraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
+    """The given edges of each edge type, the reverse ones included."""
+    both_ways, loops = options.to_undirected, options.add_self_loops
+    if isinstance(data, GraphData):
+        given = (data.src, data.dst, data.edge_weight)
+        return {EDGE: EdgeList(*given, data.symmetric or both_ways, both_ways, loops)}
+    lists = {
+        name: EdgeList(*ends, mirror=both_ways, merge=both_ways, fill_loops=loops)
+        if name[0] == name[2]
+        else EdgeList(*ends)
+        for name, ends in data.edges.items()
+    }
+    if data.reverse or both_ways:
+        for name in without_reverse(data.edges):
+            if not lists[name].mirror:
+                lists[reverse_type(name)] = lists[name].reversed()
+    return lists
+
+
+def _stored_names(names: AnyArray) -> AnyArray:
+    return names.astype(names.dtype if names.dtype.kind == "S" else np.int64, copy=False)
+
+
+def _stored_labels(data: AnyGraphData) -> AnyArray:
     if data.task == "multilabel":
         return data.labels.astype(np.uint8)
     if data.task == "continuous":
@@ -248,48 +315,77 @@ def _stored_labels(data: GraphData) -> AnyArray:
 
 def _write_meta(
     directory: Path,
-    data: GraphData,
+    data: AnyGraphData,
     options: PrepareOptions,
     identity: Mapping[str, JSON],
     arrays: Mapping[str, ArrayMeta],
+    num_edges: Mapping[EdgeType, int],
 ) -> StoreMeta:
-    meta = StoreMeta(
-        format=FORMAT,
-        version=VERSION,
-        made_by=f"gnntrain {__version__}",
-        dataset=data.dataset,
-        task=data.task,
-        metric=data.metric,
-        ogb_name=data.ogb_name,
-        num_classes=data.num_classes,
-        node_types=(
-            NodeTypeMeta(name="node", num_nodes=data.num_nodes, num_features=data.num_features),
+    common: dict[str, Any] = {
+        "format": FORMAT,
+        "made_by": f"gnntrain {__version__}",
+        "dataset": data.dataset,
+        "task": data.task,
+        "metric": data.metric,
+        "ogb_name": data.ogb_name,
+        "num_classes": data.num_classes,
+        "edge_types": tuple(
+            EdgeTypeMeta(name=name, num_edges=number) for name, number in num_edges.items()
         ),
-        edge_types=(
-            EdgeTypeMeta(name=("node", "to", "node"), num_edges=arrays["indices"].shape[0]),
-        ),
-        identity=json.loads(canonical_json(dict(identity))),
-        options=asdict(options),
-        arrays=with_checksums(directory, arrays),
-        feature_names=None if data.feature_names is None else tuple(data.feature_names),
-        summary=summary_of(data, options),
-        preprocessing=data.preprocessing,
-        digest="",
-    )
+        "identity": json.loads(canonical_json(dict(identity))),
+        "options": asdict(options),
+        "arrays": with_checksums(directory, arrays),
+        "summary": summary_of(data, options),
+        "digest": "",
+    }
+    meta: StoreMeta
+    if isinstance(data, GraphData):
+        kind = NodeTypeMeta(name=NODE, num_nodes=data.num_nodes, num_features=data.num_features)
+        names = _names(data)
+        meta = StoreMeta(
+            version=VERSION,
+            node_types=(kind,),
+            feature_names=names,
+            preprocessing=data.preprocessing,
+            **common,
+        )
+    else:
+        kinds = tuple(
+            HeteroNodeTypeMeta(
+                name=name,
+                num_nodes=nodes.num_nodes,
+                num_features=nodes.num_features,
+                feature_names=_names(nodes),
+                preprocessing=nodes.preprocessing,
+            )
+            for name, nodes in data.nodes.items()
+        )
+        meta = HeteroStoreMeta(
+            version=HETERO_VERSION, node_types=kinds, target=data.target, **common
+        )
     write_description(directory / META_FILE, meta)
     return read_meta(directory)
 
 
-def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
+def _names(nodes: GraphData | NodeData) -> tuple[str, ...] | None:
+    return None if nodes.feature_names is None else tuple(nodes.feature_names)
+
+
+def _needed_bytes(data: AnyGraphData, options: PrepareOptions) -> int:
     """Bytes on disk, with all edges counted, also those to be merged."""
-    edges = _edge_list(data, options)
-    num_edges = len(data.src) * (1 + edges.mirror) + data.num_nodes * edges.fill_loops
-    an_edge = index_dtype(data.num_nodes).itemsize + 4 * (data.edge_weight is not None)
-    a_node = 8 + 4 + data.num_features * stored_feature_dtype(options).itemsize
-    a_node += {"multilabel": 1, "continuous": 4}.get(data.task, 0) * data.num_classes or 4
-    if data.node_ids is not None:
-        a_node += max(data.node_ids.dtype.itemsize, 8)
-    names = 0 if data.class_names is None else data.class_names.nbytes
-    in_splits = sum(len(ids) for ids in data.splits.values())
-    headers = len(ARRAYS) * HEADER_BYTES + (1 << 16) + names
-    return num_edges * an_edge + data.num_nodes * a_node + 8 * in_splits + headers
+    nodes = _nodes(data)
+    sizes = {name: of_type.num_nodes for name, of_type in nodes.items()}
+    an_index, a_feature = index_dtype(max(sizes.values())), stored_feature_dtype(options)
+    needed = len(ARRAYS) * len(nodes) * HEADER_BYTES + (1 << 16)
+    for (_, _, destination), edges in _edge_lists(data, options).items():
+        num_edges = len(edges.src) * (1 + edges.mirror) + sizes[destination] * edges.fill_loops
+        needed += num_edges * (an_index.itemsize + 4 * (edges.weight is not None))
+        needed += sizes[destination] * (8 + 4)
+    for of_type in nodes.values():
+        a_node = of_type.num_features * a_feature.itemsize
+        if of_type.ids is not None:
+            a_node += max(of_type.ids.dtype.itemsize, 8)
+        needed += of_type.num_nodes * a_node
+    a_label = {"multilabel": 1, "continuous": 4}.get(data.task, 0) * data.num_classes or 4
+    needed += len(data.labels) * a_label + 8 * sum(len(ids) for ids in data.splits.values())
+    return needed + (0 if data.class_names is None else data.class_names.nbytes)

@@ -9,7 +9,17 @@ from itertools import combinations
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, AnyArray, GraphData, IntArray
+from gnntrain.config.problems import did_you_mean
+from gnntrain.data.graph import (
+    SPLITS,
+    AnyArray,
+    AnyGraphData,
+    GraphData,
+    HeteroGraphData,
+    IntArray,
+    NodeData,
+    NodeType,
+)
 from gnntrain.errors import UserError
 from gnntrain.metrics import LABEL_KINDS, metrics_for
 
@@ -17,12 +27,14 @@ _NUM_SHOWN = 5
 _CHUNK_VALUES = 1 << 20
 
 
-def check_graph(data: GraphData) -> None:
+def check_graph(data: AnyGraphData) -> None:
     """Raise one `UserError` that names everything wrong with `data`.
 
     Features that are streamed are checked as they are written, by `feature_problems`.
     """
-    problems = list(_find_problems(data))
+    problems = [
+        *(_find_problems(data) if isinstance(data, GraphData) else _find_typed_problems(data))
+    ]
     if problems:
         raise bad_graph(data.dataset, problems)
 
@@ -98,6 +110,36 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     yield from _name_problems("class_names", data.class_names, data.num_classes)
 
 
+def _find_typed_problems(data: HeteroGraphData) -> Iterator[str]:
+    if data.target not in data.nodes:
+        yield f"the target type {_no_type(data.target, data)}"
+        return
+    yield from _find_problems(data.target_data())
+    for name, nodes in data.nodes.items():
+        if name != data.target:
+            found = _node_problems(nodes) if nodes.num_nodes > 0 else ["it has no nodes"]
+            yield from (f"node type {name}: {problem}" for problem in found)
+    if not data.edges:
+        yield "it has no edge types"
+    for edge_type, (src, dst) in data.edges.items():
+        ends = (edge_type[0], edge_type[2])
+        found = [_no_type(name, data) for name in ends if name not in data.nodes]
+        if not found:
+            num_src, num_dst = (data.nodes[name].num_nodes for name in ends)
+            found += _end_problems(src, dst, num_src, num_dst)
+        yield from (f"edge type {'/'.join(edge_type)}: {problem}" for problem in found)
+
+
+def _no_type(name: NodeType, data: HeteroGraphData) -> str:
+    hint = did_you_mean(name, data.nodes)
+    return f"{name!r} is no node type" + (f" ({hint})" if hint else "")
+
+
+def _node_problems(nodes: NodeData) -> Iterator[str]:
+    yield from _array_feature_problems(nodes)
+    yield from _name_problems("ids", nodes.ids, nodes.num_nodes)
+
+
 def _name_problems(name: str, array: AnyArray | None, length: int) -> Iterator[str]:
     if array is not None and array.shape != (length,):
         yield f"{name} has shape {list(array.shape)}, expected [{length}]"
@@ -106,19 +148,23 @@ def _name_problems(name: str, array: AnyArray | None, length: int) -> Iterator[s
 
 
 def _edge_problems(data: GraphData) -> Iterator[str]:
-    src, dst, weight = data.src, data.dst, data.edge_weight
+    shape, weight = data.src.shape, data.edge_weight
+    yield from _end_problems(data.src, data.dst, data.num_nodes, data.num_nodes)
+    if weight is not None and weight.shape != shape:
+        yield f"edge_weight has shape {list(weight.shape)}, expected {list(shape)}"
+    elif weight is not None:
+        yield from wrong_values(weight, _is_not_finite, "edge weights are not finite", "edge")
+
+
+def _end_problems(src: IntArray, dst: IntArray, num_src: int, num_dst: int) -> Iterator[str]:
     if src.ndim != 1 or src.shape != dst.shape:
         yield f"src has shape {list(src.shape)} and dst {list(dst.shape)}, expected one length"
         return
-    for name, ids in (("src", src), ("dst", dst)):
+    for name, ids, num_nodes in (("src", src, num_src), ("dst", dst, num_dst)):
         if ids.dtype.kind not in "iu":
             yield f"{name} is {ids.dtype}, expected integers"
         else:
-            yield from _range_problems(f"edge ends in {name}", "edge", ids, data.num_nodes)
-    if weight is not None and weight.shape != src.shape:
-        yield f"edge_weight has shape {list(weight.shape)}, expected {list(src.shape)}"
-    elif weight is not None:
-        yield from wrong_values(weight, _is_not_finite, "edge weights are not finite", "edge")
+            yield from _range_problems(f"edge ends in {name}", "edge", ids, num_nodes)
 
 
 def _label_problems(data: GraphData) -> Iterator[str]:
@@ -194,12 +240,12 @@ def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[
         yield f"{len(bare)} nodes of split {name} have no label (first: {first})"
 
 
-def _array_feature_problems(data: GraphData) -> Iterator[str]:
-    features = data.features
+def _array_feature_problems(nodes: GraphData | NodeData) -> Iterator[str]:
+    features = nodes.features
     if not isinstance(features, np.ndarray):
         return
-    if features.ndim != 2 or len(features) != data.num_nodes:
-        yield f"features has shape {list(features.shape)}, expected [{data.num_nodes}, …]"
+    if features.ndim != 2 or len(features) != nodes.num_nodes:
+        yield f"features has shape {list(features.shape)}, expected [{nodes.num_nodes}, …]"
     elif features.dtype.kind not in "biuf":
         yield f"features is {features.dtype}, expected numbers"
     else:

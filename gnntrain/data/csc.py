@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,10 @@ class EdgeList:
     mirror: bool = False
     merge: bool = False
     fill_loops: bool = False
+
+    def reversed(self) -> EdgeList:
+        """The edges in the other direction."""
+        return replace(self, src=self.dst, dst=self.src)
 
     def chunks(self) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
         """Contiguous chunks of the list, without a copy where it is contiguous already."""
@@ -100,25 +104,32 @@ def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[
 
 
 def column_blocks(
-    edges: EdgeList, num_nodes: int, *, min_block_edges: int = MIN_BLOCK_EDGES
+    edges: EdgeList,
+    num_dst: int,
+    num_src: int | None = None,
+    *,
+    min_block_edges: int = MIN_BLOCK_EDGES,
 ) -> Iterator[ColumnBlock]:
     """The graph's columns, block after block.
 
     Args:
-        edges: The edge list; ids must lie in `0 … num_nodes - 1`.
-        num_nodes: Number of columns.
+        edges: The edge list; ids of destinations must lie in `0 … num_dst - 1`, those of sources in
+            `0 … num_src - 1`.
+        num_dst: Number of columns.
+        num_src: Number of rows; None: as many as columns.
         min_block_edges: Edges a block at least; the blocks' number stays bounded beyond.
     """
-    counts = count_columns(edges, num_nodes)
+    num_src = num_dst if num_src is None else num_src
+    counts = count_columns(edges, num_dst)
     max_edges = max(min_block_edges, int(counts.sum()) // NUM_BLOCKS)
-    ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_nodes)))
+    ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_src)))
     workers = min(available_cores(), MAX_THREADS, len(ranges))
     pending: deque[Future[ColumnBlock]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for first, last in ranges:
             if len(pending) > workers:
                 yield pending.popleft().result()
-            pending.append(pool.submit(_build_block, edges, num_nodes, counts[first:last], first))
+            pending.append(pool.submit(_build_block, edges, num_src, counts[first:last], first))
         while pending:
             yield pending.popleft().result()
 
@@ -142,9 +153,9 @@ def in_edges(
         num_dst: Number of destination nodes.
         has_norm: Compute `Edges.gcn_norm`.
     """
-    blocks = list(column_blocks(EdgeList(src, dst, weight), max(num_src, num_dst)))
-    counts = np.concatenate([block.counts for block in blocks])[:num_dst]
-    inflow = np.concatenate([block.inflow for block in blocks])[:num_dst]
+    blocks = list(column_blocks(EdgeList(src, dst, weight), num_dst, num_src))
+    counts = np.concatenate([block.counts for block in blocks])
+    inflow = np.concatenate([block.inflow for block in blocks])
     weights = [block.weight for block in blocks if block.weight is not None]
     return Edges(
         indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
@@ -172,9 +183,9 @@ def _as_ids(ids: IntArray) -> IntArray:
     return np.ascontiguousarray(ids)
 
 
-def _build_block(edges: EdgeList, num_nodes: int, counts: Int64Array, first: int) -> ColumnBlock:
+def _build_block(edges: EdgeList, num_src: int, counts: Int64Array, first: int) -> ColumnBlock:
     num_columns, num_edges = len(counts), int(counts.sum())
-    row_bits = _row_bits(num_nodes)
+    row_bits = _row_bits(num_src)
     room = num_edges + (num_columns if edges.fill_loops else 0)
     keys = np.empty(room, dtype=np.int64)
     weight = np.empty(0 if edges.weight is None else room, dtype=np.float32)
@@ -189,7 +200,7 @@ def _build_block(edges: EdgeList, num_nodes: int, counts: Int64Array, first: int
         weight[end : end + len(bare)] = 1.0
         end += len(bare)
     keys, weight = _sorted(keys[:end], weight[:end])
-    indices = np.empty(end, dtype=index_dtype(num_nodes))
+    indices = np.empty(end, dtype=index_dtype(num_src))
     kept = np.zeros(num_columns, dtype=np.int64)
     inflow = np.zeros(num_columns, dtype=np.float64)
     total = _unpack(keys, weight, first, row_bits, edges.merge, indices, kept, inflow)

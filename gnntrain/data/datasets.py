@@ -6,15 +6,22 @@ Nothing heavy is imported until a graph is built.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from gnntrain.config import BuiltinConfig, DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config import (
+    BuiltinConfig,
+    DatasetConfig,
+    FilesConfig,
+    SyntheticConfig,
+    SyntheticMAGConfig,
+)
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, GraphData
-from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.raw_files import default_root
+from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin
 
@@ -26,7 +33,7 @@ class DatasetBuilder(Protocol):
         """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Build the graph: reads, downloads and computes.
 
         Raises:
@@ -53,6 +60,24 @@ class SyntheticBuilder:
         return synthetic_graph(self._config)
 
 
+class SyntheticMAGBuilder:
+    """Builds a random typed graph."""
+
+    def __init__(self, config: SyntheticMAGConfig) -> None:
+        self._config = config
+
+    def identity(self) -> dict[str, JSON]:
+        """The graph's scale, shares and seed."""
+        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return {"dataset": self._config.name, **options}
+
+    def build(self) -> HeteroGraphData:
+        """Generate the graph."""
+        from gnntrain.data.synthetic_mag import synthetic_mag
+
+        return synthetic_mag(self._config)
+
+
 class ObjectBuilder:
     """Stores a graph that was given as an object in Python.
 
@@ -72,7 +97,7 @@ class ObjectBuilder:
         config: FilesConfig,
         *,
         labelled: bool = True,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: AnyPreprocessing | None = None,
     ) -> None:
         from gnntrain.data.objects import content_digest, graph_of_object
 
@@ -83,7 +108,7 @@ class ObjectBuilder:
         """The graph's name and a digest of its content: the same object finds its store again."""
         return {"dataset": self._graph.dataset, "content": self._digest}
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """The graph."""
         return self._graph
 
@@ -107,9 +132,10 @@ class PackageBuilder:
             "version": None if self._point.dist is None else self._point.dist.version,
             "split": self._config.split,
             "root": self._config.root,
+            **({} if self._config.target is None else {"target": self._config.target}),
         }
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Call the package.
 
         Raises:
@@ -119,40 +145,46 @@ class PackageBuilder:
         root = default_root() / name if given_root is None else Path(given_root)
         try:
             made: Any = load_plugin(DATASETS, name)(str(root))
-            graph = made if isinstance(made, GraphData) else _first_graph(made)
-            if not isinstance(graph, GraphData):
-                from gnntrain.data.objects import from_pyg
-
-                graph = from_pyg(graph, name, split=self._config.split)
+            graph = self._graph(made)
         except UserError:
             raise
         except Exception as error:  # another package's code may raise any exception
             raise UserError(
                 f"dataset={name}: {self._point.value} made no graph "
                 f"({type(error).__name__}: {error}).",
-                "It must return a PyG Data, a PyG data set of one, or a GraphData.",
+                "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
+                "HeteroGraphData.",
             ) from error
         return replace(graph, dataset=name)
 
+    def _graph(self, made: Any) -> AnyGraphData:
+        """The graph that a package made, or the first of its data set."""
+        from torch_geometric.data import Data, HeteroData
 
-def _first_graph(made: Any) -> Any:
-    from torch_geometric.data import Data
+        from gnntrain.data.objects import from_pyg, from_pyg_hetero
 
-    return made if isinstance(made, Data) else made[0]
+        if isinstance(made, GraphData | HeteroGraphData):
+            return made
+        first = made if isinstance(made, Data | HeteroData) else made[0]
+        name, split, target = self._config.name, self._config.split, self._config.target
+        if isinstance(first, HeteroData):
+            return from_pyg_hetero(first, name, split=split, target=target)
+        return from_pyg(first, name, split=split)
 
 
 def builder_for(
     config: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
 ) -> DatasetBuilder:
     """The builder of the data set that `config` describes.
 
     Args:
         config: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: What makes features of a user's own files; None: it is learnt from them.
+        preprocessing: What makes features of a user's own files, of a typed graph by node type;
+            None: it is learnt from them.
 
     Raises:
         UserError: There is no such data set, it has no split of that number, or a file is not
@@ -160,6 +192,13 @@ def builder_for(
     """
     if isinstance(config, SyntheticConfig):
         return SyntheticBuilder(config)
+    if isinstance(config, SyntheticMAGConfig):
+        return SyntheticMAGBuilder(config)
+    if isinstance(config, FilesConfig) and config.schema is not None:
+        from gnntrain.data.schema_files import SchemaBuilder
+
+        by_type = None if isinstance(preprocessing, Preprocessing) else preprocessing
+        return SchemaBuilder(config, labelled=labelled, preprocessing=by_type)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
@@ -167,10 +206,6 @@ def builder_for(
     published = PUBLISHED.get(config.name)
     if published is None:
         return PackageBuilder(config)
-    if published.class_name is None:
-        from gnntrain.data.ogb_data import OGBBuilder
-
-        return OGBBuilder(config)
-    from gnntrain.data.pyg_data import PyGBuilder
-
-    return PyGBuilder(config)
+    module, _, attribute = published.builder.partition(":")
+    builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
+    return builder(config)

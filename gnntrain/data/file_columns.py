@@ -61,7 +61,8 @@ _PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
     "val": ("val", "valid", "is_val", "is_valid"),
     "test": ("test", "is_test"),
 }
-_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
+USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
+"""Names that mark the first line of a text as a header, in lower case."""
 
 NO_ID = "none"
 
@@ -97,10 +98,37 @@ def feature_columns(
     if is_array_file(path):
         arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
         return Columns(arrays, find_id(arrays, config), arrays.main)
-    table = open_table(path, config, bad)
+    return columns_of_nodes(
+        open_table(path, config, bad),
+        config,
+        split_elsewhere=split_elsewhere,
+        preprocessing=preprocessing,
+    )
+
+
+def columns_of_nodes(
+    table: Table,
+    config: FilesConfig,
+    *,
+    split_elsewhere: bool = False,
+    preprocessing: Preprocessing | None = None,
+    others: Collection[int] = (),
+) -> Columns:
+    """As `feature_columns`, of an open table.
+
+    Args:
+        table: The table.
+        config: The names of its columns.
+        split_elsewhere: Whether another file says the split.
+        preprocessing: What the model was trained on that the graph is read for, if any.
+        others: Places of columns with a use of their own, which are read as they are written.
+
+    Raises:
+        UserError: It has no column of a name that is asked for.
+    """
     ignored = matching_columns(table, "ignore", config.ignore, strict=False)
-    places = _find_node_id(table, config, ignored, preprocessing)
-    taken = set(places.values())
+    places = _find_node_id(table, config, ignored.union(others), preprocessing)
+    taken = {*places.values(), *others}
     taken |= set() if config.labels is not None else _label_places(table, config, ignored)
     taken |= set() if split_elsewhere else _split_places(table, config, ignored)
     numbers = [at for at in range(len(table.names)) if at not in taken]
@@ -226,7 +254,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
 
 
 def open_table(
-    path: Path, config: FilesConfig, bad: BadRows, usual: Collection[str] = _USUAL_NAMES
+    path: Path, config: FilesConfig, bad: BadRows, usual: Collection[str] = USUAL_NAMES
 ) -> Table:
     """Open a table; the configuration's names and the usual ones mark a header.
 

@@ -8,7 +8,7 @@ the ends if they hold node ids and the third does not. Anything else is asked ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -34,10 +34,10 @@ from gnntrain.data.file_columns import (
     open_table,
     place_of,
 )
-from gnntrain.data.graph import AnyArray, index_dtype
-from gnntrain.data.node_index import UNKNOWN_NODE, NodeIndex
+from gnntrain.data.graph import AnyArray, Int64Array, index_dtype
+from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.sparse import unpack_edges
-from gnntrain.data.tables import Columns, Role, Table
+from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ PAIRS_OF_ENDS = (
 """Names of the source's and the target's column, in lower case."""
 # A single letter may be a node's id at the top of a list.
 _HEADER_NAMES = frozenset(name for name in chain(*PAIRS_OF_ENDS) if len(name) > 1)
-_ENDS: tuple[Role, Role] = ("source", "target")
+ENDS: tuple[Role, Role] = ("source", "target")
 _WEIGHT_NAMES = (*WEIGHT_ARRAYS, "w")
-_MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
+MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 
 
 @dataclass(frozen=True)
@@ -86,31 +86,49 @@ def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) 
     dtype = index_dtype(index.num_nodes)
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
-    for batch in columns.batches(min(index.num_hashed, _MOST_ROWS)):
-        src, dst = (index.find(batch.columns[end], columns.table.decimal) for end in _ENDS)
-        known = (src >= 0) & (dst >= 0)
+    for src, dst, batch in known_edges(columns, {"source": index, "target": index}, bad):
         usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
-        unknown_end = partial(_unknown_end, columns, index)
-        bad.add(columns.table, batch.rows[~known], unknown_end, index.hint)
-        bad.add(columns.table, batch.rows[known & ~usable], partial(_wrong_weight, columns))
-        kept = known & usable
-        sources.append(src[kept].astype(dtype))
-        targets.append(dst[kept].astype(dtype))
-        weights.append(batch.matrix[kept].reshape(-1))
+        bad.add(columns.table, batch.rows[~usable], partial(_wrong_weight, columns))
+        sources.append(src[usable].astype(dtype))
+        targets.append(dst[usable].astype(dtype))
+        weights.append(batch.matrix[usable].reshape(-1))
     src = np.concatenate(sources)
     weight = np.concatenate(weights) if columns.numbers else None
     phrase = _phrase(columns, len(src))
     return FileEdges(src, np.concatenate(targets), weight, phrase, _left_out(columns))
 
 
-def _unknown_end(columns: Columns, index: NodeIndex, record: Record) -> str:
-    for end in _ENDS:
+def known_edges(
+    columns: Columns, nodes: Mapping[Role, NodeIndex], bad: BadRows
+) -> Iterator[tuple[Int64Array, Int64Array, Rows]]:
+    """Edges between known nodes: sources, targets and their rows, a batch at a time.
+
+    Args:
+        columns: The columns of an edges file.
+        nodes: The nodes at each end, "source" and "target".
+        bad: Takes the rows with an unknown end.
+    """
+    most_hashed = max(nodes[end].num_hashed for end in ENDS)
+    unknown_end = partial(_unknown_end, columns, nodes)
+    for batch in columns.batches(min(most_hashed, MOST_ROWS)):
+        src, dst = (nodes[end].find(batch.columns[end], columns.table.decimal) for end in ENDS)
+        known = (src >= 0) & (dst >= 0)
+        wrong = [
+            nodes[end] for end, found in zip(ENDS, (src, dst), strict=True) if (found < 0).any()
+        ]
+        hint = " ".join(dict.fromkeys(index.hint for index in wrong))
+        bad.add(columns.table, batch.rows[~known], unknown_end, hint)
+        yield src[known], dst[known], batch.keep(known)
+
+
+def _unknown_end(columns: Columns, nodes: Mapping[Role, NodeIndex], record: Record) -> str:
+    for end in ENDS:
         field = record[columns.places[end]]
         if not field.strip():
             return f"the {end} node is missing"
-        if not index.knows(field, columns.table.decimal):
-            return UNKNOWN_NODE.format(repr(field))
-    return "its nodes are not in the features file"
+        if not nodes[end].knows(field, columns.table.decimal):
+            return nodes[end].unknown.format(repr(field))
+    return "its nodes are unknown"
 
 
 def _wrong_weight(columns: Columns, record: Record) -> str:
@@ -148,25 +166,63 @@ def edge_columns(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows
         UserError: The file cannot be read, has no column of a name that is asked for, or does not
             say which columns are the ends.
     """
-    wanted = config.weight_column
+    table, wanted = edge_table(path, config, bad), config.weight_column
     if is_array_file(path):
-        table: Table = _table_of_arrays(path, unpack_edges(path, load_arrays(path)), config)
         # Whoever calls an array so means PyG's; of a table it may be any column.
         wanted = wanted or next((name for name in WEIGHT_ARRAYS if name in table.names), None)
-    elif path.suffix.lower() == GRAPHML_SUFFIX:
-        table = open_graphml(path, "edges")
-    else:
-        table = open_table(path, config, bad, _HEADER_NAMES)
-        if len(table.names) < 2:
-            raise UserError(f"{path} has only one column.", "It needs two: source and target.")
     weights = [] if wanted is None else [place_of(table, "weight_column", wanted)]
-    source, target = _find_ends(table, config, weights, index)
+    source, target = find_ends(table, config, weights, index)
     return Columns(table, {"source": source, "target": target}, weights)
 
 
-def _find_ends(
-    table: Table, config: FilesConfig, weights: Sequence[int], index: NodeIndex
+def edge_table(
+    path: Path,
+    config: FilesConfig,
+    bad: BadRows,
+    *,
+    names: Collection[str] = (),
+    square: bool = True,
+) -> Table:
+    """An edges file as a table.
+
+    Args:
+        path: The file.
+        config: How it is read.
+        bad: Takes its bad rows.
+        names: More names that mark a first line as a header, in lower case.
+        square: Whether a sparse matrix must be square: both ends are nodes of one type.
+
+    Raises:
+        UserError: The file cannot be read, or has one column only.
+    """
+    if is_array_file(path):
+        arrays = unpack_edges(path, load_arrays(path), square=square)
+        return _table_of_arrays(path, arrays, config)
+    if path.suffix.lower() == GRAPHML_SUFFIX:
+        return open_graphml(path, "edges")
+    table = open_table(path, config, bad, _HEADER_NAMES.union(names))
+    if len(table.names) < 2:
+        raise UserError(f"{path} has only one column.", "It needs two: source and target.")
+    return table
+
+
+def find_ends(
+    table: Table,
+    config: FilesConfig,
+    others: Sequence[int],
+    index: NodeIndex | None = None,
 ) -> tuple[int, int]:
+    """Places of the columns of the sources and the targets.
+
+    Args:
+        table: The edges file.
+        config: `source_column` and `target_column`.
+        others: Places of columns with another use, such as the weight.
+        index: The nodes, by which two of three columns without names are seen to be the ends.
+
+    Raises:
+        UserError: It is not plain which columns they are.
+    """
     names = [name.lower() for name in table.names]
     found = [
         (names.index(source), names.index(target))
@@ -176,7 +232,7 @@ def _find_ends(
     rest = [
         place
         for place, name in enumerate(names)
-        if place not in weights
+        if place not in others
         and name not in _WEIGHT_NAMES
         and not is_pandas_index(table.names[place])
     ]
@@ -184,7 +240,7 @@ def _find_ends(
         found = [(0, 1)]
     if not found and len(rest) == 2 and not _has_other_use([names[place] for place in rest]):
         found = [(rest[0], rest[1])]
-    if not found and _are_ends_and_weight(table, index):
+    if not found and index is not None and _are_ends_and_weight(table, index):
         found = [(0, 1)]
     source, target = found[0] if len(found) == 1 else (None, None)
     if config.source_column is not None:

@@ -71,6 +71,7 @@ def choose_features(
     preprocessing: Preprocessing | None,
     *,
     strict: bool,
+    required: bool = True,
 ) -> FeatureChoice:
     """Choose the columns that features are made of.
 
@@ -80,6 +81,7 @@ def choose_features(
         elsewhere: Names of columns of other files that are no features, with what they hold.
         preprocessing: What a model was trained on, by whose names columns are found; or None.
         strict: Whether each name and pattern must match a column.
+        required: Whether there must be features.
 
     Raises:
         UserError: A name or pattern matches no column, or no column is left.
@@ -93,7 +95,7 @@ def choose_features(
         return _columns_of_model(columns, preprocessing)
     else:
         choice = _chosen_columns(columns, config, elsewhere, strict=strict)
-    if not choice.order:
+    if required and not choice.order:
         raise no_features(choice)
     return choice if preprocessing is None else _columns_by_place(choice, preprocessing)
 

@@ -53,8 +53,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 _NO_VALUE_HINT = "With dataset.missing=mean, zero or indicator, they get 0 for every category."
 
 
-def resolve_indices(choice: FeatureChoice, nodes: Rows) -> tuple[FeatureChoice, Rows]:
-    """Leave out doubtful columns that hold row numbers; the others join the numbers."""
+def resolve_indices(
+    choice: FeatureChoice, nodes: Rows, *, required: bool = True
+) -> tuple[FeatureChoice, Rows]:
+    """Leave out doubtful columns that hold row numbers; the others join the numbers.
+
+    Raises:
+        UserError: Features are required, and no column is left.
+    """
     table = choice.columns.table
     indices = [p for p in choice.doubtful if _holds_row_numbers(table, p, nodes)]
     left_out = {unique_name(table, place): _INDEX for place in indices}
@@ -62,7 +68,7 @@ def resolve_indices(choice: FeatureChoice, nodes: Rows) -> tuple[FeatureChoice, 
     numbers = [place for place in order if place not in choice.categorical]
     columns = replace(choice.columns, numbers=numbers, others=sorted(choice.categorical))
     done = FeatureChoice(columns, order, choice.categorical, (), {**choice.left_out, **left_out})
-    if not order:
+    if required and not order:
         raise no_features(done)
     nodes = replace(nodes, source=columns)
     return done, _joined(nodes, choice) if len(indices) < len(choice.doubtful) else nodes

@@ -71,7 +71,7 @@ def read_graph(
     """
     bad = BadRows(config.bad_rows)
     labels, split = _other_files(paths, config, bad) if labelled else (None, None)
-    elsewhere = {**_names_of(labels, "labels"), **_names_of(split, "splits")}
+    elsewhere = {**names_of(labels, "labels"), **names_of(split, "splits")}
     columns = feature_columns(
         paths["features"],
         config,
@@ -85,16 +85,16 @@ def read_graph(
         if labels is None:  # first, or the labels are called a feature that holds text
             label_columns_within(columns.table, config)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
-    choice, nodes = _read_nodes(choice, config, bad)
+    choice, nodes = read_nodes(choice, config, bad)
     index = NodeIndex(nodes.columns.get("id"), len(nodes))
     if labelled:
         targets = read_targets(labels, nodes, index, config, bad)
         splits = split_nodes(split, targets, nodes, index, config, bad)
-        metric = _metric(config.metric, targets.task)
+        metric = chosen_metric(config.metric, targets.task)
     else:
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
         if preprocessing is None:
-            _refuse_statistics(config)
+            refuse_statistics(config)
     edges = read_edges(paths["edges"], config, index, bad)
     bad.report()
     features, fitted = make_features(nodes, choice, splits.nodes["train"], config, preprocessing)
@@ -108,8 +108,8 @@ def read_graph(
         split=splits.phrase,
         left_out={
             **choice.left_out,
-            **_unused(labels, "not a label, by its name or dataset.label_column"),
-            **_unused(split, "not the split"),
+            **unused(labels, "not a label, by its name or dataset.label_column"),
+            **unused(split, "not the split"),
             **edges.left_out,
         },
     )
@@ -145,7 +145,7 @@ def _other_files(
     return labels, split_columns(split, config, bad)
 
 
-def _names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
+def names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
     """Names of columns of labels or splits, with what they hold."""
     if not isinstance(columns, Columns) or not has_names(columns.table):
         return {}
@@ -155,7 +155,7 @@ def _names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
     return {table.names[place]: reason for place in (*columns.numbers, *others)}
 
 
-def _unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
+def unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
     """Columns of the labels or the split file that are not used."""
     if not isinstance(columns, Columns) or is_array_file(columns.table.path):
         return {}
@@ -164,7 +164,7 @@ def _unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
     return {f"{table.shown(place)} of {table.path.name}": reason for place in unused}
 
 
-def _refuse_statistics(config: FilesConfig) -> None:
+def refuse_statistics(config: FilesConfig) -> None:
     """Raise a UserError where features need what a model's run does not say."""
     for key in ("standardize", "categorical"):
         if getattr(config, key):
@@ -181,23 +181,29 @@ def _refuse_statistics(config: FilesConfig) -> None:
 
 def _describe_ids(nodes: Columns, labels: Columns | None, split: Columns | Path | None) -> str:
     """Where the ids are; in other files only where they have another name there."""
-    name = _name_of_ids(nodes)
+    name = name_of_ids(nodes)
     is_index = "id" in nodes.places and is_pandas_index(nodes.table.names[nodes.places["id"]])
     found = [f"{name} of {nodes.table.path.name}" + ", a pandas index" * is_index]
     found += [
-        f"{_name_of_ids(other)} of {other.table.path.name}"
+        f"{name_of_ids(other)} of {other.table.path.name}"
         for other in (labels, split)
-        if isinstance(other, Columns) and _name_of_ids(other) != name
+        if isinstance(other, Columns) and name_of_ids(other) != name
     ]
     return "; ".join(found)
 
 
-def _name_of_ids(columns: Columns) -> str:
+def name_of_ids(columns: Columns) -> str:
+    """Where the ids of a table's rows are, in words."""
     place = columns.places.get("id")
     return "row numbers" if place is None else f"column {columns.table.shown(place)}"
 
 
-def _metric(asked: str, task: LabelKind) -> str:
+def chosen_metric(asked: str, task: LabelKind) -> str:
+    """The metric of `dataset.metric`.
+
+    Raises:
+        UserError: It is none of the task's.
+    """
     if asked == "auto":
         return DEFAULT_METRICS[task]
     if asked not in metrics_for(task):
@@ -208,10 +214,16 @@ def _metric(asked: str, task: LabelKind) -> str:
     return asked
 
 
-def _read_nodes(
-    choice: FeatureChoice, config: FilesConfig, bad: BadRows
+def read_nodes(
+    choice: FeatureChoice, config: FilesConfig, bad: BadRows, *, required: bool = True
 ) -> tuple[FeatureChoice, Rows]:
     """The rows of the features file that define a node: an id of its own and usable values.
+
+    Args:
+        choice: The columns.
+        config: How missing values are treated.
+        bad: Takes the bad rows.
+        required: Whether there must be features.
 
     Raises:
         UserError: There are no features or no rows; or rows are bad, and are to be errors or,
@@ -222,7 +234,7 @@ def _read_nodes(
     if "id" in nodes.columns:
         nodes = nodes.drop_missing("id", bad, "the node id is missing", _NO_ID_HINT)
         nodes = drop_repeated(nodes, nodes.columns["id"], bad, _NO_ID_HINT)
-    choice, nodes = resolve_indices(choice, nodes)
+    choice, nodes = resolve_indices(choice, nodes, required=required)
     refuse_text_columns(nodes)
     # Without ids a row's place is its node: none can be left out.
     strict = bad if "id" in nodes.columns else BadRows("error")

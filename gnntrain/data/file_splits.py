@@ -12,7 +12,7 @@ from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTab
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
 from gnntrain.data.drawn_splits import Splits, drawn_splits
-from gnntrain.data.file_columns import named_split
+from gnntrain.data.file_columns import id_column, is_array_file, named_split
 from gnntrain.data.file_target_columns import split_places
 from gnntrain.data.file_targets import Targets, rows_of_nodes
 from gnntrain.data.graph import SPLITS, AnyArray
@@ -40,8 +40,12 @@ _ROLES: tuple[Role, ...] = ("split", *_MASKS)
 _KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
 
 
+SplitSource = Columns | Path | Mapping[str, Path]
+"""A split file: its columns, or its path if it holds arrays; or a file of ids for each split."""
+
+
 def split_nodes(
-    given: Columns | Path | None,
+    given: SplitSource | None,
     targets: Targets,
     features: Rows,
     index: NodeIndex,
@@ -51,7 +55,7 @@ def split_nodes(
     """Splits from the split file, else from columns of the labels or the features file, else drawn.
 
     Args:
-        given: The split file: its columns, or its path if it is one of arrays.
+        given: The split file or files, if there are some.
         targets: The labels.
         features: The rows of the features file.
         index: The nodes.
@@ -67,7 +71,9 @@ def split_nodes(
             only one that is given.
     """
     split_of = np.full(index.num_nodes, -1, np.int8)
-    if isinstance(given, Path):
+    if isinstance(given, Mapping):
+        origin = _assign_files(given, targets, index, split_of, bad)
+    elif isinstance(given, Path):
         origin = _assign_arrays(given, load_arrays(given), targets, index, split_of, bad)
     else:
         rows = _rows_of_splits(given, targets, features, index, config, bad)
@@ -223,19 +229,39 @@ def _assign_arrays(
             f"{path} has no array called train (it has {', '.join(arrays)}).",
             "Call the arrays of ids or masks train, val and test.",
         )
-    for code, split in enumerate(SPLITS):
-        name = found[split]
+    for split, name in found.items():
         if name is not None:
             rows = _rows_of_array(path, split, _as_mask(path, name, arrays[name]), index, bad)
-            reason = _reason(f"in split {split} has no label")
-            rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
-            reason = _reason(f"in split {split} is in another split, too")
-            rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
-            split_of[rows.nodes] = code
+            _assign_rows(rows, split, targets, split_of, bad)
     names = [name for name in found.values() if name is not None]
     widths = [arrays[name].shape[1] for name in names if arrays[name].ndim == 2]
     number = f", number 0 of {min(widths)}" if widths else ""
     return f"arrays {', '.join(names)} of {path.name}{number}"
+
+
+def _assign_files(
+    files: Mapping[str, Path], targets: Targets, index: NodeIndex, split_of: AnyArray, bad: BadRows
+) -> str:
+    """Put the nodes of each split's file into it: a list of ids, or a mask."""
+    for split, path in files.items():
+        arrays = load_arrays(path) if is_array_file(path) else {}
+        masks = [array for array in arrays.values() if array.dtype == np.bool_]
+        if masks:
+            rows = _rows_of_array(path, split, masks[0], index, bad)
+        else:
+            rows = index.locate(id_column(path, bad).read(), bad)
+        _assign_rows(rows, split, targets, split_of, bad)
+    return f"files {', '.join(path.name for path in files.values())}"
+
+
+def _assign_rows(
+    rows: Rows, split: str, targets: Targets, split_of: AnyArray, bad: BadRows
+) -> None:
+    reason = _reason(f"in split {split} has no label")
+    rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
+    reason = _reason(f"in split {split} is in another split, too")
+    rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
+    split_of[rows.nodes] = SPLITS.index(split)
 
 
 def _as_mask(path: Path, name: str, array: AnyArray) -> AnyArray:

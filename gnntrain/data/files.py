@@ -18,12 +18,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig
-from gnntrain.data.graph import JSON, GraphData
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.graph import JSON, AnyGraphData
+from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.errors import UserError
 
-_ROLES = ("data", "edges", "features", "labels", "split")
+ROLES = ("data", "edges", "features", "labels", "split")
 # What is kept of the same files; raised when it grows. 2: the classes' names. 3: the features'
 # names and preprocessing.
 _READING = 3
@@ -41,7 +41,7 @@ class FilesBuilder:
         config: The files and how they are read.
         labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
         preprocessing: What makes the features of the model that predicts; None: it is learnt from
-            the files.
+            the files. By node type for a typed graph, which is one of `dataset.data`.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class FilesBuilder:
         config: FilesConfig,
         *,
         labelled: bool = True,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: AnyPreprocessing | None = None,
     ) -> None:
         self.config = config
         self._labelled = labelled
         self._preprocessing = preprocessing
         self._paths = {
             role: Path(given).absolute()
-            for role in _ROLES
+            for role in ROLES
             if isinstance(given := getattr(config, role), str)
         }
         if "data" in self._paths:
@@ -73,7 +73,7 @@ class FilesBuilder:
                 raise UserError(f"dataset.{role} is not given.", hint)
 
     def _refuse_other_files(self) -> None:
-        others = [role for role in _ROLES[1:] if role in self._paths]
+        others = [role for role in ROLES[1:] if role in self._paths]
         if others:
             raise UserError(
                 f"dataset.data is a whole graph, and dataset.{others[0]} is given, too.",
@@ -86,11 +86,11 @@ class FilesBuilder:
         Raises:
             UserError: A file is not there.
         """
-        roles = _ROLES if self._labelled else ("data", "edges", "features")
+        roles = ROLES if self._labelled else ("data", "edges", "features")
         files: dict[str, JSON] = {
-            role: _stamp(role, path) for role, path in self._paths.items() if role in roles
+            role: stamp(role, path) for role, path in self._paths.items() if role in roles
         }
-        options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *_ROLES})
+        options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *ROLES, "schema"})
         identity: dict[str, JSON] = {
             "dataset": self.config.name,
             "files": files,
@@ -102,10 +102,12 @@ class FilesBuilder:
         if not self._labelled:
             identity["unread"] = [role for role in ("labels", "split") if role in self._paths]
         if self._preprocessing is not None:
-            identity["preprocessing"] = digest_of(self._preprocessing.model_dump(mode="json"))
+            identity["preprocessing"] = digest_of(plain_json(self._preprocessing))
+        if self.config.target is not None:
+            identity["target"] = self.config.target
         return identity
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Read the files.
 
         Raises:
@@ -118,10 +120,16 @@ class FilesBuilder:
         labelled, made_by = self._labelled, self._preprocessing
         if whole is not None:
             return read_whole_graph(whole, self.config, labelled=labelled, preprocessing=made_by)
-        return read_graph(self.config, self._paths, labelled=labelled, preprocessing=made_by)
+        plain = of_one_type(made_by, f"dataset={self.config.name}")
+        return read_graph(self.config, self._paths, labelled=labelled, preprocessing=plain)
 
 
-def _stamp(role: str, path: Path) -> dict[str, JSON]:
+def stamp(role: str, path: Path) -> dict[str, JSON]:
+    """Path, size and time of a file.
+
+    Raises:
+        UserError: It is not there.
+    """
     try:
         status = path.stat()
     except OSError as error:

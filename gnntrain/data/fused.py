@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,16 +37,48 @@ class FusedCSC:
     first_edge: Int64Array
 
     @classmethod
+    def cut(
+        cls,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[NodeType, int],
+        num_edges: Sequence[int],
+        indptr: Int64Array,
+        indices: IntArray,
+    ) -> FusedCSC:
+        """The two arrays, with the sizes of the types that say where each type begins.
+
+        Args:
+            edge_types: See the attribute.
+            num_nodes: See the attribute.
+            num_edges: Number of edges of each type.
+            indptr: See the attribute.
+            indices: See the attribute.
+        """
+        return cls(
+            edge_types=tuple(edge_types),
+            num_nodes=dict(num_nodes),
+            indptr=indptr,
+            indices=indices,
+            first_offset=np.cumsum([0, *(num_nodes[name[2]] + 1 for name in edge_types)]),
+            first_edge=np.cumsum([0, *num_edges]),
+        )
+
+    def part(self, number: int) -> tuple[Int64Array, IntArray]:
+        """The offsets and sources of one edge type, as views: a CSC of its own."""
+        offsets = slice(self.first_offset[number], self.first_offset[number + 1])
+        edges = slice(self.first_edge[number], self.first_edge[number + 1])
+        return self.indptr[offsets], self.indices[edges]
+
+    @classmethod
     def of(cls, edges: Mapping[EdgeType, Edges], num_nodes: Mapping[NodeType, int]) -> FusedCSC:
         """Join the CSC of each edge type; copies them."""
         parts = list(edges.values())
         indptr = [np.asarray(part.indptr, np.int64) for part in parts]
         indices = [part.indices for part in parts]
-        return cls(
-            edge_types=tuple(edges),
-            num_nodes=dict(num_nodes),
-            indptr=np.concatenate([np.empty(0, np.int64), *indptr]),
-            indices=np.concatenate(indices) if indices else np.empty(0, np.int32),
-            first_offset=np.cumsum([0, *map(len, indptr)]),
-            first_edge=np.cumsum([0, *map(len, indices)]),
+        return cls.cut(
+            tuple(edges),
+            num_nodes,
+            [len(part) for part in parts],
+            np.concatenate([np.empty(0, np.int64), *indptr]),
+            np.concatenate(indices) if indices else np.empty(0, np.int32),
         )

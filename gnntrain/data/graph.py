@@ -8,7 +8,7 @@ store is made of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
@@ -102,6 +102,18 @@ class Edges:
         return len(self.indices)
 
 
+class FusedEdges(dict[EdgeType, Edges]):
+    """The edges of each type, without weights: views of one `FusedCSC`.
+
+    Args:
+        fused: The edges of all types.
+    """
+
+    def __init__(self, fused: FusedCSC) -> None:
+        super().__init__((name, Edges(*fused.part(r))) for r, name in enumerate(fused.edge_types))
+        self.fused = fused
+
+
 @dataclass(frozen=True)
 class GraphSchema:
     """The types of a graph and their sizes: what a model of typed graphs is built for.
@@ -182,6 +194,8 @@ class Graph:
     @cached_property
     def fused(self) -> FusedCSC:
         """The edges of all types in two arrays; a store's are those on disk."""
+        if isinstance(self.edges, FusedEdges):
+            return self.edges.fused
         return FusedCSC.of(self.edges, self.schema.num_nodes)
 
     @property
@@ -386,12 +400,14 @@ class NodeData:
         features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
         ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         feature_names: Names of the features, where they have some.
+        preprocessing: The preprocessing of a user's columns, if any.
     """
 
     num_nodes: int
     features: AnyArray | FeatureRows | None = None
     ids: AnyArray | None = None
     feature_names: Sequence[str] | None = None
+    preprocessing: Preprocessing | None = None
 
     @property
     def num_features(self) -> int:
@@ -412,8 +428,8 @@ class HeteroGraphData:
         edges: Of each edge type: sources and destinations, `[num_edges]` int32 or int64, numbered
             within their node types.
         target: The node type of the labels and splits.
-        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary,
-            preprocessing: See `GraphData`; the nodes are those of the target type.
+        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary:
+            See `GraphData`; the nodes are those of the target type.
         reverse: Add the reverse of every edge type, unless it is there already: of
             `(author, writes, paper)` it is `(paper, rev_writes, author)`.
     """
@@ -431,14 +447,49 @@ class HeteroGraphData:
     metric: str = "accuracy"
     ogb_name: str | None = None
     summary: DataSummary | None = None
-    preprocessing: Preprocessing | None = None
     reverse: bool = False
+
+    def target_data(self) -> GraphData:
+        """The nodes of the target type alone, without edges."""
+        none, nodes = np.empty(0, np.int64), self.nodes[self.target]
+        return GraphData(
+            dataset=self.dataset,
+            num_nodes=nodes.num_nodes,
+            src=none,
+            dst=none,
+            labels=self.labels,
+            num_classes=self.num_classes,
+            task=self.task,
+            splits=self.splits,
+            features=nodes.features,
+            node_ids=nodes.ids,
+            class_names=self.class_names,
+            labelled=self.labelled,
+            metric=self.metric,
+            ogb_name=self.ogb_name,
+            feature_names=nodes.feature_names,
+            summary=self.summary,
+            preprocessing=nodes.preprocessing,
+        )
+
+
+AnyGraphData = GraphData | HeteroGraphData
 
 
 def reverse_type(edge_type: EdgeType) -> EdgeType:
     """The edge type of the reverse edges."""
     source, relation, destination = edge_type
     return destination, f"rev_{relation}", source
+
+
+def without_reverse(edge_types: Collection[EdgeType]) -> list[EdgeType]:
+    """The edge types of which neither the reverse edge type nor the original is there."""
+    reversed_types = {reverse_type(name) for name in edge_types}
+    return [
+        name
+        for name in edge_types
+        if name not in reversed_types and reverse_type(name) not in edge_types
+    ]
 
 
 @dataclass(frozen=True)
@@ -449,10 +500,13 @@ class PrepareOptions:
         to_undirected: Add the reverse of every edge, then merge duplicate edges, summing their
             weights (as PyG's `to_undirected` does: a weighted self loop counts twice, once a
             direction). A graph given as `symmetric` has its reverse edges already, so that
-            only duplicates are merged.
-        add_self_loops: Give a self loop of weight 1 to each node that has none.
-        normalize_features: Subtract the smallest value of the whole matrix from it, then divide
-            each row by its sum where that exceeds 1 (as PyG's `NormalizeFeatures` does).
+            only duplicates are merged. Of a typed graph, edges between two types get a reverse
+            edge type instead (as PyG's `ToUndirected` does).
+        add_self_loops: Give a self loop of weight 1 to each node that has none. Of a typed graph,
+            in every edge type within one node type.
+        normalize_features: Subtract the smallest value of the whole matrix (of a node type) from
+            it, then divide each row by its sum where that exceeds 1 (as PyG's `NormalizeFeatures`
+            does).
         feature_dtype: How features are stored; bfloat16 is rounded to nearest even.
     """
 

@@ -23,6 +23,7 @@ from gnntrain.data.graph import (
     GraphData,
     Int64Array,
     IntArray,
+    NodeData,
 )
 from gnntrain.data.preprocessing import (
     FeatureColumn,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, AnyArray]
 
+LABEL_NAMES = ("y", "labels", "label")
 _FEATURES = ("x", "features", "feature", "feat", "attr", "attr_matrix")
-_LABELS = ("y", "labels", "label")
 _IDS = ("ids", "id", "node_ids", "node_id")
 _NO_USE = "models here take x, y, edge_index, edge_weight and masks"
 _EDGE_ATTR = "edges have no features here; dataset.weight_column=edge_attr takes it as weights"
@@ -116,9 +117,10 @@ def graph_of_arrays(
     features: AnyArray | FeatureRows | None
     features = x = _features(given)
     _, counted = given.take("num_nodes")
-    label_name, y = given.take(*_LABELS)
+    label_name, y = given.take(*LABEL_NAMES)
     num_nodes = _num_nodes(given, x, y, counted)
-    src, dst, weight, edges = _edges(given, num_nodes, config.weight_column)
+    src, dst, edges = _ends(given, num_nodes, num_nodes)
+    weight, weighted = _weight(given, len(src), config.weight_column)
     ids = _ids(given, num_nodes)
     masks = {split: given.take(*names) for split, names in SPLIT_ARRAYS.items()}
     if labelled:
@@ -150,11 +152,55 @@ def graph_of_arrays(
         preprocessing=preprocessing,
         summary=DataSummary(
             ids="row numbers" if ids is None else "the graph's own",
-            edges=edges,
+            edges=edges + weighted,
             split=split,
             left_out=given.left_out(),
         ),
     )
+
+
+def nodes_of_arrays(
+    arrays: Arrays, config: FilesConfig, source: str, preprocessing: Preprocessing | None = None
+) -> tuple[NodeData, dict[str, str]]:
+    """The nodes of one type without labels, and what was left out, each with the reason.
+
+    Args:
+        arrays: `x`, `ids` and `num_nodes`, see `graph_of_arrays`.
+        config: What is done to features; statistics are those of all nodes.
+        source: See `graph_of_arrays`.
+        preprocessing: See `graph_of_arrays`.
+
+    Raises:
+        UserError: An array is of a type or a shape that it cannot have.
+    """
+    given = _Attributes(arrays, source)
+    x = _features(given)
+    _, counted = given.take("num_nodes")
+    num_nodes = _num_nodes(given, x, None, counted)
+    ids = _ids(given, num_nodes)
+    if x is None:
+        return NodeData(num_nodes, ids=ids), given.left_out()
+    features, made_by = _prepared(given, x, np.arange(num_nodes), config, preprocessing)
+    return NodeData(num_nodes, features, ids, preprocessing=made_by), given.left_out()
+
+
+def edges_of_arrays(
+    arrays: Arrays, source: str, num_src: int, num_dst: int
+) -> tuple[tuple[IntArray, IntArray], dict[str, str]]:
+    """Sources and destinations of one edge type, and what was left out, each with the reason.
+
+    Args:
+        arrays: `edge_index` `[2, num_edges]`, sources first.
+        source: See `graph_of_arrays`.
+        num_src: Number of source nodes.
+        num_dst: Number of destination nodes.
+
+    Raises:
+        UserError: There is no such array, or it holds no such edges.
+    """
+    given = _Attributes(arrays, source)
+    src, dst, _ = _ends(given, num_src, num_dst)
+    return (src, dst), dict.fromkeys(given.left_out(), "models of typed graphs read edges alone")
 
 
 def _features(given: _Attributes) -> AnyArray | None:
@@ -228,10 +274,8 @@ def no_features(source: str) -> UserError:
     )
 
 
-def _edges(
-    given: _Attributes, num_nodes: int, weight_column: str | None
-) -> tuple[IntArray, IntArray, AnyArray | None, str]:
-    """Sources, targets and weights of the edges, and what they were read from."""
+def _ends(given: _Attributes, num_src: int, num_dst: int) -> tuple[IntArray, IntArray, str]:
+    """Sources and targets of the edges, and what they were read from."""
     name, ends = given.take(*PAIR_ARRAYS)
     if ends is None:
         hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
@@ -242,15 +286,26 @@ def _edges(
     if ends.ndim != 2 or ends.shape[0] != 2:
         hint = "PyG has sources in the first row and targets in the second: edge_index.t()."
         raise given.wrong(name, f"is {_shown(ends)} instead of [2, num_edges]", hint)
-    outside = ends[(ends < 0) | (ends >= num_nodes)]
-    if len(outside):
-        raise given.wrong(
-            name,
-            f"goes beyond the nodes 0 to {num_nodes - 1}: {outside[0]} is the first of "
-            f"{len(outside):,} such ends",
-            "Its numbers are rows of x, counted from 0.",
-        )
-    src, dst = (smallest_int(row.astype(np.int64), num_nodes) for row in ends)
+    for row, num_nodes in zip(ends, (num_src, num_dst), strict=True):
+        outside = row[(row < 0) | (row >= num_nodes)]
+        if len(outside):
+            raise given.wrong(
+                name,
+                f"goes beyond the nodes 0 to {num_nodes - 1}: {outside[0]} is the first of "
+                f"{len(outside):,} such ends",
+                "Its numbers are rows of x, counted from 0.",
+            )
+    src, dst = (
+        smallest_int(row.astype(np.int64), num_nodes)
+        for row, num_nodes in zip(ends, (num_src, num_dst), strict=True)
+    )
+    return src, dst, f"{len(src):,} in {name}"
+
+
+def _weight(
+    given: _Attributes, num_edges: int, weight_column: str | None
+) -> tuple[AnyArray | None, str]:
+    """Weights of the edges, and what they were read from."""
     weight_name, weight = given.take(
         *(WEIGHT_ARRAYS if weight_column is None else (weight_column,))
     )
@@ -258,12 +313,11 @@ def _edges(
         if weight_column is not None:
             hint = "Give the name of an array with a number an edge, or leave the key out."
             raise given.wrong(weight_name, "is asked for as dataset.weight_column", hint)
-        return src, dst, None, f"{len(src):,} in {name}"
-    if weight.size != len(src) or weight.dtype.kind not in "biuf":
-        hint = f"Give a number an edge: there are {len(src):,}."
+        return None, ""
+    if weight.size != num_edges or weight.dtype.kind not in "biuf":
+        hint = f"Give a number an edge: there are {num_edges:,}."
         raise given.wrong(weight_name, f"is {_shown(weight)} instead of [num_edges]", hint)
-    phrase = f"{len(src):,} in {name}, weighted by {weight_name}"
-    return src, dst, weight.reshape(-1).astype(np.float32), phrase
+    return weight.reshape(-1).astype(np.float32), f", weighted by {weight_name}"
 
 
 def _ids(given: _Attributes, num_nodes: int) -> AnyArray | None:
@@ -404,7 +458,7 @@ def _splits(
             return drawn.nodes, drawn.phrase
         return _drawn(labels, number)
     num_splits = min({mask.shape[1] for mask in masks.values()} - {1}, default=1)
-    check_split_number(given.source, number, num_splits)
+    check_split_number(given.source, number, range(num_splits))
     splits = {split: np.empty(0, np.int64) for split in SPLITS}
     for split, mask in masks.items():
         column = mask[:, number if mask.shape[1] > 1 else 0]

@@ -14,8 +14,6 @@ from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.tables import Rows
 from gnntrain.errors import UserError
 
-UNKNOWN_NODE = "node {} is not in the features file"
-
 
 class NodeIndex:
     """Turns the user's node ids into node numbers.
@@ -27,10 +25,20 @@ class NodeIndex:
         ids: The nodes' ids in order (see `to_plain`), none missing, none twice; None: they are
             0, 1, ….
         num_nodes: Number of nodes.
+        kind: What a node is called in messages.
+        home: What defines the nodes, for messages.
     """
 
-    def __init__(self, ids: pa.Array | None, num_nodes: int) -> None:
+    def __init__(
+        self,
+        ids: pa.Array | None,
+        num_nodes: int,
+        *,
+        kind: str = "node",
+        home: str = "the features file",
+    ) -> None:
         self.num_nodes = num_nodes
+        self._kind, self._home = kind, home
         is_text = ids is not None and ids.type == TEXT
         if ids is not None and not is_text and (ids.to_numpy() == np.arange(num_nodes)).all():
             ids = None
@@ -57,7 +65,13 @@ class NodeIndex:
     @property
     def hint(self) -> str:
         """The hint for an unknown node."""
-        return f"The features file defines the nodes ({self.shown()}); no other file may add any."
+        home = self._home.replace("the ", "The ", 1)
+        return f"{home} defines the nodes ({self.shown()}); no other file may add any."
+
+    @property
+    def unknown(self) -> str:
+        """Why a row with an unknown node is bad; `{}` stands for its id."""
+        return f"{self._kind} {{}} is not in {self._home}"
 
     def find(self, ids: pa.Array, decimal: str = ".") -> Int64Array:
         """Node numbers of ids of any type, −1 for those that are missing or unknown."""
@@ -78,7 +92,7 @@ class NodeIndex:
         if "id" in rows.columns:
             rows = rows.drop_missing("id", bad, "the node id is missing")
             rows = replace(rows, nodes=self.find(rows.columns["id"], rows.source.table.decimal))
-            rows = rows.drop_by_field(rows.nodes < 0, bad, "id", UNKNOWN_NODE, self.hint)
+            rows = rows.drop_by_field(rows.nodes < 0, bad, "id", self.unknown, self.hint)
             return drop_repeated(rows, pa.array(rows.nodes), bad)
         if rows.end != self.num_nodes:
             raise UserError(

@@ -18,9 +18,21 @@ from torch_geometric.data import Batch, Data, Dataset, HeteroData
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.conversions import dgl_hint, networkx_hint
-from gnntrain.data.graph import SPLITS, AnyArray, FeatureRows, GraphData
+from gnntrain.data.graph import (
+    NODE,
+    SPLITS,
+    AnyArray,
+    AnyGraphData,
+    EdgeType,
+    FeatureRows,
+    GraphData,
+    HeteroGraphData,
+    NodeData,
+    NodeType,
+)
 from gnntrain.data.graph_arrays import graph_of_arrays, no_features
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.hetero_arrays import hetero_graph_of_arrays
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
 from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
 from gnntrain.data.store_meta import canonical_json
 from gnntrain.data.tables import refuse_beyond_memory
@@ -33,11 +45,8 @@ _WHOLE_GRAPH_KEYS = {
 """Keys of `FilesConfig` that say something of a graph that is no table."""
 
 _DIGEST_ROWS = 1 << 16
-
-HETERO = "typed graphs (HeteroData) do not work yet."
-HETERO_HINT = (
-    "Train on its homogeneous form, where types have features of one length: data.to_homogeneous()."
-)
+_GLOBAL = "_global_store"
+"""Where PyG keeps what is neither of nodes nor of edges."""
 
 
 def graph_of_object(
@@ -46,36 +55,101 @@ def graph_of_object(
     source: str = "data",
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | None = None,
-) -> GraphData:
+    preprocessing: AnyPreprocessing | None = None,
+) -> AnyGraphData:
     """A user's graph from an object.
 
     Args:
-        given: A PyG `Data`, or a list or data set of one; a mapping of arrays or tensors by PyG's
-            names; a `GraphData`.
+        given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays or
+            tensors by PyG's names, for a typed graph of such mappings by node type and edge type; a
+            `GraphData` or `HeteroGraphData`.
         config: Name, task, metric, split, and what else makes a graph of it.
         source: What the object is called in messages.
         labelled: False: for a graph to predict on; labels and splits are not read.
-        preprocessing: What makes the features of a model that was trained on another graph.
+        preprocessing: What makes the features of a model that was trained on another graph, of a
+            typed one by node type.
 
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    _refuse_keys_without_use(given, config, source)
-    if isinstance(given, GraphData):
-        if preprocessing not in (None, given.preprocessing) and not preprocessing.is_identity:
-            raise UserError(
-                f"{source} is a GraphData, and the model's features were made of columns.",
-                "Give tables, or a PyG Data, with the columns it was trained on.",
-            )
+    if isinstance(given, GraphData | HeteroGraphData):
+        _refuse_keys_without_use(given, config, source)
+        _refuse_other_columns(given, preprocessing, source)
         return replace(given, dataset=config.name, labelled=labelled and given.labelled)
-    arrays = _arrays(_attributes(given, source), source)
-    graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=preprocessing)
+    attributes = _attributes(given, source)
+    if _is_typed(attributes):
+        _refuse_keys_without_use(given, config, source, is_typed=True)
+        by_type = None if isinstance(preprocessing, Preprocessing) else preprocessing
+        return _typed_graph(attributes, config, source, labelled=labelled, preprocessing=by_type)
+    _refuse_keys_without_use(given, config, source)
+    made_by = of_one_type(preprocessing, source)
+    arrays = _arrays(attributes, source)
+    graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=made_by)
     if graph.features is None:
         raise no_features(source)
     if isinstance(given, Mapping):
         _refuse_two_meanings(graph, source)
     return graph
+
+
+def _refuse_other_columns(
+    given: AnyGraphData,
+    preprocessing: AnyPreprocessing | None,
+    source: str,
+) -> None:
+    """Refuse finished features for a model whose features were made of columns."""
+    if isinstance(given, GraphData):
+        finished = {NODE: given.preprocessing}
+    else:
+        finished = {name: nodes.preprocessing for name, nodes in given.nodes.items()}
+    asked = {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
+    for name, made_by in (asked or {}).items():
+        if made_by != finished.get(name) and not made_by.is_identity:
+            raise UserError(
+                f"{source} is a {type(given).__name__}, and the model's features were made of "
+                "columns.",
+                "Give tables, or a PyG Data, with the columns it was trained on.",
+            )
+
+
+def _is_typed(attributes: Mapping[Any, Any]) -> bool:
+    """Whether attributes are those of a `HeteroData`: mappings by node type and edge type."""
+    return any(isinstance(value, Mapping) for value in attributes.values())
+
+
+def _typed_graph(
+    attributes: Mapping[Any, Any],
+    config: FilesConfig,
+    source: str,
+    *,
+    labelled: bool = True,
+    preprocessing: Mapping[NodeType, Preprocessing] | None = None,
+    is_own: bool = True,
+) -> HeteroGraphData:
+    """A typed graph from what `HeteroData.to_dict()` gives."""
+    nodes: dict[NodeType, Mapping[str, AnyArray]] = {}
+    edges: dict[EdgeType, Mapping[str, AnyArray]] = {}
+    for name, given in attributes.items():
+        if not isinstance(given, Mapping) or name == _GLOBAL:
+            continue
+        if isinstance(name, str):
+            nodes[name] = _arrays(given, f"{source}[{name!r}]")
+        elif isinstance(name, tuple) and len(name) == 3 and all(isinstance(n, str) for n in name):
+            edges[name] = _arrays(given, f"{source}[{name}]", square=False)
+        else:
+            raise UserError(
+                f"{source}: {name!r} is no node type and no edge type.",
+                "A node type is a text, an edge type three: ('author', 'writes', 'paper').",
+            )
+    return hetero_graph_of_arrays(
+        nodes,
+        edges,
+        config,
+        source,
+        labelled=labelled,
+        preprocessing=preprocessing,
+        is_own=is_own,
+    )
 
 
 def _refuse_two_meanings(graph: GraphData, source: str) -> None:
@@ -110,34 +184,50 @@ def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
     return replace(graph, dataset=dataset)
 
 
-def _refuse_keys_without_use(given: object, config: FilesConfig, source: str) -> None:
+def from_pyg_hetero(
+    data: HeteroData, dataset: str, *, split: int = 0, target: NodeType | None = None
+) -> HeteroGraphData:
+    """A PyG `HeteroData` of a data set as `HeteroGraphData`, see `from_pyg`.
+
+    Args:
+        data: A typed graph; types may be without features.
+        dataset: Name of the data set.
+        split: See `from_pyg`.
+        target: The node type to learn; None: the only one that has labels.
+
+    Raises:
+        UserError: See `from_pyg`; or there is no such node type.
+    """
+    config = FilesConfig(split=split).for_target(target)
+    return replace(_typed_graph(data.to_dict(), config, dataset, is_own=False), dataset=dataset)
+
+
+def _refuse_keys_without_use(
+    given: object, config: FilesConfig, source: str, *, is_typed: bool = False
+) -> None:
     """Refuse keys that are about other graphs: nothing that was asked for is left undone."""
-    is_done = isinstance(given, GraphData)
-    known = {"task"} if is_done else _WHOLE_GRAPH_KEYS
+    is_done = isinstance(given, GraphData | HeteroGraphData)
+    known = {"task"} if is_done else _WHOLE_GRAPH_KEYS - ({"weight_column"} if is_typed else set())
     for key, field in FilesConfig.model_fields.items():
         if key in known or key in DatasetConfig.model_fields:
             continue
         if getattr(config, key) != field.default:
             raise UserError(
-                f"dataset.{key}: {source} is a GraphData, which is taken as it is."
+                f"dataset.{key}: {source} is a {type(given).__name__}, which is taken as it is."
                 if is_done
                 else f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
 
 
-def _attributes(given: object, source: str) -> Mapping[str, Any]:
+def _attributes(given: object, source: str) -> Mapping[Any, Any]:
     """The attributes of the one graph that an object is or holds."""
-    if isinstance(given, HeteroData):
-        raise UserError(f"{source}: {HETERO}", HETERO_HINT)
     if isinstance(given, Batch) and given.num_graphs > 1:
         raise _several(source, given.num_graphs)
-    if isinstance(given, Data):
+    if isinstance(given, Data | HeteroData):
         return dict(given.to_dict())
     if isinstance(given, Mapping):
-        if any(isinstance(value, Mapping) for value in given.values()):
-            raise UserError(f"{source}: {HETERO}", HETERO_HINT)
-        return {str(name): value for name, value in given.items()}
+        return given if _is_typed(given) else {str(name): v for name, v in given.items()}
     if isinstance(given, tuple) and len(given) in (2, 3) and isinstance(given[1], dict | None):
         return _of_processed(given[0], given[1], source)
     if isinstance(given, list | tuple | Dataset):
@@ -147,12 +237,21 @@ def _attributes(given: object, source: str) -> Mapping[str, Any]:
     raise _unknown(given, source)
 
 
-def _of_processed(data: Any, slices: Mapping[str, Any] | None, source: str) -> Mapping[str, Any]:
+def _of_processed(data: Any, slices: Mapping[Any, Any] | None, source: str) -> Mapping[Any, Any]:
     """The graph in what PyG's `InMemoryDataset` saves: all graphs end to end, and their ends."""
-    num_graphs = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
+    num_graphs = max((len(ends) - 1 for ends in _all_ends(slices or {})), default=1)
     if num_graphs != 1:
         raise _several(source, num_graphs)
     return _attributes(data, source)
+
+
+def _all_ends(slices: Mapping[Any, Any]) -> Iterator[Any]:
+    """The ends of each attribute, of a typed graph in mappings by type."""
+    for ends in slices.values():
+        if isinstance(ends, Mapping):
+            yield from _all_ends(ends)
+        else:
+            yield ends
 
 
 def _several(source: str, number: int) -> UserError:
@@ -171,20 +270,24 @@ def _unknown(given: object, source: str) -> UserError:
     return UserError(f"{source} is a {kind}.", known[library]() if library in known else hint)
 
 
-def _arrays(attributes: Mapping[str, Any], source: str) -> dict[str, AnyArray]:
+def _arrays(
+    attributes: Mapping[str, Any], source: str, *, square: bool = True
+) -> dict[str, AnyArray]:
     """The attributes that are arrays; sparse ones become an edge index, or dense."""
     arrays: dict[str, AnyArray] = {}
     for name, value in attributes.items():
         if value is None:
             continue
         if name in (*ADJACENCIES, "adj_t") and "edge_index" not in attributes:
-            arrays |= _of_adjacency(value, source, transposed=name == "adj_t")
+            arrays |= _of_adjacency(value, source, transposed=name == "adj_t", square=square)
         else:
             arrays[name] = _array(value, f"{source}: {name}")
     return arrays
 
 
-def _of_adjacency(value: Any, source: str, *, transposed: bool) -> dict[str, AnyArray]:
+def _of_adjacency(
+    value: Any, source: str, *, transposed: bool, square: bool
+) -> dict[str, AnyArray]:
     """`edge_index` and `edge_weight` of a sparse matrix: of `adj_t`, rows are targets."""
     import scipy.sparse
 
@@ -197,7 +300,7 @@ def _of_adjacency(value: Any, source: str, *, transposed: bool) -> dict[str, Any
     if not scipy.sparse.issparse(value):
         hint = "Give edge_index instead: torch_geometric.utils.dense_to_sparse(adj)[0]."
         raise UserError(f"{source}: the adjacency matrix is a {type(value).__name__}.", hint)
-    return edges_of(value.T if transposed else value, source)
+    return edges_of(value.T if transposed else value, source, square=square)
 
 
 def _array(value: Any, what: str) -> AnyArray:
@@ -222,32 +325,78 @@ def _of_tensor(tensor: Tensor, what: str) -> AnyArray:
     return array
 
 
-def content_digest(graph: GraphData) -> str:
+def content_digest(graph: AnyGraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
     digest = blake2b(digest_size=20)
+    fields, named, features = (
+        _typed_content(graph) if isinstance(graph, HeteroGraphData) else _content(graph)
+    )
+    digest.update(canonical_json(fields).encode())
+    for name, array in named.items():
+        digest.update(_head(name, array))
+        if array is not None:
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    for table, num_nodes in features:
+        for rows in _feature_rows(table, num_nodes):
+            digest.update(_head("features", rows))
+            digest.update(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
+    return digest.hexdigest()
+
+
+_Content = tuple[
+    dict[str, object],
+    dict[str, AnyArray | None],
+    list[tuple[AnyArray | FeatureRows | None, int]],
+]
+"""What a digest is of: plain JSON, arrays, and features with the number of their rows."""
+
+
+def _content(graph: GraphData) -> _Content:
     fields = {
         name: getattr(graph, name)
         for name in ("num_nodes", "num_classes", "task", "metric", "symmetric", "labelled")
     }
-    fields["ogb_name"] = graph.ogb_name
-    made_by = graph.preprocessing
-    fields["preprocessing"] = None if made_by is None else made_by.model_dump(mode="json")
-    fields["feature_names"] = None if graph.feature_names is None else list(graph.feature_names)
-    fields["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
-    digest.update(canonical_json(fields).encode())
+    fields |= {**_common(graph), **_made_by(graph)}
     named = {
         **{name: getattr(graph, name) for name in ("src", "dst", "labels", "edge_weight")},
         **{name: getattr(graph, name) for name in ("node_ids", "class_names")},
         **{split: np.asarray(graph.splits[split]) for split in SPLITS if split in graph.splits},
     }
-    for name, array in named.items():
-        digest.update(_head(name, array))
-        if array is not None:
-            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    for rows in _feature_rows(graph.features, graph.num_nodes):
-        digest.update(_head("features", rows))
-        digest.update(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
-    return digest.hexdigest()
+    return fields, named, [(graph.features, graph.num_nodes)]
+
+
+def _typed_content(graph: HeteroGraphData) -> _Content:
+    fields = {
+        name: getattr(graph, name)
+        for name in ("target", "num_classes", "task", "metric", "reverse", "labelled")
+    }
+    fields |= _common(graph)
+    fields["edges"] = ["/".join(name) for name in graph.edges]
+    fields["nodes"] = {
+        name: {"num_nodes": nodes.num_nodes, **_made_by(nodes)}
+        for name, nodes in graph.nodes.items()
+    }
+    named = {
+        **{f"{name} src": src for name, (src, _) in graph.edges.items()},
+        **{f"{name} dst": dst for name, (_, dst) in graph.edges.items()},
+        **{f"{name} ids": nodes.ids for name, nodes in graph.nodes.items()},
+        **{"labels": graph.labels, "class_names": graph.class_names},
+        **{split: np.asarray(graph.splits[split]) for split in SPLITS if split in graph.splits},
+    }
+    return fields, named, [(nodes.features, nodes.num_nodes) for nodes in graph.nodes.values()]
+
+
+def _common(graph: AnyGraphData) -> dict[str, object]:
+    summary = None if graph.summary is None else graph.summary.model_dump(mode="json")
+    return {"ogb_name": graph.ogb_name, "summary": summary}
+
+
+def _made_by(nodes: GraphData | NodeData) -> dict[str, object]:
+    made_by, names = nodes.preprocessing, nodes.feature_names
+    return {
+        "preprocessing": None if made_by is None else made_by.model_dump(mode="json"),
+        "feature_names": None if names is None else list(names),
+    }
 
 
 def _head(name: str, array: AnyArray | None) -> bytes:

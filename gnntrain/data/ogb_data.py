@@ -14,9 +14,12 @@ A test compares the graphs with those of OGB's own class.
 
 from __future__ import annotations
 
+import csv
+import gzip
 import shutil
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,14 @@ import numpy as np
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
+    EdgeType,
     FeatureRows,
     GraphData,
+    HeteroGraphData,
     Int64Array,
+    IntArray,
+    NodeData,
+    NodeType,
     index_dtype,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
@@ -107,7 +115,7 @@ class OGBBuilder(PublishedBuilder):
                 "Move that folder away to have the right one downloaded.",
             )
 
-    def read(self, folder: Path) -> GraphData:
+    def read(self, folder: Path) -> GraphData | HeteroGraphData:
         self._check_release(folder)
         read = _read_binary if self._meta["binary"] == "True" else _read_tables
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
@@ -122,7 +130,7 @@ class OGBBuilder(PublishedBuilder):
             labels=_flags(labels) if multilabel else _class_numbers(labels),
             num_classes=num_tasks if multilabel else int(self._meta["num classes"]),
             task=task,
-            splits=self._splits(folder),
+            splits=self._splits(folder / "split" / self._meta["split"]),
             features=features,
             symmetric=self.is_doubled,
             metric=_METRICS[self._meta["eval metric"]],
@@ -130,8 +138,73 @@ class OGBBuilder(PublishedBuilder):
         )
 
     def _splits(self, folder: Path) -> dict[str, Int64Array]:
-        part = folder / "split" / self._meta["split"]
-        return {split: _read_ids(part / name) for split, name in _SPLIT_FILES.items()}
+        return {split: _read_ids(folder / name) for split, name in _SPLIT_FILES.items()}
+
+
+class HeteroOGBBuilder(OGBBuilder):
+    """Builds ogbn-mag, OGB's typed graph: a folder for each node type and each edge type."""
+
+    def layout(self) -> RawLayout:
+        paper, split = f"{_PAPER}/node", f"split/{self._meta['split']}/{_PAPER}"
+        raw = [_SIZES, f"node-feat/{paper}-feat.csv.gz", f"node-label/{paper}-label.csv.gz"]
+        raw += [f"{_folder(name)}/{file}" for name in _MAG for file in (_EDGES, _NUM_EDGES)]
+        files = [f"raw/{name}" for name in raw]
+        files += [f"{split}/{name}" for name in _SPLIT_FILES.values()]
+        return replace(super().layout(), files=tuple(files))
+
+    def read(self, folder: Path) -> HeteroGraphData:
+        self._check_release(folder)
+        raw = folder / "raw"
+        sizes = _read_sizes(raw / _SIZES)
+        of_paper = sizes[_PAPER], np.dtype(np.float32)
+        features = _read_table(raw / "node-feat" / _PAPER / "node-feat.csv.gz", *of_paper)
+        labels = _read_table(raw / "node-label" / _PAPER / "node-label.csv.gz", *of_paper)
+        return HeteroGraphData(
+            dataset=self.dataset,
+            nodes={
+                name: NodeData(size, features if name == _PAPER else None)
+                for name, size in sizes.items()
+            },
+            edges={name: _read_ends(raw / _folder(name), sizes, name) for name in _MAG},
+            target=_PAPER,
+            labels=_class_numbers(labels),
+            num_classes=int(self._meta["num classes"]),
+            task="multiclass",
+            splits=self._splits(folder / "split" / self._meta["split"] / _PAPER),
+            metric=_METRICS[self._meta["eval metric"]],
+            ogb_name=self.dataset,
+        )
+
+
+_SIZES, _EDGES, _NUM_EDGES = "num-node-dict.csv.gz", "edge.csv.gz", "num-edge-list.csv.gz"
+_PAPER: NodeType = "paper"
+_MAG: tuple[EdgeType, ...] = (
+    ("author", "affiliated_with", "institution"),
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "has_topic", "field_of_study"),
+)
+"""The edge types of ogbn-mag; the list in the files would come too late for `layout`."""
+
+
+def _folder(edge_type: EdgeType) -> str:
+    return f"relations/{'___'.join(edge_type)}"
+
+
+def _read_sizes(path: Path) -> dict[NodeType, int]:
+    """A table of one row: the number of nodes of the type that each column names."""
+    with gzip.open(path, "rt", newline="") as file:
+        (row,) = csv.DictReader(file)
+    return {name: int(number) for name, number in row.items()}
+
+
+def _read_ends(
+    folder: Path, sizes: Mapping[NodeType, int], edge_type: EdgeType
+) -> tuple[IntArray, IntArray]:
+    num_edges = _single_number(folder / _NUM_EDGES)
+    dtype = index_dtype(max(sizes[edge_type[0]], sizes[edge_type[2]]))
+    edges = _read_table(folder / _EDGES, num_edges, dtype, columns_apart=True)
+    return edges[:, 0], edges[:, 1]
 
 
 _Parts = tuple[int, AnyArray, AnyArray, AnyArray | FeatureRows | None, AnyArray]
@@ -198,18 +271,16 @@ def _table_blocks(
     Raises:
         ValueError: A number is missing, or there are not `num_rows` rows, where that is known.
     """
-    import gzip
-
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as pa_csv
 
     with gzip.open(path, "rt") as file:
         num_columns = file.readline().count(",") + 1
     names = [str(index) for index in range(num_columns)]
-    reader = csv.open_csv(
+    reader = pa_csv.open_csv(
         path,
-        read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
-        convert_options=csv.ConvertOptions(
+        read_options=pa_csv.ReadOptions(column_names=names, block_size=1 << 23),
+        convert_options=pa_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.from_numpy_dtype(dtype))
         ),
     )

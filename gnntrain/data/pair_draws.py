@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -85,25 +86,64 @@ def draw_pairs(
         within: Pairs within a class; else pairs between two classes.
         seed: With `within` it fixes the result.
     """
+
+    def draw(turn: int, start: int, fresh: Int64Array) -> None:
+        given = sure[start : start + len(fresh)] if turn == 0 else sure[:0]
+        key = _mixed(np.uint64(seed), np.uint64(2 * turn + within))
+        flat = turn >= _WEIGHTED_ROUNDS
+        _draw(partners, given, fresh, within, flat, np.uint64(key), np.uint64(start))
+
+    _fill_distinct(out, draw)
+
+
+def draw_edges(
+    sources: Partners,
+    destinations: Partners,
+    sure: Int64Array,
+    out: Int64Array,
+    homophily: float,
+    seed: int,
+) -> None:
+    """Fill `out` with distinct edges from one set of nodes to another, none from a node to itself.
+
+    Args:
+        sources: Nodes where edges may begin.
+        destinations: Nodes where they may end; the same object for edges within one set.
+        sure: Positions of sources each of which gets an edge, as far as `out` has room.
+        out: int64 `[num_edges]`, contiguous, at most about half of all edges that could be: source
+            << 32 | destination, ascending.
+        homophily: Share of edges that end in the source's class; smaller where the class has not as
+            many destinations.
+        seed: Fixes the result.
+    """
+    no_loops = sources is destinations
+
+    def draw(turn: int, start: int, fresh: Int64Array) -> None:
+        given = sure[start : start + len(fresh)] if turn == 0 else sure[:0]
+        flat = turn >= _WEIGHTED_ROUNDS
+        share = 0.0 if flat else homophily
+        key = np.uint64(_mixed(np.uint64(seed), np.uint64(turn)))
+        _draw_edges(
+            sources, destinations, given, fresh, share, no_loops, flat, key, np.uint64(start)
+        )
+
+    _fill_distinct(out, draw)
+
+
+def _fill_distinct(out: Int64Array, draw: Callable[[int, int, Int64Array], None]) -> None:
+    """Fill `out` with distinct numbers, ascending.
+
+    Args:
+        out: int64, contiguous.
+        draw: Called with a round, the first place and the places to fill; −1 is no number.
+    """
     num_found = 0
     turn = 0
     with ThreadPoolExecutor(available_cores()) as pool:
         while num_found < len(out):
-            key = _mixed(np.uint64(seed), np.uint64(2 * turn + within))
-            given = sure if turn == 0 else sure[:0]
-            flat = turn >= _WEIGHTED_ROUNDS
             fresh = out[num_found:]
             jobs = [
-                pool.submit(
-                    _draw,
-                    partners,
-                    given[start : start + _SLICE],
-                    fresh[start : start + _SLICE],
-                    within,
-                    flat,
-                    np.uint64(key),
-                    np.uint64(start),
-                )
+                pool.submit(draw, turn, start, fresh[start : start + _SLICE])
                 for start in range(0, len(fresh), _SLICE)
             ]
             for job in jobs:
@@ -200,6 +240,41 @@ def _draw(
                 high = np.int64(max(nodes[one], nodes[other]))
                 out[place] = (low << 32) | high
                 break
+
+
+@jit
+def _draw_edges(
+    sources: Partners,
+    destinations: Partners,
+    sure: Int64Array,
+    out: Int64Array,
+    homophily: float,
+    no_loops: bool,
+    flat: bool,
+    key: np.uint64,
+    start: np.uint64,
+) -> None:
+    """Draw an edge for each place of `out`, or −1 for a self loop that may not be."""
+    for place in range(len(out)):
+        stream = _mixed(key, start + np.uint64(place))
+        if place < len(sure):
+            one = sure[place]
+        else:
+            random = _mixed(stream, np.uint64(0))
+            one = _pick(random, 0, len(sources.nodes), sources.stay, sources.alias, flat)
+        label = sources.labels[one]
+        first, last = destinations.bounds[label], destinations.bounds[label + 1]
+        chance = np.float64(_mixed(stream, np.uint64(1)) >> np.uint64(32)) * 2.0**-32
+        random = _mixed(stream, np.uint64(2))
+        if chance < homophily and last > first:
+            stay, alias = destinations.class_stay, destinations.class_alias
+            other = _pick(random, first, last - first, stay, alias, flat)
+        else:
+            stay, alias = destinations.stay, destinations.alias
+            other = _pick(random, 0, len(destinations.nodes), stay, alias, flat)
+        out[place] = -1
+        if not (no_loops and one == other):
+            out[place] = (np.int64(sources.nodes[one]) << 32) | np.int64(destinations.nodes[other])
 
 
 @jit

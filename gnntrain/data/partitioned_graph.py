@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gnntrain.data.graph import EDGE, NODE, AnyArray, Edges, Graph, Int64Array, Nodes
+from gnntrain.data.graph import EDGE, NODE, AnyArray, Edges, Graph, GraphSchema, Int64Array, Nodes
 from gnntrain.data.parts import Parts
 from gnntrain.data.parts_meta import PartitionMeta
 from gnntrain.data.target_scale import TargetScale
@@ -77,6 +77,11 @@ class PartitionedGraph(Graph):
     def content_digest(self) -> str:
         """That of the store that was partitioned."""
         return self.meta.source
+
+    @property
+    def schema(self) -> GraphSchema:
+        """The types of the whole graph."""
+        return replace(super().schema, num_nodes={NODE: self.num_nodes})
 
     @property
     def num_nodes(self) -> int:

@@ -109,9 +109,8 @@ def part_folder(path: Path, number: int) -> Path:
 
 def read_partition(path: Path) -> PartitionMeta:
     """Read and check `partition.json` in the folder `path`; raises `StoreError`."""
-    meta = read_description(
-        path, PARTITION_FILE, PARTITION_FORMAT, PARTITION_VERSION, PartitionMeta
-    )
+    schemas = {PARTITION_VERSION: PartitionMeta}
+    meta = read_description(path, PARTITION_FILE, PARTITION_FORMAT, schemas)
     index = index_dtype(meta.num_nodes).name
     shared = expected_arrays(meta, meta.num_nodes, meta.num_edges, meta.num_features)
     check_arrays(path, PARTITION_FILE, meta.arrays, SHARED_ARRAYS, shared)

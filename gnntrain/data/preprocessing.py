@@ -6,7 +6,7 @@ that another graph's columns become features in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, IntArray
+from gnntrain.data.graph import JSON, AnyArray, Float32Array, Int64Array, IntArray, NodeType
 from gnntrain.errors import UserError
 
 MissingPolicy = Literal["refuse", "mean", "zero", "indicator"]
@@ -256,6 +256,36 @@ class PreparedFeatures:
 
 
 _MISSING, _UNKNOWN = -1, -2
+
+
+AnyPreprocessing = Preprocessing | Mapping[NodeType, Preprocessing]
+"""The preprocessing of a graph; of a typed graph, by node type."""
+
+
+def plain_json(preprocessing: AnyPreprocessing) -> JSON:
+    """A preprocessing as plain JSON, of a typed graph by node type."""
+    if isinstance(preprocessing, Mapping):
+        return {name: made_by.model_dump(mode="json") for name, made_by in preprocessing.items()}
+    return preprocessing.model_dump(mode="json")
+
+
+def of_one_type(preprocessing: AnyPreprocessing | None, source: str) -> Preprocessing | None:
+    """The preprocessing of the nodes of a graph of one type.
+
+    Args:
+        preprocessing: That of a model; of a typed graph's by node type.
+        source: What the graph is called in messages.
+
+    Raises:
+        UserError: It is that of a typed graph.
+    """
+    if not isinstance(preprocessing, Mapping):
+        return preprocessing
+    raise UserError(
+        f"The model was trained on a typed graph; {source} has one type.",
+        "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
+        "HeteroData.",
+    )
 
 
 def _translated(found: Categories, known: Sequence[str]) -> Int64Array:

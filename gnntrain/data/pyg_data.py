@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.config.published import PUBLISHED, Published
-from gnntrain.data.graph import GraphData
+from gnntrain.data.graph import GraphData, HeteroGraphData
 from gnntrain.data.large_raw import LARGE_READERS
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
@@ -39,7 +39,7 @@ class PyGBuilder(PublishedBuilder):
     def download(self, scratch: Path) -> Path:
         return _RawFiles.of(self.published, scratch, download=True).folder
 
-    def read(self, raw_dir: Path) -> GraphData:
+    def read(self, raw_dir: Path) -> GraphData | HeteroGraphData:
         read_large = LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)

@@ -20,7 +20,7 @@ import numpy as np
 import platformdirs
 
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.graph import JSON, GraphData
+from gnntrain.data.graph import JSON, GraphData, HeteroGraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 
@@ -68,14 +68,14 @@ class PublishedBuilder(ABC):
         self.published = PUBLISHED[config.name]
         self.split = config.split
         self.given_root = config.root
-        if self.published.num_splits:
-            check_split_number(self.dataset, self.split, self.published.num_splits)
+        if self.published.splits:
+            check_split_number(self.dataset, self.split, self.published.splits)
 
     def identity(self) -> dict[str, JSON]:
         """The identity of the graph, without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
-    def build(self) -> GraphData:
+    def build(self) -> GraphData | HeteroGraphData:
         """Read the raw files, downloaded if need be.
 
         Raises:
@@ -104,7 +104,7 @@ class PublishedBuilder(ABC):
         """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
 
     @abstractmethod
-    def read(self, raw_dir: Path) -> GraphData:
+    def read(self, raw_dir: Path) -> GraphData | HeteroGraphData:
         """Read the raw files, which lie in `raw_dir`."""
 
 
@@ -223,9 +223,7 @@ def _check_whole(folder: Path, files: Sequence[str]) -> None:
         if not path.is_file() or path.stat().st_size == 0:
             raise ValueError(f"{name} did not arrive")
         try:
-            if path.suffix == ".npz":
-                zipfile.ZipFile(path).close()
-            elif path.suffix == ".npy":
+            if path.suffix in (".npz", ".npy"):  # HeCo calls an npy file npz
                 np.load(path, mmap_mode="r", allow_pickle=False)
             elif path.suffix == ".json":
                 json.loads(path.read_bytes())

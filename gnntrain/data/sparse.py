@@ -1,5 +1,7 @@
 """Sparse matrices as scipy saves them: adjacency matrices become edges, features become dense.
 
+`SparseRows` are features that become dense a range of rows at a time.
+
 `scipy.sparse.save_npz` writes the arrays of one matrix; other tools write several matrices into one
 npz file, each array after the matrix's name: `adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`.
 A row of an adjacency matrix is a source, a column a target. A stored 0 is no edge, and values that
@@ -23,14 +25,16 @@ _COMPRESSED = ("data", "indices", "indptr", "shape")
 _PARTS = {"csr": _COMPRESSED, "csc": _COMPRESSED, "coo": ("data", "row", "col", "shape")}
 
 
-def unpack_edges(path: Path, arrays: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+def unpack_edges(
+    path: Path, arrays: Mapping[str, AnyArray], *, square: bool = True
+) -> Mapping[str, AnyArray]:
     """A file's arrays; those of a sparse matrix become `edge_index` and perhaps `edge_weight`.
 
     Raises:
-        UserError: The matrix is broken or not square.
+        UserError: The matrix is broken, or should be square and is not.
     """
     matrix = _saved_matrix(path, arrays)
-    return arrays if matrix is None else edges_of(matrix, path)
+    return arrays if matrix is None else edges_of(matrix, path, square=square)
 
 
 def unpack_features(path: Path, arrays: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
@@ -64,13 +68,13 @@ def unpack_graph(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
     return unpacked
 
 
-def edges_of(matrix: Any, source: Path | str) -> dict[str, AnyArray]:
+def edges_of(matrix: Any, source: Path | str, *, square: bool = True) -> dict[str, AnyArray]:
     """`edge_index` of an adjacency matrix, and `edge_weight` unless all values are 1.
 
     Raises:
-        UserError: The matrix is not square.
+        UserError: The matrix should be square and is not.
     """
-    if matrix.shape[0] != matrix.shape[1]:
+    if square and matrix.shape[0] != matrix.shape[1]:
         raise UserError(
             f"{source}: the adjacency matrix has shape {list(matrix.shape)}.",
             "An adjacency matrix is square: a row and a column a node.",
@@ -91,6 +95,43 @@ def densified(matrix: Any, source: Path | str) -> AnyArray:
     refuse_beyond_memory(source, 4 * matrix.shape[0] * matrix.shape[1])
     dense: AnyArray = matrix.astype(np.float32).toarray()
     return dense
+
+
+class SparseRows:
+    """The rows of a sparse matrix as float32 features, see `FeatureRows`.
+
+    Args:
+        matrix: Matrix of SciPy, `[num_rows, num_features]`.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self._matrix = matrix.tocsr().astype(np.float32)
+
+    def __len__(self) -> int:
+        return int(self._matrix.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        return int(self._matrix.shape[1])
+
+    def rows(self, start: int, stop: int) -> AnyArray:
+        """Rows `start` up to `stop`: `[stop - start, num_features]`."""
+        dense: AnyArray = self._matrix[start:stop].toarray()
+        return dense
+
+
+def load_sparse(path: Path) -> Any:
+    """The matrix of SciPy in a file of `save_npz`.
+
+    Raises:
+        UserError: The matrix is broken.
+        ValueError: The file holds something else.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        matrix = _saved_matrix(path, dict(file))
+    if matrix is None:
+        raise ValueError(f"{path.name} holds no sparse matrix")
+    return matrix
 
 
 def _saved_matrix(path: Path, arrays: Mapping[str, AnyArray]) -> Any:

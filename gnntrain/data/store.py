@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from gnntrain.data.graph import SPLITS, AnyArray, Edges, FeatureDtype, Graph, Nodes
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import (
+    EDGE,
+    NODE,
+    SPLITS,
+    AnyArray,
+    Edges,
+    EdgeType,
+    FeatureDtype,
+    FusedEdges,
+    Graph,
+    Nodes,
+    NodeType,
+)
 from gnntrain.data.store_files import (
     hold,
     is_sealed,
@@ -16,7 +30,7 @@ from gnntrain.data.store_files import (
     note_use,
     verify,
 )
-from gnntrain.data.store_meta import StoreMeta, read_meta
+from gnntrain.data.store_meta import HeteroStoreMeta, StoreMeta, read_meta
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -52,20 +66,11 @@ class StoredGraph(Graph):
             verify(path, meta)
         if check:
             note_use(path)
-        nodes = Nodes(
-            features=arrays["features"],
-            feature_dtype=cast(FeatureDtype, meta.arrays["features"].dtype),
-            labels=arrays["labels"],
-            splits={name: arrays[f"split_{name}"] for name in SPLITS},
-            ids=arrays.get("node_ids"),
-            feature_names=meta.feature_names,
-        )
-        edges = Edges(
-            arrays["indptr"], arrays["indices"], arrays.get("edge_weight"), arrays["gcn_norm"]
-        )
+        nodes, edges = _nodes_and_edges(meta, arrays)
         graph = cls(
-            nodes={meta.node_types[0].name: nodes},
-            edges={meta.edge_types[0].name: edges},
+            nodes=nodes,
+            edges=edges,
+            target=meta.target if isinstance(meta, HeteroStoreMeta) else NODE,
             dataset=meta.dataset,
             task=meta.task,
             metric=meta.metric,
@@ -95,6 +100,61 @@ class StoredGraph(Graph):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path,)
+
+
+_Arrays = Mapping[str, AnyArray]
+
+
+def _nodes_and_edges(
+    meta: StoreMeta, arrays: _Arrays
+) -> tuple[dict[NodeType, Nodes], dict[EdgeType, Edges]]:
+    if isinstance(meta, HeteroStoreMeta):
+        return _typed_nodes(meta, arrays), _typed_edges(meta, arrays)
+    nodes = Nodes(
+        features=arrays["features"],
+        feature_dtype=cast(FeatureDtype, meta.feature_dtype),
+        labels=arrays["labels"],
+        splits=_splits(arrays),
+        ids=arrays.get("node_ids"),
+        feature_names=meta.feature_names,
+    )
+    weight = arrays.get("edge_weight")
+    edges = Edges(arrays["indptr"], arrays["indices"], weight, arrays["gcn_norm"])
+    return {NODE: nodes}, {EDGE: edges}
+
+
+def _typed_nodes(meta: HeteroStoreMeta, arrays: _Arrays) -> dict[NodeType, Nodes]:
+    nodes = {}
+    for number, kind in enumerate(meta.node_types):
+        features, is_target = f"features_{number}", kind.name == meta.target
+        nodes[kind.name] = Nodes(
+            features=arrays[features],
+            feature_dtype=cast(FeatureDtype, meta.feature_dtype),
+            labels=arrays["labels"] if is_target else None,
+            splits=_splits(arrays) if is_target else {},
+            ids=arrays.get(f"node_ids_{number}"),
+            feature_names=kind.feature_names,
+        )
+    return nodes
+
+
+def _typed_edges(meta: HeteroStoreMeta, arrays: _Arrays) -> dict[EdgeType, Edges]:
+    edges = FusedEdges(
+        FusedCSC.cut(
+            [kind.name for kind in meta.edge_types],
+            {kind.name: kind.num_nodes for kind in meta.node_types},
+            [kind.num_edges for kind in meta.edge_types],
+            arrays["indptr"],
+            arrays["indices"],
+        )
+    )
+    if "gcn_norm" in arrays:  # a graph of one edge type within one node type
+        return {name: replace(of, gcn_norm=arrays["gcn_norm"]) for name, of in edges.items()}
+    return edges
+
+
+def _splits(arrays: _Arrays) -> dict[str, AnyArray]:
+    return {name: arrays[f"split_{name}"] for name in SPLITS}
 
 
 def _reopen(path: Path) -> StoredGraph:

@@ -22,6 +22,7 @@ from gnntrain.metrics import LabelKind
 
 FORMAT: Final = "gnntrain-store"
 VERSION: Final = 1
+HETERO_VERSION: Final = 2
 META_FILE = "meta.json"
 SEAL_FILE = ".verified.json"
 OPTIONAL_ARRAYS = ("edge_weight", "node_ids", "class_names")
@@ -30,6 +31,7 @@ ARRAYS = (
     *(f"split_{name}" for name in SPLITS),
     *OPTIONAL_ARRAYS,
 )
+_HETERO_ARRAYS = ("indptr", "indices", "labels", *(f"split_{name}" for name in SPLITS))
 
 
 class StoreError(RunError):
@@ -64,15 +66,22 @@ class ArrayMeta(Meta):
 
 
 class NodeTypeMeta(Meta):
-    """A type of nodes (one today)."""
+    """A type of nodes."""
 
     name: str
     num_nodes: int = Field(ge=1)
     num_features: int = Field(ge=0)
 
 
+class HeteroNodeTypeMeta(NodeTypeMeta):
+    """A type of nodes of a typed graph."""
+
+    feature_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
+
+
 class EdgeTypeMeta(Meta):
-    """A type of edges (one today); `name` is source type, relation, destination type."""
+    """A type of edges; `name` is source type, relation, destination type."""
 
     name: tuple[str, str, str]
     num_edges: int = Field(ge=0)
@@ -98,9 +107,14 @@ class GraphMeta(Meta):
     preprocessing: Preprocessing | None = None
     digest: str = Field(exclude=True)
 
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing] | None:
+        """The preprocessing of the node types of a typed graph that have some; None of others."""
+        return None
+
 
 class StoreMeta(GraphMeta):
-    """The content of `meta.json`."""
+    """The content of `meta.json` of a homogeneous graph (version 1)."""
 
     format: Literal["gnntrain-store"]
     node_types: tuple[NodeTypeMeta, ...] = Field(min_length=1, max_length=1)
@@ -114,16 +128,55 @@ class StoreMeta(GraphMeta):
         Raw files may be moved or touched. Names of classes do not count: the model does not learn
         them.
         """
+        return digest_of(self._content())
+
+    @property
+    def target_type(self) -> NodeTypeMeta:
+        """The type of nodes that have the labels."""
+        return self.node_types[0]
+
+    @property
+    def feature_dtype(self) -> str:
+        """Type of the features, that of all node types."""
+        return next(meta.dtype for name, meta in self.arrays.items() if name.startswith("features"))
+
+    def _content(self) -> dict[str, object]:
         arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
-        return digest_of(
-            {
-                "arrays": {name: array.checksum for name, array in arrays.items()},
-                "dtypes": {name: array.dtype for name, array in arrays.items()},
-                "task": self.task,
-                "metric": self.metric,
-                "num_classes": self.num_classes,
-            }
-        )
+        return {
+            "arrays": {name: array.checksum for name, array in arrays.items()},
+            "dtypes": {name: array.dtype for name, array in arrays.items()},
+            "task": self.task,
+            "metric": self.metric,
+            "num_classes": self.num_classes,
+        }
+
+
+class HeteroStoreMeta(StoreMeta):
+    """The content of `meta.json` of a typed graph (version 2).
+
+    `indptr` and `indices` are those of a `FusedCSC`. Features and ids of the node type at position
+    i are the arrays `features_<i>` and `node_ids_<i>`; labels and splits are the target type's.
+    """
+
+    node_types: tuple[HeteroNodeTypeMeta, ...] = Field(min_length=1)
+    edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1)
+    target: str
+
+    @property
+    def target_type(self) -> NodeTypeMeta:
+        return next(kind for kind in self.node_types if kind.name == self.target)
+
+    @property
+    def preprocessing_by_type(self) -> dict[str, Preprocessing]:
+        """See `GraphMeta`."""
+        made_by = {kind.name: kind.preprocessing for kind in self.node_types}
+        return {name: done for name, done in made_by.items() if done is not None}
+
+    def _content(self) -> dict[str, object]:
+        node_types = [kind.name for kind in self.node_types]
+        edge_types = [list(kind.name) for kind in self.edge_types]
+        types = {"node_types": node_types, "edge_types": edge_types, "target": self.target}
+        return super()._content() | types
 
 
 def canonical_json(value: object) -> str:
@@ -141,15 +194,25 @@ _Schema = TypeVar("_Schema", bound=GraphMeta)
 
 def read_meta(path: Path) -> StoreMeta:
     """Read and check `meta.json` of the store at `path`; raises `StoreError`."""
-    meta = read_description(path, META_FILE, FORMAT, VERSION, StoreMeta)
-    _check_store(path, meta)
+    schemas: dict[int, type[StoreMeta]] = {VERSION: StoreMeta, HETERO_VERSION: HeteroStoreMeta}
+    meta = read_description(path, META_FILE, FORMAT, schemas)
+    if isinstance(meta, HeteroStoreMeta):
+        _check_hetero_store(path, meta)
+    else:
+        _check_store(path, meta)
     return meta
 
 
 def read_description(
-    path: Path, file: str, file_format: str, version: int, schema: type[_Schema]
+    path: Path, file: str, file_format: str, schemas: Mapping[int, type[_Schema]]
 ) -> _Schema:
     """Read a graph's metadata from `path / file`, and check its format, version and digest.
+
+    Args:
+        path: The folder.
+        file: The file.
+        file_format: Its format.
+        schemas: Its schema in each version that can be read.
 
     Raises:
         StoreError: It is missing, damaged, or of another format or version.
@@ -168,10 +231,11 @@ def read_description(
         raise StoreError(path, f"{file} is not valid JSON") from None
     if not isinstance(raw, dict) or raw.get("format") != file_format:
         raise StoreError(path, f"{file} does not describe a {file_format}")
-    if raw.get("version") != version:
-        raise StoreError(
-            path, f"it has format version {raw.get('version')}, this gnntrain reads {version}"
-        )
+    version = raw.get("version")
+    schema = schemas.get(version) if isinstance(version, int) else None
+    if schema is None:
+        known = " and ".join(map(str, schemas))
+        raise StoreError(path, f"it has format version {version}, this gnntrain reads {known}")
     if raw.pop("digest", None) != digest_of(raw):
         raise StoreError(path, f"{file} was changed: its digest does not match")
     try:
@@ -223,12 +287,40 @@ def _check_store(path: Path, meta: StoreMeta) -> None:
     check_arrays(path, META_FILE, meta.arrays, ARRAYS, expected)
 
 
+def _check_hetero_store(path: Path, meta: HeteroStoreMeta) -> None:
+    sizes = {kind.name: kind.num_nodes for kind in meta.node_types}
+    edge_types = {kind.name: kind.num_edges for kind in meta.edge_types}
+    ends = {end for source, _, destination in edge_types for end in (source, destination)}
+    for name in sorted({meta.target, *ends} - sizes.keys()):
+        raise StoreError(path, f"{META_FILE} does not list the node type {name!r}")
+    if len(sizes) < len(meta.node_types) or len(edge_types) < len(meta.edge_types):
+        raise StoreError(path, f"{META_FILE} lists a type twice")
+    expected = expected_arrays(meta, sizes[meta.target], sum(edge_types.values()), 0)
+    expected["indptr"] = ("int64", (sum(sizes[name[2]] + 1 for name in edge_types),))
+    ids = list[str]()
+    for number, kind in enumerate(meta.node_types):
+        of_kind = expected_arrays(meta, kind.num_nodes, 0, kind.num_features)
+        ids.append(f"node_ids_{number}")
+        expected[ids[-1]] = of_kind["node_ids"]
+        expected[f"features_{number}"] = of_kind["features"]
+    optional = ("gcn_norm", "class_names", *ids)
+    names = [*_HETERO_ARRAYS, *optional, *(f"features_{i}" for i in range(len(sizes)))]
+    check_arrays(path, META_FILE, meta.arrays, names, expected, optional)
+
+
+def is_array_file(name: str) -> bool:
+    """Whether a file of a store may have this name, with the ending `.npy`."""
+    stem = re.sub(r"(features|node_ids)_[0-9]+", r"\1", name.removesuffix(".npy"))
+    return name.endswith(".npy") and stem in ARRAYS
+
+
 def check_arrays(
     path: Path,
     file: str,
     arrays: Mapping[str, ArrayMeta],
     names: Collection[str],
     expected: Expected,
+    optional: Collection[str] = OPTIONAL_ARRAYS,
 ) -> None:
     """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them.
 
@@ -236,8 +328,9 @@ def check_arrays(
         path: The folder to name in an error.
         file: The file that lists the arrays.
         arrays: The arrays it lists.
-        names: The arrays it should list; `OPTIONAL_ARRAYS` may be missing.
+        names: The arrays it should list.
         expected: Their types and shapes; of others: int64, with one dimension.
+        optional: Those of `names` that may be missing.
 
     Raises:
         StoreError: At the first difference.
@@ -251,5 +344,5 @@ def check_arrays(
             if array.shape != shape or not re.fullmatch(dtype, array.dtype):
                 found = f"{array.dtype} {list(array.shape)}"
                 raise StoreError(path, f"{file} gives {name} as {found}")
-        elif name not in OPTIONAL_ARRAYS:
+        elif name not in optional:
             raise StoreError(path, f"{file} does not list {name}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gnntrain.atomic_io import fsync_folder
-from gnntrain.data.store_meta import ARRAYS, META_FILE, SEAL_FILE
+from gnntrain.data.store_meta import META_FILE, SEAL_FILE, is_array_file
 from gnntrain.errors import RunError, UserError
 
 # Where a folder cannot be made, some file systems say that it is not there.
@@ -50,9 +50,12 @@ def _refuse_foreign(path: Path) -> None:
 
 def foreign_names(folder: Path) -> list[str]:
     """The files in a folder that do not belong to a store."""
-    known = {META_FILE, *(f"{name}.npy" for name in ARRAYS)}
     names = sorted(entry.name for entry in folder.iterdir())
-    return [name for name in names if name not in known and not name.startswith(SEAL_FILE)]
+    return [
+        name
+        for name in names
+        if name != META_FILE and not name.startswith(SEAL_FILE) and not is_array_file(name)
+    ]
 
 
 @contextmanager

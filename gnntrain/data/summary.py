@@ -9,7 +9,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 if TYPE_CHECKING:
-    from gnntrain.data.graph import AnyArray, Graph, GraphData, PrepareOptions
+    from gnntrain.data.graph import (
+        AnyArray,
+        AnyGraphData,
+        Graph,
+        GraphData,
+        HeteroGraphData,
+        PrepareOptions,
+    )
 
 _SHOWN_NAMES = 10
 _LABELS = ("ids", "labels", "features", "edges", "split")
@@ -46,14 +53,21 @@ class DataSummary(BaseModel):
         return [(label, text) for label, text in (*lines, ("left out", left_out)) if text]
 
 
-def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
+def summary_of(data: AnyGraphData, options: PrepareOptions) -> DataSummary:
     """The summary of a graph's builder, completed from the arrays and `options`."""
+    from gnntrain.data.graph import GraphData  # which imports this module
+
     given = data.summary or DataSummary()
-    found = {"features": _features(data), "edges": _edges(data)}
+    if isinstance(data, GraphData):
+        found, target = {"features": _features(data), "edges": _edges(data)}, data
+        both_ways = data.symmetric
+    else:
+        found = {"features": _typed_features(data), "edges": _typed_edges(data)}
+        target, both_ways = data.target_data(), data.reverse
     if data.labelled:
-        found |= {"labels": _labels(data), "split": split_sizes(data.splits)}
+        found |= {"labels": _labels(target), "split": split_sizes(data.splits)}
     texts = {key: getattr(given, key) or text for key, text in found.items()}
-    done = {"features": _done_to_features(options), "edges": _done_to_edges(data, options)}
+    done = {"features": _done_to_features(options), "edges": _done_to_edges(options, both_ways)}
     texts |= {key: ", ".join([texts[key], *words]) for key, words in done.items()}
     return given.model_copy(update=texts)
 
@@ -61,7 +75,7 @@ def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
 def plain_summary(graph: Graph) -> dict[str, Any]:
     """The summary of a graph and the sizes of its splits, as plain JSON."""
     phrases = {} if graph.summary is None else graph.summary.model_dump(mode="json")
-    return phrases | {"split_sizes": {k: len(ids) for k, ids in graph.only_nodes.splits.items()}}
+    return phrases | {"split_sizes": {k: len(ids) for k, ids in graph.target_nodes.splits.items()}}
 
 
 def from_plain(plain: object) -> DataSummary | None:
@@ -131,7 +145,18 @@ def _done_to_features(options: PrepareOptions) -> list[str]:
     return words if kept == "float32" else [*words, f"stored as {kept}"]
 
 
-def _done_to_edges(data: GraphData, options: PrepareOptions) -> list[str]:
-    both_ways = data.symmetric or options.to_undirected
-    words = ["stored in both directions"] if both_ways else []
+def _typed_features(data: HeteroGraphData) -> str:
+    widths = {name: nodes.num_features for name, nodes in data.nodes.items()}
+    words = [f"{width:,} a node of type {name}" for name, width in widths.items() if width]
+    without = [name for name, width in widths.items() if not width]
+    return ", ".join([*words, f"none of type {first_names(without)}"] if without else words)
+
+
+def _typed_edges(data: HeteroGraphData) -> str:
+    counts = [f"{'/'.join(name)} {len(src):,}" for name, (src, _) in data.edges.items()]
+    return f"{', '.join(counts)} given"
+
+
+def _done_to_edges(options: PrepareOptions, both_ways: bool) -> list[str]:
+    words = ["stored in both directions"] if both_ways or options.to_undirected else []
     return [*words, "self-loops added"] if options.add_self_loops else words

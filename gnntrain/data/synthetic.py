@@ -43,10 +43,15 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
     num_nodes, num_classes, seed = config.num_nodes, config.num_classes, config.seed
     num_pairs = _num_pairs(config)
     splits = _splits(config)
-    labels = (_rng(seed, "labels").permutation(num_nodes) % num_classes).astype(np.int32)
+    labels = (random_stream(seed, "labels").permutation(num_nodes) % num_classes).astype(np.int32)
     num_active = num_nodes - round(config.isolated_fraction * num_nodes)
-    active = np.sort(_rng(seed, "isolated").permutation(num_nodes)[:num_active])
-    weight = _propensities(num_active, config.degree_exponent, 2 * num_pairs, seed)
+    active = np.sort(random_stream(seed, "isolated").permutation(num_nodes)[:num_active])
+    # Capped where the expected degree reaches the root of the number of edges: beyond, pairs of
+    # hubs would be expected more than once (Chung & Lu, "Connected components in random graphs with
+    # given expected degree sequences", 2002).
+    ratio = math.sqrt(max(2 * num_pairs, 1))
+    draws = random_stream(seed, "propensities")
+    weight = propensities(draws, num_active, config.degree_exponent, ratio)
     pairs = _draw_edges(active, weight, labels, num_classes, num_pairs, config.homophily, seed)
     # A packed pair is two int32; which comes first makes no difference to an undirected edge.
     halves = pairs.view(np.int32).reshape(-1, 2)
@@ -91,7 +96,7 @@ class ClassFeatures:
         for chunk in range(start // _FEATURE_ROWS, -(-stop // _FEATURE_ROWS)):
             first = chunk * _FEATURE_ROWS
             begin, end = max(start, first), min(stop, first + _FEATURE_ROWS)
-            noise = _rng(self.seed, "features", chunk).standard_normal(
+            noise = random_stream(self.seed, "features", chunk).standard_normal(
                 (end - first, self.num_features), dtype=np.float32
             )
             out[begin - start : end - start] = noise[begin - first :]
@@ -101,7 +106,9 @@ class ClassFeatures:
     def _means(self) -> Float32Array:
         scale = self.signal / math.sqrt(2 * max(self.num_features, 1))
         shape = (self.num_classes, self.num_features)
-        return _rng(self.seed, "means").standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        return random_stream(self.seed, "means").standard_normal(
+            shape, dtype=np.float32
+        ) * np.float32(scale)
 
 
 _STREAMS = (
@@ -113,10 +120,12 @@ _STREAMS = (
     "splits",
     "means",
     "features",
+    "areas",
+    "edges",
 )
 
 
-def _rng(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
+def random_stream(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
     """A counter-based generator (Philox) of its own for each purpose and chunk."""
     key = np.array([seed, (_STREAMS.index(stream) << 48) + chunk], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
@@ -152,24 +161,26 @@ def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
             f"together {total}, but there are {num_nodes} nodes",
             "Lower them, or raise dataset.num_nodes",
         )
-    order = _rng(config.seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
+    order = random_stream(config.seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
     parts = np.split(order, [num_train, num_train + num_val])
     return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
 
 
-def _propensities(
-    num_active: int, exponent: float, num_edges: int, seed: int
+def propensities(
+    draws: np.random.Generator, num_nodes: int, exponent: float, ratio: float
 ) -> npt.NDArray[np.float64]:
-    """Pareto variates: what a node's expected degree is proportional to.
+    """Pareto variates `[num_nodes]`: what a node's expected degree is proportional to.
 
-    They are capped where the expected degree reaches the root of the number of edges: beyond,
-    pairs of hubs would be expected more than once (Chung & Lu, "Connected components in random
-    graphs with given expected degree sequences", 2002).
+    Args:
+        draws: Random numbers.
+        num_nodes: Number of nodes.
+        exponent: Exponent of the power law of degrees.
+        ratio: Least ratio of their sum to the largest.
     """
-    uniform = 1.0 - _rng(seed, "propensities").random(num_active)
+    uniform = 1.0 - draws.random(num_nodes)
     weight = np.power(uniform, -1.0 / (exponent - 1.0))
     for _ in range(_CAP_TURNS):
-        np.minimum(weight, max(1.0, weight.sum() / math.sqrt(max(num_edges, 1))), out=weight)
+        np.minimum(weight, max(1.0, weight.sum() / ratio), out=weight)
     return weight
 
 
@@ -186,7 +197,7 @@ def _draw_edges(
     num_within = round(homophily * num_pairs)
     _check_room(labels[active], num_classes, num_within, num_pairs - num_within)
     partners = Partners.of(active, weight, labels[active], num_classes)
-    backbone = _rng(seed, "isolated", 1).permutation(len(active))
+    backbone = random_stream(seed, "isolated", 1).permutation(len(active))
     cut = round(homophily * len(active))
     pairs = np.empty(num_pairs, dtype=np.int64)
     draw_pairs(partners, backbone[:cut], pairs[:num_within], True, seed)

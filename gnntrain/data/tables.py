@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 
 from gnntrain.data.bad_rows import BadRows, Record
@@ -212,6 +213,7 @@ class Table(ABC):
         names: Names of the columns.
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
         decimal: Decimal mark of the numbers.
+        lists: Places of columns of texts that hold lists of numbers, separated by semicolons.
     """
 
     path: Path
@@ -219,6 +221,7 @@ class Table(ABC):
     unit: Literal["line", "row"] = "row"
     note: str = ""
     decimal: str = "."
+    lists: Collection[int] = ()
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
         """Columns of numbers as an array that need not be read, if the file has them so."""
@@ -233,7 +236,7 @@ class Table(ABC):
         widths: Sequence[int] | None = None
         with readable(self.path):
             for found, rows, end in self.read_columns(columns):
-                numbers = [found[place] for place in columns.numbers]
+                numbers = [self._numbers(place, found[place]) for place in columns.numbers]
                 matrix, widths = to_matrix(numbers, len(rows), widths or [None] * len(numbers))
                 by_role = {role: found[place] for role, place in columns.places.items()}
                 others = {place: found[place] for place in columns.others}
@@ -243,6 +246,14 @@ class Table(ABC):
             others = dict.fromkeys(columns.others, pa.array([], TEXT))
             matrix = np.empty((0, len(columns.numbers)), np.float32)
             yield Rows(columns, by_role, matrix, np.arange(0), 0, others=others)
+
+    def _numbers(self, place: int, column: pa.Array) -> pa.Array:
+        is_list = place in self.lists and column.type == TEXT
+        return pc.split_pattern(column, ";") if is_list else column
+
+    def by_file(self, rows: Int64Array) -> Iterator[tuple[Table, Int64Array]]:
+        """The rows of each file, numbered as in that file; `rows` are in ascending order."""
+        yield self, rows
 
     @abstractmethod
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:

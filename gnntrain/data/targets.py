@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gnntrain.config import Config
+from gnntrain.config import Config, PluginConfig
+from gnntrain.config.models import model_names, model_section
+from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
     FeatureRows,
+    Graph,
     GraphData,
     Int64Array,
     IntArray,
@@ -134,14 +137,45 @@ def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:
     )
 
 
-def check_split_number(dataset: str, number: int, num_splits: int) -> None:
-    """Raise a UserError unless `number` names one of the data set's splits."""
-    if 0 <= number < num_splits:
+def refuse_other_types(config: Config, graph: Graph) -> None:
+    """Refuse a target type without labels, and a typed graph for a model of one type.
+
+    Raises:
+        UserError: See above; or the graph has no node type `task.target`.
+    """
+    target, model = config.task.target, config.model
+    if target is not None and target not in graph.nodes:
+        told = f"Its node types are {', '.join(graph.nodes)}."
+        guess = did_you_mean(target, graph.nodes)
+        raise UserError(
+            f"task.target={target}: {graph.dataset} has no such node type.",
+            told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}",
+        )
+    if target not in (None, graph.target):
+        raise UserError(
+            f"task.target={target}: {graph.dataset} has labels of {graph.target} alone.",
+            f"Set task.target={graph.target}, or leave it out.",
+        )
+    if graph.is_hetero and not (model.is_hetero or isinstance(model, PluginConfig)):
+        fitting = ", ".join(name for name in model_names() if model_section(name).is_hetero)
+        raise UserError(
+            f"model={model.name} computes on one type of nodes and edges: {graph.dataset} has "
+            f"{len(graph.nodes)} node types and {len(graph.edges)} edge types.",
+            f"Choose a model of typed graphs: {fitting}.",
+        )
+
+
+def check_split_number(dataset: str, number: int, splits: Sequence[int]) -> None:
+    """Raise a UserError unless `number` is one of the data set's splits."""
+    if number in splits:
         return
-    offer = "has one split" if num_splits == 1 else f"has {num_splits} splits"
-    choice = "0" if num_splits == 1 else f"a number from 0 to {num_splits - 1}"
+    *others, last = map(str, splits)
+    offer = f"the splits {', '.join(others)} and {last}" if others else f"only split {last}"
+    choice = f"{', '.join(others)} or {last}" if others else last
+    if isinstance(splits, range) and others:
+        offer, choice = f"{len(splits)} splits", f"a number from {others[0]} to {last}"
     raise UserError(
-        f"dataset.split={number}: {dataset} {offer}.", f"Set dataset.split to {choice}."
+        f"dataset.split={number}: {dataset} has {offer}.", f"Set dataset.split to {choice}."
     )
 
 

@@ -18,8 +18,8 @@ from gnntrain.data.array_files import load_arrays
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.file_graph import read_graph
-from gnntrain.data.graph import GraphData
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.graph import AnyGraphData
+from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type
 from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.tables import refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
@@ -37,14 +37,14 @@ def read_whole_graph(
     config: FilesConfig,
     *,
     labelled: bool,
-    preprocessing: Preprocessing | None = None,
-) -> GraphData:
+    preprocessing: AnyPreprocessing | None = None,
+) -> AnyGraphData:
     """The graph in a file.
 
     Args:
-        path: A pt file of a `Data`, of its `to_dict()`, or of what PyG's `InMemoryDataset` keeps;
-            an npz file of arrays by PyG's names; or GraphML, which is read as a table of nodes and
-            one of edges.
+        path: A pt file of a `Data` or `HeteroData`, of its `to_dict()`, or of what PyG's
+            `InMemoryDataset` keeps; an npz file of arrays by PyG's names; or GraphML, which is read
+            as a table of nodes and one of edges.
         config: Name, task, metric, split, and what else makes a graph of it.
         labelled: False: for a graph to predict on; labels and splits are not read.
         preprocessing: What makes the features of a model that was trained on another graph.
@@ -62,7 +62,8 @@ def read_whole_graph(
         )
     if suffix == GRAPHML_SUFFIX:
         both = {"features": path, "edges": path}
-        return read_graph(config, both, labelled=labelled, preprocessing=preprocessing)
+        made_by = of_one_type(preprocessing, str(path))
+        return read_graph(config, both, labelled=labelled, preprocessing=made_by)
     is_npz = suffix not in TORCH_SUFFIXES
     given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
     return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
@@ -91,10 +92,6 @@ def load_saved(path: Path) -> Any:
 
 def _refused(path: Path, error: Exception) -> UserError:
     named = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if named is not None and named[1].endswith("HeteroData"):
-        from gnntrain.data.objects import HETERO, HETERO_HINT
-
-        return UserError(f"{path}: {HETERO}", HETERO_HINT)
     if named is not None:
         what = f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
         return UserError(what, _SAVE)
@@ -108,14 +105,23 @@ def _refused(path: Path, error: Exception) -> UserError:
 def _only_graphs_allowed() -> Iterator[None]:
     """Let torch unpickle `Data` and its parts alone: PyG's import allows more classes."""
     import torch
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, EdgeAttr, HeteroData, TensorAttr
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
+    from torch_geometric.data.graph_store import EdgeLayout
+    from torch_geometric.data.storage import (
+        BaseStorage,
+        EdgeStorage,
+        GlobalStorage,
+        NodeStorage,
+    )
 
+    graphs = [Data, HeteroData]
+    parts = [BaseStorage, GlobalStorage, NodeStorage, EdgeStorage]
+    attributes = [DataEdgeAttr, DataTensorAttr, EdgeAttr, EdgeLayout, TensorAttr]
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     try:
-        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
+        with torch.serialization.safe_globals([*graphs, *parts, *attributes]):
             yield
     finally:
         torch.serialization.clear_safe_globals()

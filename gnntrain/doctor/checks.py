@@ -12,6 +12,7 @@ import psutil
 
 from gnntrain import host_memory
 from gnntrain.config import Config
+from gnntrain.config.types import fan_outs_text
 from gnntrain.cores import available_cores
 from gnntrain.inventory import machine
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
@@ -273,4 +274,4 @@ def _sampler(config: Config, *, may_use_triton: bool) -> str:
     backend: str = sampler.backend
     if backend == "auto":
         backend = "triton, or numba where the edges have no room" if may_use_triton else "numba"
-    return f"neighbor {list(sampler.fan_outs)} ({backend})"
+    return f"neighbor {fan_outs_text(sampler.fan_outs)} ({backend})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gnntrain.config import DATASET_NAMES, DatasetConfig, SyntheticConfig
-from gnntrain.config.names import SYNTHETIC_NAMES
+from gnntrain.config import DATASET_NAMES, DatasetConfig, SyntheticConfig, SyntheticMAGConfig
+from gnntrain.config.names import SYNTHETIC_MAG, SYNTHETIC_NAMES
 from gnntrain.config.published import PUBLISHED, GraphSize
 from gnntrain.data.store_cleaning import FoundStore
 from gnntrain.plugins import DATASETS, plugin_names
@@ -38,6 +38,8 @@ def _row(name: str, num_stores: int) -> list[str]:
 
 def published_size(name: str) -> GraphSize | None:
     """The size of a published data set, or of a synthetic one by its defaults."""
+    if name == SYNTHETIC_MAG:
+        return known_size(SyntheticMAGConfig())
     if name in SYNTHETIC_NAMES:
         return known_size(SyntheticConfig.model_validate({"name": name}))
     return PUBLISHED[name].size if name in PUBLISHED else None
@@ -50,6 +52,9 @@ def known_size(dataset: DatasetConfig) -> GraphSize | None:
         if num_edges is None:
             num_edges = round(dataset.avg_degree * dataset.num_nodes)
         return GraphSize(dataset.num_nodes, num_edges, dataset.num_features, dataset.num_classes)
+    if isinstance(dataset, SyntheticMAGConfig):
+        num_nodes, num_edges = (sum(n.values()) for n in (dataset.num_nodes, dataset.num_edges))
+        return GraphSize(num_nodes, 2 * num_edges, dataset.num_features, dataset.num_classes)
     published = PUBLISHED.get(dataset.name)
     if published is None:
         return None

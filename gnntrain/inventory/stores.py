@@ -28,14 +28,16 @@ def store_rows(stores: Sequence[FoundStore]) -> list[list[str]]:
 
 
 def _sizes(store: FoundStore) -> list[str]:
-    """Nodes, edges, features and their type; unknown of a store that cannot be used."""
+    """Nodes, edges, features (of the target type) and their type; unknown of a store that cannot be
+    used."""
     try:
         meta = read_meta(store.path)
     except StoreError:
         return ["-"] * 4
-    nodes, edges = meta.node_types[0], meta.edge_types[0]
-    numbers = (nodes.num_nodes, edges.num_edges, nodes.num_features)
-    return [*(f"{number:,}" for number in numbers), meta.arrays["features"].dtype]
+    num_nodes = sum(kind.num_nodes for kind in meta.node_types)
+    num_edges = sum(kind.num_edges for kind in meta.edge_types)
+    numbers = (num_nodes, num_edges, meta.target_type.num_features)
+    return [*(f"{number:,}" for number in numbers), meta.feature_dtype]
 
 
 def total(found: Sequence[FoundStore]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
+from gnntrain.config.types import AnyFanOuts, same_fan_outs
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
@@ -30,7 +30,7 @@ from gnntrain.loading.hotness import (
     out_degrees,
     presampled,
 )
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
 from gnntrain.loading.placement import (
     Placement,
     Sizes,
@@ -105,13 +105,13 @@ class LoaderBuilder:
             exchange.serve(ROWS, answers_of(self._own_rows()))
 
     def loader(
-        self, plan: SeedPlan, fan_outs: Sequence[int], features: FeatureSource | None = None
+        self, plan: SeedPlan, fan_outs: AnyFanOuts, features: FeatureSource | None = None
     ) -> BlockLoader:
         """Mini-batches of the seeds of `plan`.
 
         Args:
             plan: The seeds.
-            fan_outs: In-neighbours a node, by hop.
+            fan_outs: As `sampler.fan_outs`.
             features: Source of the feature rows; None: `self.features`.
         """
         features = self.features if features is None else features
@@ -135,7 +135,7 @@ class LoaderBuilder:
             device=self._context.device,
         )
 
-    def training_loader(self) -> Loader:
+    def training_loader(self) -> BlockLoader | FullGraphLoader:
         """Mini-batches of the training seeds, or the full graph.
 
         Raises:
@@ -154,7 +154,7 @@ class LoaderBuilder:
             )
         return loader
 
-    def _full_graph_loader(self) -> Loader:
+    def _full_graph_loader(self) -> FullGraphLoader:
         on_gpu = devices.is_gpu(self._context.device)
         return FullGraphLoader(
             (on_gpu and self.graph_on_device) or self._placed_graph(),
@@ -259,7 +259,8 @@ class LoaderBuilder:
         if placement is None:
             return InPlaceFeatures.of(self._store)
         hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
-        return place_features(self._store, placement, self._context, hot, self._pinned.rows)
+        pinned_rows = self._pinned.rows.get(self._store.target)
+        return place_features(stored_rows(self._store), placement, self._context, hot, pinned_rows)
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows at each owner, in their order. Collective."""
@@ -323,9 +324,9 @@ class LoaderBuilder:
         """An empty count of reads, by which the rows of so many nodes will be cached."""
         return DenseReadCounts(self._store.num_nodes)
 
-    def sampler(self, fan_outs: Sequence[int]) -> Sampler:
+    def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        key = tuple(fan_outs) if self._uses_graph else ()
+        key = same_fan_outs(fan_outs) if self._uses_graph else ()
         if key not in self._samplers:
             self._samplers[key] = self._sampler_class(
                 self.graph.indptr,

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.features import (
     CopiedFeatures,
     FeatureSource,
     InPlaceFeatures,
+    rows_of,
     slots_of,
-    stored_rows,
 )
 from gnntrain.loading.pinned import PinningError, device_addresses, pinned
 from gnntrain.loading.placement import Memory, Placement
@@ -29,16 +29,23 @@ from gnntrain.loading.placement import Memory, Placement
 _log = logging.getLogger("gnntrain")
 
 
-class PinnedArrays(NamedTuple):
-    """Copies of a graph's arrays in pinned host memory; None: the placement has no use for it.
+@dataclass
+class PinnedArrays:
+    """Copies of a graph's arrays in pinned host memory, as far as the placement has use for them.
 
     Attributes:
-        indices: The edges' sources.
-        rows: The feature rows.
+        indices: The edges' sources, or None.
+        rows: The feature rows of each node type.
     """
 
     indices: Tensor | None = None
-    rows: Tensor | None = None
+    rows: dict[NodeType, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all of them together."""
+        arrays = [*self.rows.values(), *([] if self.indices is None else [self.indices])]
+        return sum(array.nbytes for array in arrays)
 
 
 def place_and_pin(
@@ -75,8 +82,7 @@ def place_and_pin(
             return placement, arrays
         if context.is_main:
             _log.warning("%s The graph is kept elsewhere.", failure.message)
-        pinned_bytes = sum(array.nbytes for array in arrays if array is not None)
-        memory = replace(memory, host=2 * pinned_bytes)  # of which half may be pinned
+        memory = replace(memory, host=2 * arrays.num_bytes)  # of which half may be pinned
         del arrays  # freed, and pinned again
 
 
@@ -87,9 +93,10 @@ def _pin(
     arrays = PinnedArrays()
     try:
         if placement.topology == "pinned":
-            arrays = arrays._replace(indices=pinned(store.indices, context))
-        if placement.pins_rows:
-            arrays = arrays._replace(rows=pinned(stored_rows(store), context))
+            arrays.indices = pinned(store.indices, context)
+        for node_type, nodes in store.nodes.items() if placement.pins_rows else ():
+            if nodes.num_features:
+                arrays.rows[node_type] = pinned(rows_of(nodes), context)
     except PinningError as error:
         # A new one: the traceback of this one holds what could not be pinned.
         return arrays, PinningError(error.message, error.hint)
@@ -97,22 +104,22 @@ def _pin(
 
 
 def place_features(
-    store: Graph,
+    rows: Tensor,
     placement: Placement,
     context: DistributedContext,
     hot: Tensor | None,
     pinned_rows: Tensor | None = None,
 ) -> FeatureSource:
-    """Place a store's rows as `placement` describes. Collective.
+    """Place the rows of one node type as `placement` describes. Collective.
 
     Args:
-        store: The graph.
+        rows: The store's.
         placement: The chosen placement.
         context: This rank.
         hot: The nodes to cache, ascending; needed for the placement `cached`.
         pinned_rows: Needed where `placement.pins_rows`.
     """
-    rows, device, kind = stored_rows(store), context.device, placement.features
+    device, kind = context.device, placement.features
     if kind == "resident":
         return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
     if kind == "pinned":

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Graph, Nodes
 from gnntrain.loading.transfer import send, send_all, staging
 
 Array = npt.NDArray[Any]
@@ -30,8 +30,13 @@ def as_tensor(array: Array) -> Tensor:
 
 def stored_rows(store: Graph) -> Tensor:
     """The store's rows, in the stored precision, as views of its mapped pages."""
-    rows = as_tensor(store.features)
-    return rows.view(torch.bfloat16) if store.feature_dtype == "bfloat16" else rows
+    return rows_of(store.only_nodes)
+
+
+def rows_of(nodes: Nodes) -> Tensor:
+    """The rows of the nodes of one type, likewise."""
+    rows = as_tensor(nodes.features)
+    return rows.view(torch.bfloat16) if nodes.feature_dtype == "bfloat16" else rows
 
 
 class FeatureSource(Protocol):

@@ -9,22 +9,29 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnntrain.data.graph import Float32Array, Graph, IntArray
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
 from gnntrain.loading.features import FeatureSource, as_tensor
 from gnntrain.loading.graph import BatchValues, GraphTensors
+from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.streams import BatchStream
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
 
 Batch = TypeVar("Batch")
+Subgraph = TypeVar("Subgraph")
+Drawn = TypeVar("Drawn", covariant=True)
+Made = TypeVar("Made", bound="AnyBatch")
+
+AnyBatch = MiniBatch | HeteroBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class Loader(ABC):
         return self.plan.num_steps
 
     @abstractmethod
-    def __iter__(self) -> Iterator[MiniBatch]:
+    def __iter__(self) -> Iterator[AnyBatch]:
         """The batches from the current position to the end of the epoch."""
 
     def set_epoch(self, epoch: int) -> None:
@@ -171,21 +178,26 @@ def made_ahead(
                 future.cancel()
 
 
-class BlockLoader(Loader):
+class Draws(Protocol[Drawn]):
+    """A sampler, of graphs with one type or of typed ones, see `Sampler`."""
+
+    @property
+    def thread_safe(self) -> bool: ...
+
+    def sample(self, seeds: Tensor, key: SampleKey) -> Drawn: ...
+
+
+class SampledLoader(Loader, Generic[Subgraph, Made]):
     """Samples one rank's mini-batches of an epoch, made ahead by background threads.
 
     On a GPU the loader uses a stream of its own: a batch is sampled there, or copied there from the
-    host, while the model computes on the batch before.
-
-    Unlike PyG's `NeighborLoader` it makes `Block`s for the models of gnntrain; PyG's models take
-    its batches as well. Each draw is a function of (seed, epoch, step).
+    host, while the model computes on the batch before. Each draw is a function of (seed, epoch,
+    step).
 
     Args:
-        graph: The graph's values, on the sampler's device.
-        features: Source of the feature rows.
         sampler: Samples the neighbourhoods.
         plan: The seeds of each step.
-        needs: The fields that the model reads.
+        made_on: The sampler's device.
         threads: Background threads that make batches; 0 makes them in the caller's thread, on its
             stream, which a sampler needs that is not thread-safe.
         prefetch: Batches made ahead.
@@ -194,31 +206,26 @@ class BlockLoader(Loader):
 
     def __init__(
         self,
-        graph: BatchValues,
-        features: FeatureSource,
-        sampler: Sampler,
+        sampler: Draws[Subgraph],
         plan: SeedPlan,
         *,
-        needs: BlockNeeds = NO_NEEDS,
-        threads: int = 1,
-        prefetch: int = 2,
-        device: torch.device | None = None,
+        made_on: torch.device,
+        threads: int,
+        prefetch: int,
+        device: torch.device | None,
     ) -> None:
         self._threads = threads if sampler.thread_safe else 0
-        super().__init__(plan, Phases(graph.device, background=self._threads > 0))
+        super().__init__(plan, Phases(made_on, background=self._threads > 0))
         self.sampler = sampler
-        self.device = graph.device if device is None else device
-        self._graph = graph
-        self._features = features
-        self._needs = needs
+        self.device = made_on if device is None else device
         self._prefetch = prefetch
-        self._stream = BatchStream[MiniBatch](self.device, is_side=self._threads > 0)
+        self._stream = BatchStream[Made](self.device, is_side=self._threads > 0)
 
-    def __iter__(self) -> Iterator[MiniBatch]:
+    def __iter__(self) -> Iterator[Made]:
         """The batches from the current position to the end of the epoch."""
         order, epoch = self.plan.order(self._epoch), self._epoch
 
-        def make(step: int) -> tuple[MiniBatch, Any]:
+        def make(step: int) -> tuple[Made, Any]:
             return self._stream.make(lambda: self._batch(order, epoch, step))
 
         steps = range(self._step, len(self))
@@ -234,10 +241,58 @@ class BlockLoader(Loader):
             self._step += 1
             yield self.plan.rank_batch(order, step), self._key(self._epoch, step)
 
+    @abstractmethod
+    def fill(self, subgraph: Subgraph, num_counted: int, global_batch_size: int) -> Made:
+        """The mini-batch of a sampled subgraph; see `MiniBatch` for the numbers."""
+
+    def _key(self, epoch: int, step: int) -> SampleKey:
+        return SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
+
+    def _batch(self, order: Int64Array, epoch: int, step: int) -> Made:
+        own = self.plan.rank_batch(order, step)
+        with self.phases("sample"):
+            subgraph = self.sampler.sample(as_tensor(own.seeds), self._key(epoch, step))
+        with self.phases("gather"):
+            return self.fill(subgraph, own.num_counted, own.global_batch_size)
+
+
+class BlockLoader(SampledLoader[SampledSubgraph, MiniBatch]):
+    """Samples the mini-batches of a graph with one type.
+
+    Unlike PyG's `NeighborLoader` it makes `Block`s for the models of gnntrain; PyG's models take
+    its batches as well.
+
+    Args:
+        graph: The graph's values, on the sampler's device.
+        features: Source of the feature rows.
+        sampler, plan, threads, prefetch, device: See `SampledLoader`.
+        needs: The fields that the model reads.
+    """
+
+    def __init__(
+        self,
+        graph: BatchValues,
+        features: FeatureSource,
+        sampler: Sampler,
+        plan: SeedPlan,
+        *,
+        needs: BlockNeeds = NO_NEEDS,
+        threads: int = 1,
+        prefetch: int = 2,
+        device: torch.device | None = None,
+    ) -> None:
+        made_on = graph.device
+        super().__init__(
+            sampler, plan, made_on=made_on, threads=threads, prefetch=prefetch, device=device
+        )
+        self._graph = graph
+        self._features = features
+        self._needs = needs
+
     def fill(
         self, subgraph: SampledSubgraph, num_counted: int, global_batch_size: int
     ) -> MiniBatch:
-        """The mini-batch of a sampled subgraph; see `MiniBatch` for the numbers."""
+        """See `SampledLoader.fill`."""
         return mini_batch(
             self._graph,
             self._features,
@@ -252,22 +307,39 @@ class BlockLoader(Loader):
         """See `Loader.take_reads`."""
         return self._features.take_reads()
 
-    def _key(self, epoch: int, step: int) -> SampleKey:
-        return SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
 
-    def _batch(self, order: Int64Array, epoch: int, step: int) -> MiniBatch:
-        own = self.plan.rank_batch(order, step)
-        with self.phases("sample"):
-            subgraph = self.sampler.sample(as_tensor(own.seeds), self._key(epoch, step))
-        with self.phases("gather"):
-            return self.fill(subgraph, own.num_counted, own.global_batch_size)
-
-
-class FullGraphLoader(Loader):
+class WholeGraphLoader(Loader, Generic[Made]):
     """Full-graph training: one step an epoch, over all nodes.
 
     Every rank computes the whole graph and takes its own seeds into the loss, so the result is the
     same on any number of ranks, and the work is not divided.
+
+    Args:
+        plan: The seeds of the rank.
+    """
+
+    def __init__(self, plan: SeedPlan) -> None:
+        super().__init__(plan, Phases())
+        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
+        self._num_counted = len(own)
+        self._seeds = as_tensor(own if len(own) else plan.seeds[:1])
+
+    @abstractmethod
+    def _fresh(self) -> Made:
+        """The batch of the whole graph."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Made]:
+        """The whole graph, once."""
+        if self._step == 0:
+            self._step = 1
+            yield self._fresh()
+
+
+class FullGraphLoader(WholeGraphLoader[MiniBatch]):
+    """Full-graph training on a graph with one type.
 
     Args:
         graph: The graph on the model's device.
@@ -287,11 +359,9 @@ class FullGraphLoader(Loader):
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
-        super().__init__(plan, Phases())
+        super().__init__(plan)
         self._copies_features = needs.edge_index
-        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
-        seeds = own if len(own) else plan.seeds[:1]
-        seed_rows = as_tensor(seeds).to(graph.device)
+        seed_rows = self._seeds.to(graph.device)
         rows = features.select()
         block = graph.in_edges(0, graph.num_nodes, 0, len(graph.indices))
         self._batch = MiniBatch(
@@ -299,28 +369,22 @@ class FullGraphLoader(Loader):
             rows=rows if needs.rows else None,
             y=graph.targets[seed_rows],
             n_id=torch.arange(graph.num_nodes, device=graph.device),
-            batch_size=len(seeds),
+            batch_size=len(seed_rows),
             blocks=(replace(block, norm=graph.norm),) * num_layers,
             seed_rows=seed_rows,
-            num_counted=len(own),
+            num_counted=self._num_counted,
             global_batch_size=len(plan.seeds),
             sampled=None,
         )
         if needs.edge_index:
             self._batch.edge_index  # noqa: B018  # made once, not in each epoch
 
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[MiniBatch]:
-        """The whole graph, once."""
-        if self._step == 0:
-            self._step = 1
-            batch = self._batch
-            if self._copies_features:
-                batch = copy.copy(batch)
-                batch.x = batch.x.clone()
-            yield batch
+    def _fresh(self) -> MiniBatch:
+        batch = self._batch
+        if self._copies_features:
+            batch = copy.copy(batch)
+            batch.x = batch.x.clone()
+        return batch
 
 
 def whole_graph_block(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.config import Config
+from gnntrain.config.types import AnyFanOuts, same_fan_outs
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
@@ -121,9 +122,9 @@ class PartitionedLoaderBuilder(LoaderBuilder):
         """See `LoaderBuilder.values`."""
         return PartValues(self.exchange, self.owners)
 
-    def sampler(self, fan_outs: Sequence[int]) -> Sampler:
+    def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
         """See `LoaderBuilder.sampler`."""
-        key = tuple(fan_outs) if self._uses_graph else ()
+        key = same_fan_outs(fan_outs) if self._uses_graph else ()
         if key not in self._samplers:
             self._samplers[key] = PartitionedSampler(
                 self.exchange,

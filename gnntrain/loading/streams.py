@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data.data import BaseData
 
 from gnntrain import devices
 
@@ -64,8 +64,8 @@ def tensors_in(value: object) -> Iterator[Tensor]:
     """Every tensor of a batch: in PyG's data, dataclasses, sequences and mappings, at any depth."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Data):
-        yield from tensors_in(list(value._store.values()))
+    elif isinstance(value, BaseData):
+        yield from tensors_in([list(store.values()) for store in value.stores])
     elif is_dataclass(value):
         yield from tensors_in([getattr(value, field.name) for field in fields(value)])
     elif isinstance(value, dict):

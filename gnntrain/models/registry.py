@@ -35,7 +35,7 @@ def build_model(config: ModelOptions, inputs: int | GraphSchema, out_channels: i
 
     Args:
         config: For a built-in model `name` and the keywords of its class; for a plug-in `name`,
-            its entry point, and `options`, a mapping.
+            its entry point, `options`, a mapping, and `embedding_channels`.
         inputs: Width of the input rows, or the types of the graph: a model of typed graphs needs
             them, another one takes the width of the target type.
         out_channels: Width of the outputs.
@@ -52,7 +52,13 @@ def build_model(config: ModelOptions, inputs: int | GraphSchema, out_channels: i
     plugins = plugin_names(MODELS)
     if config.name not in plugins:
         raise _unknown(config.name, (*model_names(), *plugins))
-    return build_plugin(config.name, width, out_channels, getattr(config, "options", {}))
+    return build_plugin(
+        config.name,
+        inputs,
+        out_channels,
+        getattr(config, "options", {}),
+        getattr(config, "embedding_channels", 128),
+    )
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> UserError:

@@ -5,15 +5,82 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.config.problems import did_you_mean
+from gnntrain.config.types import AnyFanOuts
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
 
+DEFAULT = "default"
+"""Stands for all edge types whose fan-outs are not given."""
+
+FanOutScope = Literal["relation", "node"]
+"""See `HeteroSampler`."""
+
 FanOuts = Mapping[EdgeType, tuple[int, ...]]
 """In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
+
+
+def resolved_fan_outs(given: AnyFanOuts, schema: GraphSchema, num_layers: int) -> FanOuts:
+    """The fan-outs of each edge type of a graph.
+
+    Args:
+        given: One list for all edge types; or lists by edge type, and `default` for all others. An
+            edge type is `author/writes/paper`, or `writes` where no other has this relation.
+        schema: The types of the graph.
+        num_layers: The length of each list.
+
+    Raises:
+        UserError: No edge type has a name that is given, or several have it, or it is given twice;
+            an edge type has no fan-outs; or a list is of another length.
+    """
+    if not isinstance(given, Mapping):
+        given = {DEFAULT: given}
+    for name, fan_outs in given.items():
+        if len(fan_outs) != num_layers:
+            raise UserError(
+                f"the fan-outs of {name} are {list(fan_outs)}: not one number a layer",
+                f"The model has {num_layers} layers.",
+            )
+    own = [(_edge_type(name, schema), name) for name in given if name != DEFAULT]
+    names = dict(own)
+    for edge_type, name in own:
+        if names[edge_type] != name:
+            raise UserError(
+                f"fan-outs of {'/'.join(edge_type)} are given twice: {name} and {names[edge_type]}",
+                "Give one of them.",
+            )
+    lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in given]
+    if lacking:
+        raise UserError(
+            f"no fan-outs are given for {', '.join(map('/'.join, lacking))}",
+            f"Add theirs, or {DEFAULT}, which stands for all others.",
+        )
+    return {edge: tuple(given[names.get(edge, DEFAULT)]) for edge in schema.edge_types}
+
+
+def _edge_type(name: str, schema: GraphSchema) -> EdgeType:
+    """The edge type of this name, or of this relation."""
+    found = [edge for edge in schema.edge_types if name in ("/".join(edge), edge[1])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(map("/".join, found))
+        raise UserError(
+            f"fan-outs are given for {name}, and {len(found)} edge types have this relation",
+            f"Write one of {several}.",
+        )
+    known = [*map("/".join, schema.edge_types), *(edge[1] for edge in schema.edge_types)]
+    raise UserError(
+        f"fan-outs are given for {name}, and no edge type has this name",
+        did_you_mean(name, known) or f"The edge types are {', '.join(known[: len(known) // 2])}.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +136,34 @@ class HeteroSubgraph:
 class HeteroSampler(ABC):
     """Draws the neighbourhood of seed nodes of one type of a typed graph.
 
+    A package adds a sampler as it adds a `Sampler`.
+
+    Args:
+        edges: The in-edges of all types. They are only read.
+        target: The node type of the seeds.
+        fan_outs: In-neighbours to draw for a node, by edge type; −1 takes all.
+        scope: Whether a fan-out is for the in-edges of a node of one edge type (relation), or of
+            all edge types together (node): all edge types into a node type then have the same.
+        replace: Draw with replacement: where there are in-edges, exactly the fan-out is taken.
+        edge_ids: Also return each edge's position among those of its type.
+
     Attributes:
         thread_safe: Whether `sample` may be called in background threads, several at a time.
     """
 
-    thread_safe: bool = True
+    thread_safe: ClassVar[bool] = True
+
+    @abstractmethod
+    def __init__(
+        self,
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
+        *,
+        scope: FanOutScope = "relation",
+        replace: bool = False,
+        edge_ids: bool = False,
+    ) -> None: ...
 
     @abstractmethod
     def sample(self, seeds: Tensor, key: SampleKey) -> HeteroSubgraph:

@@ -154,7 +154,7 @@ class DeviceBuffers:
         self._is_resident = False
         self._chunk_bytes = 0
         self._pins = reads_host and devices.is_gpu(context.device)
-        self._matrices: dict[str, Tensor] = {}
+        self._matrices: dict[tuple[str, int, int], Tensor] = {}
 
     def begin(self, num_bytes: int) -> None:
         """See `Buffers.begin`."""
@@ -182,13 +182,14 @@ class DeviceBuffers:
         pins = self._pins and is_alone and fits
         if not self._is_resident and not pins:
             return self._host.matrix(name, *size)
-        if name not in self._matrices:
+        key = (name, *size)
+        if key not in self._matrices:
             device = self._context.device
             made = (
                 torch.empty(size, device=device) if self._is_resident else self._pinned(name, size)
             )
-            self._matrices[name] = made
-        return self._matrices[name]
+            self._matrices[key] = made
+        return self._matrices[key]
 
     def _pinned(self, name: str, size: tuple[int, int]) -> Tensor:
         try:
@@ -209,6 +210,6 @@ class DeviceBuffers:
     def release(self, name: str | None = None) -> None:
         """See `Buffers.release`."""
         for key in list(self._matrices):
-            if name in (None, key):
+            if name in (None, key[0]):
                 del self._matrices[key]
         self._host.release(name)

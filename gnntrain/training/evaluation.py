@@ -111,22 +111,14 @@ class LayerwiseEvaluator(LayerwiseInference):
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
         assert isinstance(model, GNN)
         logits, _ = self._inferred(model)
-        metrics: SplitMetrics = {}
-        if self._context.is_main:
-            for split in SPLITS:
-                rows = as_tensor(self._task.seeds(split))
-                outputs = logits[rows.to(logits.device)]
-                if float_type(outputs.device) != torch.float64:  # in which metrics compute
-                    outputs = outputs.cpu()
-                targets = self._task.targets[rows].to(outputs.device)
-                metrics[split] = self._task.metrics(outputs, targets)
+        metrics = metrics_of(self._task, logits) if self._context.is_main else {}
         del logits
         # Between evaluations training uses the memory.
         self.buffers.release()
         return self._context.broadcast(metrics)
 
-    def infer(self, model: GNN, *, embed: bool = False) -> Inferred:
-        """The model's outputs for every node, on all ranks. Collective.
+    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
+        """The outputs of a `GNN` for every node, on all ranks. Collective.
 
         The result is valid until the next call. If rank 0 computes alone, it is empty on the other
         machines.
@@ -134,6 +126,7 @@ class LayerwiseEvaluator(LayerwiseInference):
         Args:
             embed: Keep the rows that enter the last layer, too.
         """
+        assert isinstance(model, GNN)
         logits, rows = self._inferred(model, embed=embed)
         if rows is not None:
             rows = rows.cpu() if isinstance(rows, Tensor) else self._stored
@@ -181,6 +174,23 @@ class LayerwiseEvaluator(LayerwiseInference):
         self._context.meet()
         self.buffers.sync(matrix, self._ranges)
         return matrix
+
+
+def metrics_of(task: Task, outputs: Tensor) -> SplitMetrics:
+    """The metrics of all splits.
+
+    Args:
+        task: Seeds, targets and metrics.
+        outputs: float32 `[num_nodes, num_outputs]`, of all nodes.
+    """
+    metrics: SplitMetrics = {}
+    for split in SPLITS:
+        rows = as_tensor(task.seeds(split))
+        found = outputs[rows.to(outputs.device)]
+        if float_type(found.device) != torch.float64:  # in which metrics compute
+            found = found.cpu()
+        metrics[split] = task.metrics(found, task.targets[rows].to(found.device))
+    return metrics
 
 
 class SampledEvaluator:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import takewhile
-from typing import Protocol
+from typing import Protocol, SupportsInt, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,6 @@ from gnntrain.devices import set_current
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models import GNN
 from gnntrain.models.mlp import edgeless
-from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.block import Block
 from gnntrain.training.buffers import Buffers
 
@@ -29,6 +27,17 @@ ROW_COST = 16
 
 # Bounds the rows that a chunk gathers: 64 MiB of float32.
 _MAX_GATHERED_NUMBERS = 1 << 24
+
+
+T = TypeVar("T")
+
+
+class Offsets(Protocol):
+    """The number of in-edges of the nodes before each node, and of all nodes: as an `indptr`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, node: int) -> SupportsInt: ...
 
 
 class RowSource(Protocol):
@@ -222,13 +231,7 @@ class LayerwiseInference(ABC):
 
     def _read(self, source: Rows, a: int, b: int) -> Tensor:
         """The rows of this machine's nodes `a … b − 1`, on the model's device."""
-        if isinstance(source, Tensor):
-            rows = self._own(source, a, b)
-        elif isinstance(source, LazyFeatures):
-            rows = source.read(a, b)
-        else:
-            rows = source.select(torch.arange(a, b)).whole()
-        return rows.to(self._context.device)
+        return read_rows(source, self._nodes, a, b).to(self._context.device)
 
     def _views(self, model: GNN, i: int, given: Rows) -> Iterator[tuple[int, int, View]]:
         """Each chunk with its `View`; where other machines are asked for rows, one chunk ahead."""
@@ -236,16 +239,8 @@ class LayerwiseInference(ABC):
             for a, b in self.chunks(model):
                 yield a, b, self._view(model, i, given, a, b)
             return
-        device = self._context.device
-        with ThreadPoolExecutor(1, initializer=set_current, initargs=(device,)) as thread:
-            waiting: deque[tuple[int, int, Future[View]]] = deque()
-            for a, b in self.chunks(model):
-                waiting.append((a, b, thread.submit(self._view, model, i, given, a, b)))
-                if len(waiting) > 1:
-                    a, b, view = waiting.popleft()
-                    yield a, b, view.result()
-            for a, b, view in waiting:
-                yield a, b, view.result()
+        make = lambda chunk: (*chunk, self._view(model, i, given, *chunk))  # noqa: E731
+        yield from one_ahead(make, self.chunks(model), self._context.device)
 
     def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> View:
         """The in-edges of the nodes `a … b − 1`, and the rows that their sources number."""
@@ -266,6 +261,29 @@ class LayerwiseInference(ABC):
 
     def _matrix(self, name: str, num_columns: int) -> Tensor:
         return self.buffers.matrix(name, len(self._nodes), num_columns)
+
+
+def read_rows(source: Rows, nodes: range, a: int, b: int) -> Tensor:
+    """The rows of the nodes `a … b − 1`, of which a machine's matrix holds those of `nodes`."""
+    if isinstance(source, Tensor):
+        return source[a - nodes.start : b - nodes.start]
+    if isinstance(source, LazyFeatures):
+        return source.read(a, b)
+    return source.select(torch.arange(a, b)).whole()
+
+
+def one_ahead(
+    make: Callable[[tuple[int, int]], T], chunks: Iterator[tuple[int, int]], device: torch.device
+) -> Iterator[T]:
+    """What `make` returns for each chunk, in order, made one chunk ahead by a thread."""
+    with ThreadPoolExecutor(1, initializer=set_current, initargs=(device,)) as thread:
+        waiting: deque[Future[T]] = deque()
+        for chunk in chunks:
+            waiting.append(thread.submit(make, chunk))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        for made in waiting:
+            yield made.result()
 
 
 def most_gathered(widest: int) -> int:
@@ -289,29 +307,30 @@ def renumbered(block: Block) -> tuple[Tensor, Block]:
     return nodes, replace(block, indices=sources, num_src=len(nodes), dst_offset=0, derived={})
 
 
-def balanced_range(indptr: Int64Array, rank: int, world_size: int) -> tuple[int, int]:
+def balanced_range(offsets: Offsets, rank: int, world_size: int) -> tuple[int, int]:
     """The contiguous nodes that `rank` computes, so that all ranks have equal work.
 
     A node's work is taken as its in-edges plus a constant for its own row.
     """
-    num_nodes = len(indptr) - 1
-    total = int(indptr[-1]) + ROW_COST * num_nodes
+    num_nodes = len(offsets) - 1
+    total = int(offsets[num_nodes]) + ROW_COST * num_nodes
 
     def boundary(part: int) -> int:
         wanted = total * part // world_size
-        key = lambda node: int(indptr[node]) + ROW_COST * node  # noqa: E731
+        key = lambda node: int(offsets[node]) + ROW_COST * node  # noqa: E731
         return bisect_left(range(num_nodes + 1), wanted, key=key)
 
     return boundary(rank), boundary(rank + 1)
 
 
 def chunks(
-    indptr: Int64Array, start: int, stop: int, max_rows: int, max_edges: int
+    offsets: Offsets, start: int, stop: int, max_rows: int, max_edges: int
 ) -> Iterator[tuple[int, int]]:
     """Cut the nodes `start … stop − 1` into ranges of bounded rows and edges, one node at least."""
     while start < stop:
-        limit = int(indptr[start]) + max_edges
-        end = int(np.searchsorted(indptr[start + 1 : stop + 1], limit, side="right")) + start
+        limit = int(offsets[start]) + max_edges
+        key = lambda node: int(offsets[node])  # noqa: E731
+        end = bisect_right(range(stop + 1), limit, lo=start + 1, key=key) - 1
         end = min(max(end, start + 1), start + max_rows)
         yield start, end
         start = end

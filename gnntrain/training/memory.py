@@ -12,6 +12,7 @@ from gnntrain.devices import is_gpu
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import FullGraphLoader, Loader
 from gnntrain.training.evaluation import Evaluator
+from gnntrain.training.hetero_layerwise import HeteroLayerwiseInference
 from gnntrain.training.layerwise import LayerwiseInference
 
 # Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
@@ -65,7 +66,7 @@ def training_hint(loader: Loader, config: TrainerConfig) -> str:
 
 def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
     """The keys to lower if evaluation runs out of memory."""
-    if not isinstance(evaluator, LayerwiseInference):
+    if not isinstance(evaluator, LayerwiseInference | HeteroLayerwiseInference):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
     if is_gpu(device):
         return "Set evaluation=sampled: exactly, all in-neighbours of a node must fit on the GPU."

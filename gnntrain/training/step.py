@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import BlockLoader, Loader
+from gnntrain.loading.loader import AnyBatch, BlockLoader, Loader
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.phases import Phases
 from gnntrain.training.cuda_graph import CUDAGraphStep, Record
@@ -45,11 +44,11 @@ class PlainStep:
         self._device = context.device
         self._phases = phases
 
-    def batches(self) -> Iterator[MiniBatch]:
+    def batches(self) -> Iterator[AnyBatch]:
         """The loader's batches."""
         return iter(self._loader)
 
-    def __call__(self, batch: MiniBatch, totals: EpochTotals) -> None:
+    def __call__(self, batch: AnyBatch, totals: EpochTotals) -> None:
         """See `Step`."""
         with self._phases("transfer"):
             batch = batch.to(self._device)  # where the loader has not done so

@@ -37,8 +37,10 @@ from gnntrain.build import (
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
+from gnntrain.config.types import same_fan_outs
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
@@ -152,7 +154,9 @@ class Bench:
         self.model = build_model(config, self.task, store, context)
         self.kernels = kernel_choice(config, context.device.type)
         select(self.kernels, context.device.type)
-        self.loaders = build_loaders(config, self.task, self.model, store, context)
+        loaders = build_loaders(config, self.task, self.model, store, context)
+        assert isinstance(loaders, LoaderBuilder), "of a graph with one type"
+        self.loaders = loaders
 
 
 def measure(
@@ -242,7 +246,7 @@ def _wholegraph(
     bench: Bench, rounds: int, _record: Record | None
 ) -> tuple[list[float], dict[str, Any]]:
     """What `_gathering` does, by WholeGraph."""
-    fan_outs, store = bench.config.sampler.fan_outs, bench.store
+    fan_outs, store = same_fan_outs(bench.config.sampler.fan_outs), bench.store
     memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), stored_rows(store)
     with wholegraph.opened(memory_type, *arrays) as peer:

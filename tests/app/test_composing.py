@@ -149,6 +149,22 @@ def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
     assert only_problem(override).hint == hint
 
 
+@pytest.mark.parametrize("name", ["writes", "author/writes/paper"])
+def test_fan_outs_by_edge_type_take_the_place_of_a_list(name: str) -> None:
+    override = f"sampler.fan_outs={{default:[10,5],{name}:[20,5]}}"
+    config = compose_config(["model=rgcn", override], for_here=False).config
+    assert config.sampler.fan_outs == {"default": (10, 5), name: (20, 5)}
+    both = ["model=rgcn", override, "sampler.fan_outs=[3,4]"]
+    assert compose_config(both, for_here=False).config.sampler.fan_outs == (3, 4)
+
+
+def test_a_file_of_the_users_may_have_fan_outs_by_edge_type(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: rgcn\nsampler:\n  fan_outs: {default: [10, 5], 'a,b,c': [20, 5]}\n")
+    config = compose_config([str(file)], for_here=False).config
+    assert config.sampler.fan_outs == {"default": (10, 5), "a/b/c": (20, 5)}
+
+
 @pytest.mark.parametrize("override", ["dataset=null", "dataset=[cora]", "logger=null", "=3", "x"])
 def test_other_mistakes_in_form_are_refused(override: str) -> None:
     only_problem(override)

@@ -52,6 +52,34 @@ def test_fan_outs_of_sampled_evaluation_must_match_too() -> None:
     from_dict({"evaluation": {"fan_outs": [5]}})
 
 
+TYPED = {"default": [10, 5], "author/writes/paper": [20, 5]}
+
+
+def test_fan_outs_by_edge_type_are_for_models_of_typed_graphs() -> None:
+    from_dict({"sampler": {"fan_outs": TYPED}, "model": {"name": "rgcn"}})
+    problem = only_problem({"sampler": {"fan_outs": TYPED}})
+    assert problem.hint == "write sampler.fan_outs=[10,5]"
+    sampled = {"evaluation": {"name": "sampled", "fan_outs": TYPED}}
+    assert only_problem(sampled).key == "evaluation.fan_outs"
+
+
+def test_fan_outs_by_edge_type_must_match_the_layers_too() -> None:
+    raw = {"sampler": {"fan_outs": TYPED | {"cites": [7]}}, "model": {"name": "rgcn"}}
+    problem = only_problem(raw)
+    assert problem.value == "{cites:[7]}"
+    assert problem.hint is not None
+    assert "cites:[7,7]" in problem.hint
+
+
+def test_all_relations_of_a_node_share_one_fan_out() -> None:
+    raw = {
+        "sampler": {"fan_outs": TYPED, "fan_out_scope": "node"},
+        "model": {"name": "rgcn"},
+    }
+    assert only_problem(raw).key == "sampler.fan_outs"
+    from_dict(raw | {"sampler": {"fan_outs": [10, 5], "fan_out_scope": "node"}})
+
+
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
 def test_heads_must_divide_the_hidden_channels(name: str) -> None:
     problem = only_problem({"model": {"name": name, "heads": 3, "hidden_channels": 64}})

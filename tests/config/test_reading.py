@@ -75,6 +75,7 @@ def test_a_configuration_is_frozen() -> None:
         ("trainer.lr", "1e-3", 1e-3),
         ("run.name", 2024, "2024"),
         ("sampler.fan_outs", [25, -1], (25, -1)),
+        ("sampler.fan_outs", {"a, b,c": [1, 2]}, {"a/b/c": (1, 2)}),
         ("trainer.gpus", "auto", "auto"),
         ("trainer.gpus", 0, 0),
         ("trainer.clip_norm", None, None),
@@ -115,6 +116,11 @@ def test_values_are_read_as_what_they_mean(key: str, value: object, read_as: obj
         ("trainer.epochs", 10**30),
         ("trainer.lr", 10**400),
         ("sampler.fan_outs", []),
+        ("sampler.fan_outs", {}),
+        ("sampler.fan_outs", {"writes": 5}),
+        ("sampler.fan_outs", {"writes": [5, 0]}),
+        ("sampler.fan_outs", {"author/writes": [5, 5]}),
+        ("sampler.fan_outs", {"author//paper": [5, 5]}),
         ("evaluation.ranks", False),
         ("dataset.homophily", 1.1),
         ("run.name", "../up"),
@@ -198,7 +204,7 @@ def test_a_gpu_as_such_is_no_misspelt_kind_of_gpu() -> None:
 
 
 def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:
-    problem = only_problem({"model": {"name": "gta", "heads": 3, "num_layers": 7}})
+    problem = only_problem({"model": {"name": "gaat", "heads": 3, "num_layers": 7}})
     assert problem.key == "model.name"
     assert problem.hint == "did you mean gat?"
     assert "gat, gatv2, gcn" in problem.expected

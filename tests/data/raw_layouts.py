@@ -193,3 +193,101 @@ def _write_table(path: Path, rows: AnyArray) -> None:
     with gzip.open(path, "wt") as file:
         for row in rows.tolist():
             file.write(",".join(map(str, row)) + "\n")
+
+
+AIFB_TRIPLES = r"""# a comment
+<http://x/p1> <http://o#worksAt> <http://x/g1> .
+<http://x/p2> <http://o#worksAt> <http://x/g1> .
+<http://x/p1> <http://o#name> "Ada \"the\" First"@en .
+
+<http://x/p2> <http://o#name> "http://x/p1"^^<http://t#string> .
+<http://x/p3> <http://other/name> _:b0 . # a second relation called name
+<http://x/p1> <http://o#worksAt> <http://x/g1> .
+"""
+"""Seven entities and, one of them given twice, five triples of three relations."""
+
+
+def write_entities(raw: Path, name: str, columns: tuple[str, str], triples: str) -> None:
+    """The files of PyG's `Entities`: people 1 and 2 to train on, 3 to test."""
+    raw.mkdir(parents=True)
+    with gzip.open(raw / f"{name}_stripped.nt.gz", "wt", encoding="utf-8") as file:
+        file.write(triples)
+    node, label = columns
+    (raw / "trainingSet.tsv").write_text(
+        f"{node}\tid\t{label}\nhttp://x/p2\t2\tb\nhttp://x/p1\t1\ta\n"
+    )
+    (raw / "testSet.tsv").write_text(f"{node}\tid\t{label}\nhttp://x/p3\t3\ta\n")
+    (raw / "completeDataset.tsv").write_text(f"id\t{node}\t{label}\n")
+
+
+MAG_SIZES = {"author": 9, "field_of_study": 4, "institution": 3, "paper": 12}
+
+
+def write_ogb_mag(folder: Path) -> dict[tuple[str, str, str], AnyArray]:
+    """ogbn-mag as unpacked from OGB's zip; returns the edges of each type, `[num_edges, 2]`."""
+    rng = np.random.default_rng(5)
+    raw, split = folder / "raw", folder / "split" / "time"
+    edges = {}
+    types = ["author,affiliated_with,institution", "author,writes,paper", "paper,cites,paper"]
+    for triplet in [*types, "paper,has_topic,field_of_study"]:
+        source, relation, target = triplet.split(",")
+        ends = [rng.integers(0, MAG_SIZES[name], 20) for name in (source, target)]
+        edges[source, relation, target] = np.stack(ends, axis=1)
+        part = raw / "relations" / triplet.replace(",", "___")
+        _write_new_table(part / "edge.csv.gz", edges[source, relation, target])
+        _write_new_table(part / "num-edge-list.csv.gz", np.array([[20]]))
+        _write_new_table(part / "edge_reltype.csv.gz", np.zeros((20, 1), int))
+    with gzip.open(raw / "triplet-type-list.csv.gz", "wt") as file:
+        file.write("".join(",".join(name) + "\n" for name in edges))
+    flags = {name: name == "paper" for name in MAG_SIZES}
+    _write_named(raw / "num-node-dict.csv.gz", MAG_SIZES)
+    _write_named(raw / "nodetype-has-feat.csv.gz", flags)
+    _write_named(raw / "nodetype-has-label.csv.gz", flags)
+    _write_named(split / "nodetype-has-split.csv.gz", flags)
+    features = rng.normal(size=(12, 5)).astype(np.float32)
+    _write_new_table(raw / "node-feat" / "paper" / "node-feat.csv.gz", features)
+    _write_new_table(raw / "node-feat" / "paper" / "node_year.csv.gz", np.full((12, 1), 2018))
+    _write_new_table(raw / "node-label" / "paper" / "node-label.csv.gz", np.arange(12)[:, None])
+    for name, ids in (("train", range(6)), ("valid", range(6, 9)), ("test", range(9, 12))):
+        _write_new_table(split / "paper" / f"{name}.csv.gz", np.array(ids)[:, None])
+    (folder / "RELEASE_v2.txt").touch()
+    (folder / "processed").mkdir()
+    return edges
+
+
+def _write_new_table(path: Path, rows: AnyArray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_table(path, rows)
+
+
+def _write_named(path: Path, row: dict[str, Any]) -> None:
+    """A table of one row, under a header."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        file.write(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+
+
+def write_heco_dblp(raw: Path) -> dict[str, AnyArray]:
+    """HeCo's DBLP: 6 authors, 5 papers, 4 terms, 3 conferences; returns what was written."""
+    rng = np.random.default_rng(2)
+    raw.mkdir(parents=True)
+    written: dict[str, AnyArray] = {
+        "a_feat": rng.integers(0, 2, (6, 3)),
+        "p_feat": rng.integers(0, 3, (5, 7)),
+        "t_feat": rng.normal(size=(4, 2)),
+        "labels": np.arange(6) % 4,
+        "pa": np.array([[0, 5], [1, 0], [4, 2]]),
+        "pt": np.array([[0, 3], [3, 1]]),
+        "pc": np.array([[0, 2], [1, 0], [2, 1], [3, 0], [4, 1]]),
+    }
+    for name in ("a_feat", "p_feat"):
+        sp.save_npz(raw / f"{name}.npz", sp.csr_matrix(written[name]))
+    with (raw / "t_feat.npz").open("wb") as file:
+        np.save(file, written["t_feat"])  # as HeCo has it: an npy file by its content
+    np.save(raw / "labels.npy", written["labels"])
+    for name in ("pa", "pt", "pc"):
+        np.savetxt(raw / f"{name}.txt", written[name], "%d", "\t")
+    for number in (20, 40, 60):
+        for split, ids in (("train", [0, 1, 2, 3]), ("val", [4]), ("test", [5])):
+            np.save(raw / f"{split}_{number}.npy", np.array(ids, np.int32))
+    return written

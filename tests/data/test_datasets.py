@@ -22,6 +22,7 @@ from gnntrain.config import (
     DatasetConfig,
     FilesConfig,
     SyntheticConfig,
+    SyntheticMAGConfig,
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
@@ -45,7 +46,9 @@ needs_tolokers = pytest.mark.skipif(
 
 def build(name: str, root: Path | None, split: int = 0) -> GraphData:
     config = BuiltinConfig(name=name, root=None if root is None else str(root), split=split)
-    return builder_for(config).build()
+    data = builder_for(config).build()
+    assert isinstance(data, GraphData)
+    return data
 
 
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
@@ -403,6 +406,7 @@ def test_how_a_graph_is_prepared_is_no_part_of_what_it_is() -> None:
 
 def test_a_synthetic_graph_is_built_with_its_options() -> None:
     data = builder_for(SyntheticConfig(num_nodes=200, num_features=3, num_classes=2)).build()
+    assert isinstance(data, GraphData)
     assert (data.dataset, data.num_nodes, data.num_features) == ("synthetic", 200, 3)
 
 
@@ -413,6 +417,8 @@ def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) 
         config: DatasetConfig
         if name == "files":
             config = FilesConfig(edges=str(edges), features=str(edges))
+        elif name == "synthetic_mag":
+            config = SyntheticMAGConfig()
         elif name.startswith("synthetic"):
             config = SyntheticConfig.model_validate({"name": name})
         else:

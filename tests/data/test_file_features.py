@@ -55,7 +55,9 @@ def paths(folder: Path, table: pd.DataFrame, suffix: str = "csv", **options: Any
 
 
 def build(**options: Any) -> GraphData:
-    return builder_for(FilesConfig.model_validate(options)).build()
+    data = builder_for(FilesConfig.model_validate(options)).build()
+    assert isinstance(data, GraphData)
+    return data
 
 
 def names_of(data: GraphData) -> list[str]:
@@ -549,7 +551,9 @@ def test_a_mean_that_does_not_exist_is_told(tmp_path: Path) -> None:
 def again(preprocessing: Preprocessing | None, **options: Any) -> GraphData:
     """A graph to predict for, with the features of a model's training."""
     config = FilesConfig.model_validate(options)
-    return builder_for(config, labelled=False, preprocessing=preprocessing).build()
+    data = builder_for(config, labelled=False, preprocessing=preprocessing).build()
+    assert isinstance(data, GraphData)
+    return data
 
 
 def trained(folder: Path) -> tuple[GraphData, dict[str, Any], pd.DataFrame]:

@@ -48,7 +48,9 @@ def write(folder: Path, **texts: str | bytes) -> dict[str, Any]:
 
 
 def build(**options: Any) -> GraphData:
-    return builder_for(FilesConfig.model_validate(options)).build()
+    data = builder_for(FilesConfig.model_validate(options)).build()
+    assert isinstance(data, GraphData)
+    return data
 
 
 def edges_of(data: GraphData) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Batch, Data
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
@@ -30,6 +30,7 @@ def small(**changes: Any) -> Data:
 
 def read(data: object, *, labelled: bool = True, **keys: Any) -> GraphData:
     graph = graph_of_object(data, FilesConfig(**keys), labelled=labelled)
+    assert isinstance(graph, GraphData)
     check_graph(graph)
     return graph
 
@@ -181,12 +182,6 @@ def test_very_many_whole_numbers_are_asked_about() -> None:
     assert from_pyg(data, "theirs").num_classes == 200
 
 
-def hetero() -> HeteroData:
-    data = HeteroData()
-    data["paper"].x = torch.ones(2, 2)
-    return data
-
-
 def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
     shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
     with pytest.raises(UserError, match="rows of x"):
@@ -196,7 +191,6 @@ def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
 
 
 MISTAKES: dict[str, tuple[object, str]] = {
-    "hetero": (hetero(), "HeteroData"),
     "two graphs": ([small(), small()], "2 graphs"),
     "a batch of two": (Batch.from_data_list([small(), small()]), "2 graphs"),
     "networkx": (nx.path_graph(3), "write_graphml"),

@@ -20,7 +20,7 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data import ogb_data
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import JSON, FeatureRows, GraphData, PrepareOptions
+from gnntrain.data.graph import JSON, FeatureRows, GraphData, HeteroGraphData, PrepareOptions
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.ogb_data import OGBBuilder
@@ -30,7 +30,9 @@ from tests.examples import examples
 
 
 def build(name: str, root: Path) -> GraphData:
-    return builder_for(BuiltinConfig(name=name, root=str(root))).build()
+    data = builder_for(BuiltinConfig(name=name, root=str(root))).build()
+    assert isinstance(data, GraphData)
+    return data
 
 
 def edge_list(data: GraphData) -> list[tuple[int, int]]:
@@ -87,7 +89,7 @@ def test_stores_from_before_self_loops_were_doubled_are_not_taken() -> None:
 
 
 def test_the_doubled_data_sets_are_those_of_ogbs_table() -> None:
-    sets = {name: each for name, each in PUBLISHED.items() if each.class_name is None}
+    sets = {name: each for name, each in PUBLISHED.items() if each.builder.endswith(":OGBBuilder")}
     assert len(sets) == 4
     for name, published in sets.items():
         assert OGBBuilder(BuiltinConfig(name=name)).is_doubled == published.edges_once
@@ -336,3 +338,44 @@ def test_edge_ids_of_a_compressed_archive_are_checked_before_they_are_cut_to_32_
     np.savez_compressed(path, edge_index=edges + 2**32)
     with pytest.raises(ValueError, match="outside"):
         ogb_data._edge_rows(open_member(path, "edge_index"), 4)
+
+
+def build_mag(root: Path) -> HeteroGraphData:
+    data = builder_for(BuiltinConfig(name="ogbn-mag", root=str(root))).build()
+    assert isinstance(data, HeteroGraphData)
+    return data
+
+
+def test_mag_is_the_graph_that_ogbs_own_class_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "ogbn_mag"
+    edges = raw_layouts.write_ogb_mag(folder)
+    data = build_mag(tmp_path)
+    graph, labels, splits = _stock("ogbn-mag", folder)
+    assert {name: nodes.num_nodes for name, nodes in data.nodes.items()} == graph["num_nodes_dict"]
+    np.testing.assert_array_equal(data.nodes["paper"].features, graph["node_feat_dict"]["paper"])
+    assert [name for name, nodes in data.nodes.items() if nodes.features is not None] == ["paper"]
+    assert set(data.edges) == set(graph["edge_index_dict"]) == set(edges)
+    for name, ends in data.edges.items():
+        np.testing.assert_array_equal(np.stack(ends), graph["edge_index_dict"][name])
+    np.testing.assert_array_equal(data.labels, labels["paper"][:, 0])
+    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
+        np.testing.assert_array_equal(data.splits[ours], splits[theirs]["paper"])
+    assert (data.target, data.num_classes, data.reverse) == ("paper", 349, False)
+    assert (data.metric, data.ogb_name) == ("accuracy", "ogbn-mag")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "relations/author___writes___paper/edge.csv.gz",
+        "node-feat/paper/node-feat.csv.gz",
+        "node-label/paper/node-label.csv.gz",
+    ],
+)
+def test_a_damaged_table_of_mag_is_a_users_error(tmp_path: Path, damaged: str) -> None:
+    raw_layouts.write_ogb_mag(tmp_path / "mag")
+    path = tmp_path / "mag" / "raw" / damaged
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    path.write_bytes(gzip.compress(b"".join(lines[:-1])))
+    with pytest.raises(UserError, match="cannot be read"):
+        build_mag(tmp_path)

@@ -290,8 +290,8 @@ def test_a_meta_of_something_else_is_found(path: Path, text: str) -> None:
 
 
 def test_another_format_version_is_named(path: Path) -> None:
-    edit_meta(path, lambda meta: meta.update(version=2), sign=True)
-    assert re.search(r"\b2\b.*\b1\b", reason(path))
+    edit_meta(path, lambda meta: meta.update(version=3), sign=True)
+    assert re.search(r"\b3\b.*\b1\b", reason(path))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gnntrain.report.writing import write_report
 from gnntrain.results.export import export
 from gnntrain.run import prepare, train
 from tests.graphs import random_graph, stored
+from tests.hetero_graphs import random_hetero_data
 
 PLAIN = PrepareOptions()
 
@@ -159,3 +160,12 @@ def test_a_direction_is_told_once_whoever_described_the_edges(tmp_path: Path) ->
     told = prepare(from_dict({"dataset": dataset}))["data"]["edges"]
     assert told.count("both directions") == 1
     assert "column source" in told
+
+
+def test_a_typed_graph_names_its_types() -> None:
+    read = summary_of(random_hetero_data(), PLAIN)
+    assert "5 a node of type paper" in read.features
+    assert "none of type venue" in read.features
+    assert "author/writes/paper 160" in read.edges
+    assert "both directions" in read.edges
+    assert "20 train" in read.split

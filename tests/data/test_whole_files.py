@@ -140,8 +140,8 @@ def test_it_is_refused_in_a_sentence_and_nothing_runs(
     ("name", "words"),
     [
         ("evil.pt", ["mkdir", "to_dict"]),
-        ("hetero.pt", ["to_homogeneous"]),
-        ("hetero_dict.pt", ["to_homogeneous"]),
+        ("hetero.pt", ["no edge types", "edge_index"]),
+        ("hetero_dict.pt", ["no edge types", "edge_index"]),
         ("two_processed.pt", ["2 graphs"]),
         ("float_y.pt", ["task.type=node_regression", "long()"]),
         ("no_x.pt", ["torch.ones(num_nodes, 1)"]),

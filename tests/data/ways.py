@@ -554,6 +554,7 @@ def read(way: Way) -> str | None:
             if not (error.message and error.hint):
                 raise AssertionError("refused without a hint") from error
             return f"{error.message} {error.hint}".replace(folder, "")
+        assert isinstance(data, GraphData)
         check(found_in(data), expected(way), drawn=way.split == "none")
     return None
 

@@ -24,3 +24,18 @@ def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) ->
     assert row[0].startswith("synthetic-")
     assert row[1:3] == ["synthetic", "300"]
     assert row[5] == "float32"
+
+
+def test_a_typed_store_is_listed_with_all_its_nodes_and_edges(tmp_path: Path) -> None:
+    keys = ["dataset=synthetic_mag", "dataset.scale=0.001", f"dataset.store_dir={tmp_path}"]
+    result = prepare(compose_config(keys).config)
+    assert result["num_nodes"] == {
+        "paper": 736,
+        "author": 1135,
+        "institution": 9,
+        "field_of_study": 60,
+    }
+    assert result["num_features"]["author"] == 0
+    assert result["num_edges"]["paper/rev_writes/author"] == 7146
+    (row,) = store_rows(find_stores(tmp_path))
+    assert row[1:6] == ["synthetic_mag", "1,940", "42,222", "128", "float32"]

@@ -53,7 +53,8 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
 def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSource:
     context, memory = DistributedContext(device=torch.device(device)), Memory((0,), 0)
     _, arrays = place_and_pin(store, lambda _: placement, memory, context)
-    return place_features(store, placement, context, HOT[: placement.num_cached], arrays.rows)
+    hot, pinned_rows = HOT[: placement.num_cached], arrays.rows.get(store.target)
+    return place_features(stored_rows(store), placement, context, hot, pinned_rows)
 
 
 @on_each_device
@@ -169,7 +170,7 @@ def test_a_caches_rest_that_cannot_be_pinned_stays_in_the_store(
 ) -> None:
     runtime(monkeypatch, room=0)
     placement, arrays = placed_with(store, "host", "cached")
-    assert (placement.features, placement.cold, arrays.rows) == ("cached", "memmap", None)
+    assert (placement.features, placement.cold, arrays.rows) == ("cached", "memmap", {})
 
 
 @pytest.mark.parametrize(("topology", "features"), [("pinned", "auto"), ("auto", "pinned")])

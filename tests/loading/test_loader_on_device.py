@@ -20,7 +20,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.loader import Loader, SeedPlan
+from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
 from gnntrain.loading.streams import tensors_in
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
@@ -68,7 +68,7 @@ def builder(
 
 def loader(
     store: StoredGraph, device: torch.device, needs: BlockNeeds = ALL, **keys: Any
-) -> Loader:
+) -> BlockLoader | FullGraphLoader:
     return builder(store, device, needs, **keys).training_loader()
 
 

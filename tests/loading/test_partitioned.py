@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gnntrain.config import from_dict
+from gnntrain.config.types import same_fan_outs
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
@@ -41,10 +42,15 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, str, dict[
         plan = SeedPlan(graph.split("train"), 7, **options)
         made = PartitionedLoaderBuilder(config, graph, context, NEEDS, plan, exchange)
         loader = made.training_loader()
-        fan_outs, replace = config.sampler.fan_outs, config.sampler.replace
+        fan_outs = same_fan_outs(config.sampler.fan_outs)
         plan = SeedPlan(store.split("train"), 7, **options)
         expected = cpu_loader(
-            store, plan, needs=NEEDS, threads=0, fan_outs=fan_outs, replace=replace
+            store,
+            plan,
+            needs=NEEDS,
+            threads=0,
+            fan_outs=fan_outs,
+            replace=config.sampler.replace,
         )
         for epoch in range(2):
             loader.set_epoch(epoch)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
+from torch.nn.parameter import is_lazy
+from torch_geometric.nn import GCNConv, SAGEConv, to_hetero
 
 from gnntrain import plugins as installed
 from gnntrain.config import ModelConfig, model_names
@@ -18,9 +19,14 @@ from gnntrain.data.graph import EDGE, NODE, GraphSchema
 from gnntrain.errors import UserError
 from gnntrain.models import GNN, SAGE, HeteroGNN, PlainModel, build_model
 from gnntrain.models.base import Scaffold
+from gnntrain.models.embedding import EmbeddingTable
 from gnntrain.models.hetero import HeteroScaffold
+from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.models.registry import model_class
+from gnntrain.models.rgcn import RGCN
 from gnntrain.plugins import MODELS
+from tests.hetero_graphs import hetero_graph
+from tests.models.hetero_blocks import edge_index_dict, hetero_seed_blocks
 
 SCHEMA = GraphSchema({NODE: 9}, {NODE: 5}, (EDGE,), NODE)
 
@@ -41,6 +47,28 @@ def make_sage(in_channels: int, out_channels: int) -> GNN:
     return SAGE(in_channels, out_channels)
 
 
+class LazySAGE(nn.Module):
+    """As `to_hetero` wants it: the widths are those of the first rows that it sees."""
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv((-1, -1), 8), SAGEConv((-1, -1), out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
+        return rows
+
+
+def make_typed(schema: GraphSchema, out_channels: int) -> nn.Module:
+    metadata = list(schema.node_types), list(schema.edge_types)
+    made: nn.Module = to_hetero(LazySAGE(out_channels), metadata)
+    return made
+
+
+def make_rgcn(schema: GraphSchema, out_channels: int, width: int) -> HeteroGNN:
+    return RGCN(schema, out_channels, hidden_channels=width)
+
+
 def make_nothing(in_channels: int, out_channels: int) -> str:
     return f"{in_channels} {out_channels}"
 
@@ -53,6 +81,8 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in [
             ("plain", f"{here}:PlainGCN"),
             ("own-sage", f"{here}:make_sage"),
+            ("typed", f"{here}:make_typed"),
+            ("own-rgcn", f"{here}:make_rgcn"),
             ("nothing", f"{here}:make_nothing"),
             ("gone", "no_such_package:Model"),
             ("renamed", f"{here}:no_such_name"),
@@ -61,6 +91,8 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     loaders: dict[str, Callable[[], Any]] = {
         "PlainGCN": lambda: PlainGCN,
         "make_sage": lambda: make_sage,
+        "make_typed": lambda: make_typed,
+        "make_rgcn": lambda: make_rgcn,
         "make_nothing": lambda: make_nothing,
     }
     load = EntryPoint.load
@@ -164,6 +196,46 @@ def test_a_plain_pyg_model_runs_on_a_mini_batch() -> None:
 @pytest.mark.usefixtures("plugins")
 def test_a_plugin_that_is_one_of_our_models_is_used_as_it_is() -> None:
     assert type(build_model(SimpleNamespace(name="own-sage", options={}), 5, 3)) is SAGE
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
+    graph = hetero_graph()
+    config = SimpleNamespace(name="typed", options={}, embedding_channels=6)
+    model = build_model(config, graph.schema, 3)
+    assert isinstance(model, PlainHeteroModel)
+    assert not any(is_lazy(parameter) for parameter in model.parameters())
+    table = model.tables["venue"]
+    assert isinstance(table, EmbeddingTable)
+    assert table.weight.shape == (7, 6)
+    x = {t: torch.from_numpy(graph.nodes[t].features) for t in ("paper", "author")}
+    edges = edge_index_dict(graph)
+    whole = model.module({**x, "venue": table.weight}, edges)["paper"]
+    torch.testing.assert_close(model(x, {}, edges), whole)
+
+    seeds = [3, 0, 11]
+    n_id, blocks = hetero_seed_blocks(graph, seeds, 2)
+    some = {
+        edge: torch.stack([block.indices, torch.arange(block.num_dst).repeat_interleave(counts)])
+        for edge, block in blocks[0].edges.items()
+        for counts in [block.indptr.diff()]
+    }
+    found = model({t: rows[n_id[t]] for t, rows in x.items()}, n_id, some)
+    torch.testing.assert_close(found[: len(seeds)], whole[seeds])
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plugin_that_is_a_model_of_typed_graphs_is_used_as_it_is() -> None:
+    config = SimpleNamespace(name="own-rgcn", options={"width": 8})
+    model = build_model(config, hetero_graph().schema, 3)
+    assert type(model) is RGCN
+    assert model.hidden_channels == 8
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plugin_of_one_type_refuses_a_typed_graph() -> None:
+    with pytest.raises(UserError, match="3 node types and 6 edge types"):
+        build_model(SimpleNamespace(name="own-sage"), hetero_graph().schema, 3)
 
 
 @pytest.mark.usefixtures("plugins")

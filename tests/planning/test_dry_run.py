@@ -12,6 +12,7 @@ import pytest
 from gnntrain.cli import main
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError, UserError
+from gnntrain.loading.loader import BlockLoader
 from gnntrain.planning import dry_run
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -27,6 +28,7 @@ def test_batches_are_those_that_training_draws(
     report = report_of(overrides, tmp_path)
     config, graph = opened(overrides)
     loader = trainer_of(config, graph, Path()).loader
+    assert isinstance(loader, BlockLoader)
     loader.set_epoch(1)
     drawn = list(loader)
     assert [batch.num_nodes for batch in report.batches] == [b.n_id.numel() for b in drawn]

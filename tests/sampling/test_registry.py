@@ -17,6 +17,7 @@ from gnntrain.build import sampler_in_words
 from gnntrain.config import from_dict
 from gnntrain.config.names import SAMPLER_NAMES
 from gnntrain.errors import UserError
+from gnntrain.loading.loader import BlockLoader
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.registry import sampler_class
@@ -121,6 +122,7 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
     config = from_dict(keys)
     trainer = trainer_of(config, store, tmp_path)
     uses_graph = model != "mlp"
+    assert isinstance(trainer.loader, BlockLoader)
     for batch in trainer.loader:
         assert len(batch.blocks) == 2 * uses_graph
         for block in batch.blocks:

@@ -15,6 +15,7 @@ import torch
 import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.build import (
+    AnyLayerwiseEvaluator,
     build_evaluator,
     build_layerwise,
     build_loaders,
@@ -29,15 +30,24 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUSampler
-from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from scripts.bench.peers.turns import Spec, Turns, compete
 
 _LEAD_IN = 2
+_SAGE = ("model=sage", "model.dropout=0")
+# As GraphBolt's example: papers' features as they are, tables as wide.
+_RGCN = (
+    "model=rgcn",
+    "model.dropout=0.5",
+    "model.project_inputs=false",
+    "model.embedding_channels=128",
+)
 
 
 class _Finished(Exception):
@@ -82,13 +92,13 @@ class StepTurns:
 
 def config_of(spec: Spec) -> Config:
     """What a user would ask the command for."""
+    model = _SAGE if spec.types is None else _RGCN
     overrides = [
         f"dataset={spec.dataset}",
         *spec.overrides,
-        "model=sage",
+        *model,
         f"model.hidden_channels={spec.hidden}",
         f"model.num_layers={len(spec.fan_outs)}",
-        "model.dropout=0",
         f"sampler.fan_outs={spec.fan_outs}",
         f"trainer.batch_size={spec.batch_size}",
         f"trainer.precision={spec.precision}",
@@ -153,7 +163,12 @@ def sample(_: DistributedContext, turns: Turns) -> None:
     """`sampling`: the sampler alone, one batch a thread."""
     spec = turns.spec
     store = prepare_store(config_of(spec).dataset).store
-    sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
+    sampler: CPUSampler | HeteroCPUSampler
+    if spec.types is None:
+        sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
+    else:
+        fan_outs = dict.fromkeys(store.edges, tuple(spec.fan_outs))
+        sampler = HeteroCPUSampler(store.fused, store.target, fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size, drop_last=True)
     order = plan.order(1)
 
@@ -162,7 +177,7 @@ def sample(_: DistributedContext, turns: Turns) -> None:
         drawn = sampler.sample(seeds, SampleKey(0, 1, step))
         return sum(block.num_edges for block in drawn.blocks)
 
-    _ready(turns, "CPUSampler, one batch a thread")
+    _ready(turns, f"{type(sampler).__name__}, one batch a thread")
     step = 0
     with ThreadPoolExecutor(spec.threads) as pool:
         for number in turns:
@@ -185,8 +200,8 @@ def infer(context: DistributedContext, turns: Turns) -> None:
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
-def _pass(evaluator: LayerwiseEvaluator, model: torch.nn.Module, store: StoredGraph) -> int:
-    evaluator.infer(model)  # type: ignore[arg-type]  # SAGE is a GNN
+def _pass(evaluator: AnyLayerwiseEvaluator, model: AnyModel, store: StoredGraph) -> int:
+    evaluator.infer(model)
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,462 @@
+"""The edges of a typed graph: tables of one edge type or of several, and foreign keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnntrain.config import FilesConfig
+from gnntrain.config.graph_schema import EdgeTable, MixedEdgeTable
+from gnntrain.config.problems import did_you_mean
+from gnntrain.data.array_files import WEIGHT_ARRAYS
+from gnntrain.data.bad_rows import BadRows, Record
+from gnntrain.data.columns import TEXT, from_texts, is_missing_mark, to_plain
+from gnntrain.data.file_columns import listed, matching_columns, named_column, place_of
+from gnntrain.data.file_edges import ENDS, MOST_ROWS, edge_table, find_ends, known_edges
+from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
+from gnntrain.data.neo4j_header import Neo4jHeader
+from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.schema_tables import ids_called, keys_of, open_files
+from gnntrain.data.tables import Columns, Role, Rows, Table
+from gnntrain.errors import UserError
+
+_logger = logging.getLogger("gnntrain")
+
+_FEW_IDS = 1 << 22
+_RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
+
+
+@dataclass(frozen=True)
+class EdgeSource:
+    """A table of edges before its rows are read.
+
+    Attributes:
+        key: Its key in the schema.
+        columns: The ends are its roles "source" and "target"; relation and types are its `others`.
+        edge_type: The type of all its edges; None: `relation` says it.
+        relation: Place of the column of relations.
+        types: Places of the columns of the node types at the ends.
+        spaces: Neo4j's space of ids at each end; "" where none is named.
+    """
+
+    key: str
+    columns: Columns
+    edge_type: EdgeType | None = None
+    relation: int = 0
+    types: Mapping[Role, int] = field(default_factory=dict)
+    spaces: Mapping[Role, str] = field(default_factory=dict)
+
+    def type_at(self, end: Role) -> NodeType | None:
+        """The node type of all its edges at one end, if it is one."""
+        if self.edge_type is None:
+            return None
+        return self.edge_type[0] if end == "source" else self.edge_type[2]
+
+
+def edge_source(
+    edge_type: EdgeType, edges: EdgeTable, paths: Sequence[Path], config: FilesConfig, bad: BadRows
+) -> EdgeSource:
+    """The table of one edge type.
+
+    Raises:
+        UserError: It cannot be read, or does not say which columns are the ends.
+    """
+    key = f"edges.{'/'.join(edge_type)}"
+    with keys_of(key):
+        source, target, other = edge_type[0], edge_type[2], edge_type[0] == edge_type[2]
+        usual = {*_called(source), *_called(target)}
+        table, header = _open(edges, paths, config, bad, usual, square=other)
+        unread = _unread(key, table, edges)
+        names = None if other else (_ends_called(table, source), _ends_called(table, target))
+        ends = _ends(table, header, edges, config, unread, names)
+    return EdgeSource(key, Columns(table, ends, ()), edge_type)
+
+
+def mixed_edge_source(
+    key: str, edges: MixedEdgeTable, paths: Sequence[Path], config: FilesConfig, bad: BadRows
+) -> EdgeSource:
+    """A table of edges with a column of relations.
+
+    Raises:
+        UserError: It cannot be read, or does not say which columns are which.
+    """
+    with keys_of(key):
+        named = {edges.type, edges.source_type, edges.target_type, *_RELATION_NAMES}
+        table, header = _open(edges, paths, config, bad, named, square=False)
+        relation = _relation_place(key, table, edges.type, header)
+        given: dict[Role, str | None] = {"source": edges.source_type, "target": edges.target_type}
+        types = {
+            end: place_of(table, f"{end}_type", name)
+            for end, name in given.items()
+            if name is not None
+        }
+        unread = [*_unread(key, table, edges), relation, *types.values()]
+        ends = _ends(table, header, edges, config, unread)
+    of_ids = {} if header is None else header.spaces
+    spaces: dict[Role, str] = {
+        "source": of_ids.get("START_ID", ""),
+        "target": of_ids.get("END_ID", ""),
+    }
+    others = list(dict.fromkeys((relation, *types.values())))
+    columns = Columns(table, ends, (), others)
+    return EdgeSource(key, columns, None, relation, types, spaces)
+
+
+def _open(
+    edges: EdgeTable,
+    paths: Sequence[Path],
+    config: FilesConfig,
+    bad: BadRows,
+    usual: Iterable[str | None],
+    *,
+    square: bool,
+) -> tuple[Table, Neo4jHeader | None]:
+    given = {edges.source, edges.target, edges.time, *edges.features, *usual}
+    names = {name.lower() for name in given if name is not None and not name.isdecimal()}
+    return open_files(
+        paths, config, lambda path, how: edge_table(path, how, bad, names=names, square=square)
+    )
+
+
+def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
+    """Places of columns that must be there and that no model reads."""
+    places = sorted(matching_columns(table, "features", edges.features))
+    places += [] if edges.time is None else [place_of(table, "time", edges.time)]
+    weights = [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
+    if places:
+        names = listed([table.names[place] for place in places])
+        _logger.warning("%s: no model reads features or times of edges yet: %s", key, names)
+    return [*places, *(place for place in weights if place not in places)]
+
+
+def _ends_called(table: Table, name: NodeType) -> int | None:
+    """The column that is called like a node type, or like its id."""
+    names = [column.lower() for column in table.names]
+    return next((names.index(word) for word in _called(name) if word in names), None)
+
+
+def _called(node_type: NodeType) -> tuple[str, ...]:
+    """Names that say that a column holds an end of this type, in lower case."""
+    return (*ids_called(node_type), node_type.lower())
+
+
+def _ends(
+    table: Table,
+    header: Neo4jHeader | None,
+    edges: EdgeTable,
+    config: FilesConfig,
+    others: Sequence[int],
+    called: tuple[int | None, int | None] | None = None,
+) -> dict[Role, int]:
+    """The columns of both ends: named, Neo4j's, called like the types, or found as usual."""
+    wanted = [edges.source, edges.target]
+    found = called or (None, None)
+    if header is not None:
+        found = (header.roles.get("START_ID"), header.roles.get("END_ID"))
+    if None in found:
+        found = (None, None)
+    names = [
+        given if given is not None or place is None else table.names[place]
+        for given, place in zip(wanted, found, strict=True)
+    ]
+    changes = {"source_column": names[0], "target_column": names[1]}
+    source, target = find_ends(table, config.model_copy(update=changes), others)
+    return {"source": source, "target": target}
+
+
+def _relation_place(key: str, table: Table, wanted: str | None, header: Neo4jHeader | None) -> int:
+    if wanted is not None:
+        return place_of(table, "type", wanted)
+    if header is not None and "TYPE" in header.roles:
+        return header.roles["TYPE"]
+    names = [name.lower() for name in table.names]
+    for usual in _RELATION_NAMES:
+        if usual in names:
+            return names.index(usual)
+    raise UserError(
+        f"{table.path} has no column called relation or type (it has {listed(table.names)}).",
+        f"Name the column of relations as {key}.type, or give each edge type an entry of its own: "
+        "author/writes/paper.",
+    )
+
+
+class _DifferentIds:
+    """Different ids of many batches; repeated ones are dropped before they fill the memory."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Array] = []
+        self._num_ids = 0
+        self._most = _FEW_IDS
+
+    def add(self, ids: pa.Array) -> None:
+        """Add ids, int64 or texts."""
+        self._parts.append(pc.unique(ids))
+        self._num_ids += len(self._parts[-1])
+        if self._num_ids > self._most:
+            self._parts = [self.all(pa.int64())]
+            self._num_ids = len(self._parts[0])
+            self._most = max(_FEW_IDS, 2 * self._num_ids)
+
+    def all(self, kind: pa.DataType) -> pa.Array:
+        """Each id once: texts if some are; of type `kind` where there are none."""
+        kinds = {part.type for part in self._parts}
+        kind = kind if not kinds else TEXT if TEXT in kinds else pa.int64()
+        parts = [part.cast(kind) for part in self._parts]
+        return pc.unique(pa.concat_arrays([pa.array([], kind), *parts]))
+
+
+@dataclass
+class IdCollector:
+    """The ids of node types that have no table: those at the ends of edges."""
+
+    decimal: str = "."
+    _texts: dict[NodeType, _DifferentIds] = field(default_factory=dict)
+    _others: dict[NodeType, _DifferentIds] = field(default_factory=dict)
+
+    def add(self, node_type: NodeType, ids: pa.Array, *, is_written: bool) -> None:
+        """Add ids; `is_written` where they are fields of a text, and may be numbers."""
+        if is_written and ids.type == TEXT:
+            trimmed = pc.utf8_trim_whitespace(ids)
+            known = trimmed.filter(pc.fill_null(pc.not_equal(trimmed, ""), fill_value=False))
+            self._texts.setdefault(node_type, _DifferentIds()).add(known)
+        else:
+            self._others.setdefault(node_type, _DifferentIds()).add(to_plain(ids).drop_null())
+
+    def ids(self, node_type: NodeType) -> pa.Array:
+        """All different ids of a type in ascending order: int64 if all are whole numbers."""
+        written = self._texts.get(node_type, _DifferentIds()).all(TEXT)
+        other = self._others.get(node_type, _DifferentIds()).all(pa.int64())
+        read = from_texts(written, decimal=self.decimal) if len(written) else other[:0]
+        if read.type != other.type:
+            read, other = written, other.cast(TEXT)
+        found = pc.unique(pa.concat_arrays([read, other])).drop_null()
+        return found.take(pc.sort_indices(found))
+
+
+def collect_ids(
+    source: EdgeSource,
+    wanted: Collection[NodeType],
+    candidates: Sequence[NodeType],
+    collector: IdCollector,
+) -> None:
+    """Add the ids at the ends of a table's edges.
+
+    Args:
+        source: The table.
+        wanted: The node types whose ids are asked for.
+        candidates: The node types that an end without a column of types may be of.
+        collector: Takes the ids.
+    """
+    ends: list[Role] = [
+        end for end in ENDS if end in source.types or _only_type(source, end, candidates) in wanted
+    ]
+    if not ends:
+        return
+    columns = source.columns
+    is_written = columns.table.unit == "line"
+    for batch in columns.batches():
+        for end in ends:
+            ids, only = batch.columns[end], _only_type(source, end, candidates)
+            if only is not None and end not in source.types:
+                collector.add(only, ids, is_written=is_written)
+                continue
+            for name, mask in _by_value(batch.others[source.types[end]]):
+                if name in wanted:
+                    collector.add(name, ids.filter(pa.array(mask)), is_written=is_written)
+
+
+def _only_type(source: EdgeSource, end: Role, candidates: Sequence[NodeType]) -> NodeType | None:
+    fixed = source.type_at(end)
+    return candidates[0] if fixed is None and len(candidates) == 1 else fixed
+
+
+def _by_value(column: pa.Array) -> Iterator[tuple[str, AnyArray]]:
+    """Each value of a column of texts, with the mask of its rows; missing values are left out."""
+    encoded = _trimmed(column).dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy()
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        yield name, codes == code
+
+
+def _trimmed(column: pa.Array) -> pa.Array:
+    texts = pc.utf8_trim_whitespace(column.cast(TEXT))
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, TEXT), texts)
+
+
+class EdgeLists:
+    """Collects edges by type.
+
+    Args:
+        indexes: The nodes of each type.
+    """
+
+    def __init__(self, indexes: Mapping[NodeType, NodeIndex]) -> None:
+        self._indexes = indexes
+        self._parts: dict[EdgeType, list[tuple[IntArray, IntArray]]] = {}
+
+    def add(self, edge_type: EdgeType, src: Int64Array, dst: Int64Array) -> None:
+        """Add edges, by the numbers of their nodes."""
+        ends = ((edge_type[0], src), (edge_type[2], dst))
+        narrow = [
+            nodes.astype(index_dtype(self._indexes[name].num_nodes), copy=False)
+            for name, nodes in ends
+        ]
+        self._parts.setdefault(edge_type, []).append((narrow[0], narrow[1]))
+
+    def lists(self) -> dict[EdgeType, tuple[IntArray, IntArray]]:
+        """Sources and destinations of each edge type."""
+        found = {}
+        for edge_type in list(self._parts):
+            parts = self._parts.pop(edge_type)
+            found[edge_type] = (
+                np.concatenate([src for src, _ in parts]),
+                np.concatenate([dst for _, dst in parts]),
+            )
+        return found
+
+
+def read_edges_of_type(
+    source: EdgeSource,
+    edge_type: EdgeType,
+    indexes: Mapping[NodeType, NodeIndex],
+    lists: EdgeLists,
+    bad: BadRows,
+) -> None:
+    """Read a table of one edge type."""
+    ends: dict[Role, NodeIndex] = {
+        "source": indexes[edge_type[0]],
+        "target": indexes[edge_type[2]],
+    }
+    none = np.empty(0, np.int64)
+    lists.add(edge_type, none, none)
+    for src, dst, _ in known_edges(source.columns, ends, bad):
+        lists.add(edge_type, src, dst)
+
+
+def read_mixed_edges(
+    source: EdgeSource,
+    candidates: Mapping[Role, Mapping[NodeType, NodeIndex]],
+    lists: EdgeLists,
+    bad: BadRows,
+) -> None:
+    """Read a table of several edge types.
+
+    Args:
+        source: The table.
+        candidates: The nodes of each type that each end may be of.
+        lists: Takes the edges.
+        bad: Takes the bad rows.
+
+    Raises:
+        UserError: An id is there in several node types, and no column says which is meant.
+    """
+    columns = source.columns
+    hashed = max(index.num_hashed for by_type in candidates.values() for index in by_type.values())
+    for batch in columns.batches(min(hashed, MOST_ROWS)):
+        types, numbers = {}, {}
+        for end in ENDS:
+            types[end], numbers[end] = _find_end(source, end, candidates[end], batch)
+        relations = _trimmed(batch.others[source.relation]).dictionary_encode()
+        relation = relations.indices.fill_null(-1).to_numpy()
+        known = (numbers["source"] >= 0) & (numbers["target"] >= 0) & (relation >= 0)
+        bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, candidates))
+        names = [list(candidates[end]) for end in ENDS]
+        keys = np.stack([types["source"], relation, types["target"]])[:, known]
+        for first, between, last in np.unique(keys, axis=1).T.tolist():
+            mask = known.copy()
+            mask[known] = np.all(np.array([first, between, last]) == keys.T, axis=1)
+            edge_type = (names[0][first], relations.dictionary[between].as_py(), names[1][last])
+            lists.add(edge_type, numbers["source"][mask], numbers["target"][mask])
+
+
+def _find_end(
+    source: EdgeSource, end: Role, candidates: Mapping[NodeType, NodeIndex], batch: Rows
+) -> tuple[Int64Array, Int64Array]:
+    """The places in `candidates` of the types of nodes, and their numbers; −1 if unknown."""
+    ids, decimal = batch.columns[end], source.columns.table.decimal
+    types, numbers = np.full(len(ids), -1, np.int64), np.full(len(ids), -1, np.int64)
+    if end in source.types:
+        places = {name: place for place, name in enumerate(candidates)}
+        for name, mask in _by_value(batch.others[source.types[end]]):
+            if name in candidates:
+                types[mask] = places[name]
+                numbers[mask] = candidates[name].find(ids.filter(pa.array(mask)), decimal)
+        return types, numbers
+    for place, index in enumerate(candidates.values()):
+        found = index.find(ids, decimal)
+        twice = np.flatnonzero((found >= 0) & (numbers >= 0))
+        if len(twice):
+            first, second = list(candidates)[types[twice[0]]], list(candidates)[place]
+            raise UserError(
+                f"{source.columns.table.path}: node {str(ids[int(twice[0])])!r} is in {first} and "
+                f"in {second}.",
+                f"Name the column of the node's type as {source.key}.{end}_type, or give each edge "
+                "type an entry of its own.",
+            )
+        types[found >= 0], numbers[found >= 0] = place, found[found >= 0]
+    return types, numbers
+
+
+def _why_unknown(
+    source: EdgeSource, candidates: Mapping[Role, Mapping[NodeType, NodeIndex]], record: Record
+) -> str:
+    decimal = source.columns.table.decimal
+    for end in ENDS:
+        text = record[source.columns.places[end]]
+        if not text.strip():
+            return f"the {end} node is missing"
+        known = dict(candidates[end])
+        if end in source.types:
+            name = record[source.types[end]].strip()
+            if name not in known:
+                hint = did_you_mean(name, known)
+                return f"{name!r} is no node type" + (f" ({hint})" if hint else "")
+            known = {name: known[name]}
+        if not any(index.knows(text, decimal) for index in known.values()):
+            if len(known) == 1:
+                return next(iter(known.values())).unknown.format(repr(text))
+            return f"node {text!r} is in none of {', '.join(known)}"
+    return "the relation is missing"
+
+
+def read_foreign_key(
+    rows: Rows, column: str, edge_type: EdgeType, index: NodeIndex, lists: EdgeLists, bad: BadRows
+) -> None:
+    """Read a column of a node table that names a node of another type; an empty field is no edge.
+
+    Args:
+        rows: The nodes, in the order of their numbers.
+        column: The column's name.
+        edge_type: Type of the edges.
+        index: The other type's nodes.
+        lists: Takes the edges.
+        bad: Takes the rows with an unknown node.
+    """
+    ids = foreign_ids(rows, column)
+    found = index.find(ids, rows.source.table.decimal)
+    place = named_column(rows.source.table, column)[0]
+    unknown = (found < 0) & ids.is_valid().to_numpy(zero_copy_only=False)
+    reason = index.unknown
+    bad.add(
+        rows.source.table,
+        rows.rows[unknown],
+        lambda record: reason.format(repr(record[place])),
+        index.hint,
+    )
+    lists.add(edge_type, np.flatnonzero(found >= 0), found[found >= 0])
+
+
+def foreign_ids(rows: Rows, column: str) -> pa.Array:
+    """The ids in a column of a node table; null where there is none."""
+    table = rows.source.table
+    ids = rows.others[named_column(table, column)[0]]
+    if ids.type != TEXT:
+        return ids
+    return pc.if_else(is_missing_mark(ids), pa.scalar(None, TEXT), ids)

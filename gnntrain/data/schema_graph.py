@@ -1,0 +1,430 @@
+"""Reads the typed graph of `dataset.schema`: nodes and ids, then labels, splits and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gnntrain.config.graph_schema import ColumnFile, SplitFiles
+from gnntrain.config.problems import did_you_mean
+from gnntrain.data.array_files import ArrayTable
+from gnntrain.data.arrow_tables import ArrowTable
+from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.drawn_splits import Splits, no_splits
+from gnntrain.data.file_columns import (
+    columns_of_nodes,
+    find_id,
+    is_array_file,
+    matching_columns,
+    place_of,
+)
+from gnntrain.data.file_edges import ENDS
+from gnntrain.data.file_feature_columns import FeatureChoice, choose_features
+from gnntrain.data.file_features import describe_features, make_features
+from gnntrain.data.file_graph import (
+    chosen_metric,
+    name_of_ids,
+    names_of,
+    read_nodes,
+    refuse_statistics,
+)
+from gnntrain.data.file_splits import SplitSource, split_nodes
+from gnntrain.data.file_target_columns import has_split, label_columns, split_columns
+from gnntrain.data.file_targets import Targets, no_targets, read_targets
+from gnntrain.data.graph import EdgeType, HeteroGraphData, Int64Array, IntArray, NodeData, NodeType
+from gnntrain.data.label_leaks import warn_of_label_leaks
+from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.schema_edges import (
+    EdgeLists,
+    EdgeSource,
+    IdCollector,
+    collect_ids,
+    edge_source,
+    foreign_ids,
+    mixed_edge_source,
+    read_edges_of_type,
+    read_foreign_key,
+    read_mixed_edges,
+)
+from gnntrain.data.schema_files import SchemaFiles, keyed
+from gnntrain.data.schema_tables import (
+    NodeSource,
+    has_usual_label,
+    keys_of,
+    mixed_sources,
+    node_source,
+)
+from gnntrain.data.summary import DataSummary
+from gnntrain.data.tables import Columns, Role, Rows
+from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+_THE_EDGES = "the edges"
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The nodes of a type, read.
+
+    Attributes:
+        source: Their table.
+        choice: The columns of features.
+        rows: A row a node.
+        index: From ids to numbers.
+    """
+
+    source: NodeSource
+    choice: FeatureChoice
+    rows: Rows
+    index: NodeIndex
+
+
+def read_typed_graph(
+    config: FilesConfig,
+    files: SchemaFiles,
+    *,
+    labelled: bool,
+    preprocessing: Mapping[NodeType, Preprocessing] | None = None,
+) -> HeteroGraphData:
+    """Read the tables of a schema.
+
+    Args:
+        config: How they are read.
+        files: The schema and its files.
+        labelled: False: labels and splits are neither needed nor read.
+        preprocessing: What makes the features of a model that was trained on another graph, by
+            node type; None: it is learnt from these files.
+
+    Raises:
+        UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
+    """
+    bad = BadRows(config.bad_rows)
+    reader = _Reader(config, files, bad, labelled, preprocessing)
+    return reader.read()
+
+
+@dataclass
+class _Reader:
+    config: FilesConfig
+    files: SchemaFiles
+    bad: BadRows
+    labelled: bool
+    preprocessing: Mapping[NodeType, Preprocessing] | None
+    nodes: dict[NodeType, _Nodes] = field(default_factory=dict)
+
+    def read(self) -> HeteroGraphData:
+        sources = self._node_sources()
+        edges = self._edge_sources()
+        target = self._target(sources)
+        labels, split = self._label_files(sources[target])
+        in_table = split if isinstance(split, Columns) else None
+        elsewhere = {**names_of(labels, "labels"), **names_of(in_table, "splits")}
+        has_own_split = split is not None or (labels is not None and has_split(labels))
+        for name, source in sources.items():
+            if source.table is not None:
+                is_target = name == target
+                self._read_nodes(
+                    source, elsewhere if is_target else {}, is_target and has_own_split
+                )
+        self.bad.report()
+        self._nodes_of_edges(sources, edges)
+        self.nodes = {name: self.nodes[name] for name in sources}
+        chosen = self.nodes[target]
+        targets, splits, metric = self._targets(chosen, labels, split)
+        lists = self._edges(edges)
+        self.bad.report()
+        made, fitted = self._features(chosen, splits)
+        if self.labelled and targets.task in ("multiclass", "binary"):
+            categorical, train = chosen.choice.categorical, splits.nodes["train"]
+            warn_of_label_leaks(chosen.rows, categorical, targets.labels, train)
+        return HeteroGraphData(
+            dataset=self.config.name,
+            nodes=made,
+            edges=lists,
+            target=target,
+            labels=targets.labels,
+            num_classes=targets.num_classes,
+            task=targets.task,
+            splits=splits.nodes,
+            class_names=targets.class_names,
+            labelled=self.labelled,
+            metric=metric,
+            summary=self._summary(targets, splits, lists, fitted),
+            reverse=self.files.tables.reverse,
+        )
+
+    def _node_sources(self) -> dict[NodeType, NodeSource]:
+        tables, paths = self.files.tables, self.files.paths
+        found = {
+            name: node_source(name, table, table.id, paths[f"nodes.{name}"], self.config, self.bad)
+            for name, table in tables.nodes.items()
+        }
+        for key, mixed in keyed("nodes", tables.mixed_nodes):
+            for source in mixed_sources(
+                key, mixed, tables.types, paths[key], self.config, self.bad
+            ):
+                if source.name in found:
+                    raise UserError(
+                        f"{self.files.path}: node type {source.name} is in two tables of nodes.",
+                        "Give the tables as files of one entry.",
+                    )
+                found[source.name] = source
+        for name in tables.types:
+            if name not in found:
+                raise _unknown_type(f"nodes.types.{name}", name, found)
+        self.bad.report()
+        return found
+
+    def _edge_sources(self) -> list[EdgeSource]:
+        tables, paths = self.files.tables, self.files.paths
+        found = []
+        for edge_type, edges in tables.edges.items():
+            files = paths[f"edges.{'/'.join(edge_type)}"]
+            found.append(edge_source(edge_type, edges, files, self.config, self.bad))
+        for key, mixed in keyed("edges", tables.mixed_edges):
+            found.append(mixed_edge_source(key, mixed, paths[key], self.config, self.bad))
+        return found
+
+    def _target(self, sources: Mapping[NodeType, NodeSource]) -> NodeType:
+        """The node type to learn."""
+        labelled = [name for name, source in sources.items() if source.columns.label is not None]
+        wanted = self.config.target
+        if wanted is not None:
+            if wanted not in sources:
+                raise _unknown_type("task.target", wanted, sources)
+            if self.labelled and wanted not in labelled and not has_usual_label(sources[wanted]):
+                raise UserError(
+                    f"task.target={wanted}: the node type has no label.",
+                    f"Name the column of its labels as nodes.{wanted}.label.",
+                )
+            return wanted
+        labelled = labelled or [name for name in sources if has_usual_label(sources[name])]
+        if len(labelled) == 1:
+            return labelled[0]
+        if not labelled:
+            raise UserError(
+                f"{self.files.path}: no node type has a label.",
+                "Name its column: `author: {…, label: area}`"
+                if self.labelled
+                else "Say which node type is predicted, with task.target.",
+            )
+        raise UserError(
+            f"{self.files.path}: several node types have labels: {', '.join(labelled)}.",
+            f"Choose one with task.target={labelled[0]}.",
+        )
+
+    def _label_files(self, source: NodeSource) -> tuple[Columns | None, SplitSource | None]:
+        """The files of labels and splits of the target type."""
+        if not self.labelled:
+            return None, None
+        with keys_of(source.key):
+            return self._labels(source), self._split(source)
+
+    def _labels(self, source: NodeSource) -> Columns | None:
+        given = source.columns.label
+        if not isinstance(given, ColumnFile):
+            return None
+        (path,) = self.files.paths[f"{source.key}.label"]
+        changes = {"id_column": given.id, "label_column": given.column, "ignore": ()}
+        return label_columns(path, source.config.model_copy(update=changes), self.bad)
+
+    def _split(self, source: NodeSource) -> SplitSource | None:
+        given = source.columns.split
+        if isinstance(given, SplitFiles):
+            keys = [name for name, file in given if file is not None]
+            return {key: self.files.paths[f"{source.key}.split.{key}"][0] for key in keys}
+        if not isinstance(given, ColumnFile):
+            return None
+        (path,) = self.files.paths[f"{source.key}.split"]
+        if is_array_file(path):
+            return path
+        column = None if given.column is None else given.column[0]
+        changes = {"id_column": given.id, "split_column": column, "ignore": ()}
+        return split_columns(path, source.config.model_copy(update=changes), self.bad)
+
+    def _read_nodes(
+        self, source: NodeSource, elsewhere: Mapping[str, str], split_elsewhere: bool
+    ) -> None:
+        table, config = source.table, source.config
+        assert table is not None
+        made_by = (self.preprocessing or {}).get(source.name)
+        with keys_of(source.key):
+            if isinstance(table, ArrayTable):
+                places = () if source.columns.features == () else list(table.main)
+                columns = Columns(table, find_id(table, config), places)
+            else:
+                keys = [place_of(table, "foreign_keys", key) for key in source.columns.foreign_keys]
+                columns = columns_of_nodes(
+                    table,
+                    config,
+                    split_elsewhere=split_elsewhere,
+                    preprocessing=made_by,
+                    others=keys,
+                )
+                if self.labelled:
+                    matching_columns(table, "ignore", source.columns.ignore)
+            choice = choose_features(
+                columns, config, elsewhere, made_by, strict=self.labelled, required=False
+            )
+            choice = _with_reasons(choice, source.left_out)
+            choice, rows = read_nodes(choice, config, self.bad, required=False)
+            if not self.labelled and self.preprocessing is None:
+                refuse_statistics(config)
+        index = NodeIndex(rows.columns.get("id"), len(rows), kind=source.name, home=rows.path.name)
+        self.nodes[source.name] = _Nodes(source, choice, rows, index)
+
+    def _nodes_of_edges(
+        self, sources: Mapping[NodeType, NodeSource], edges: Sequence[EdgeSource]
+    ) -> None:
+        """The nodes of the types that have no table."""
+        without = {name: source for name, source in sources.items() if source.table is None}
+        collector = IdCollector(self.config.decimal)
+        for given in edges if without else ():
+            collect_ids(given, without, list(sources), collector)
+        for nodes in self.nodes.values():
+            for column, other in nodes.source.columns.foreign_keys.items():
+                if other in without:
+                    is_written = nodes.rows.source.table.unit == "line"
+                    ids = foreign_ids(nodes.rows, column)
+                    collector.add(other, ids, is_written=is_written)
+        for name, source in without.items():
+            self._add_ids(source, collector.ids(name))
+
+    def _add_ids(self, source: NodeSource, ids: pa.Array) -> None:
+        if not len(ids):
+            raise UserError(
+                f"{self.files.path}: node type {source.name} has no table, and no edge has a node "
+                "of it.",
+                f"Give nodes.{source.name}.files, or edges with a node of it.",
+            )
+        table = ArrowTable(self.files.path, pa.table({"id": ids}))
+        columns = Columns(table, {"id": 0}, ())
+        index = NodeIndex(ids, len(ids), kind=source.name, home=_THE_EDGES)
+        self.nodes[source.name] = _Nodes(source, FeatureChoice(columns, ()), columns.read(), index)
+
+    def _targets(
+        self,
+        nodes: _Nodes,
+        labels: Columns | None,
+        split: SplitSource | None,
+    ) -> tuple[Targets, Splits, str]:
+        if not self.labelled:
+            return no_targets(nodes.rows, nodes.index), no_splits(), "accuracy"
+        config = nodes.source.config
+        with keys_of(nodes.source.key):
+            targets = read_targets(labels, nodes.rows, nodes.index, config, self.bad)
+            splits = split_nodes(split, targets, nodes.rows, nodes.index, config, self.bad)
+        return targets, splits, chosen_metric(self.config.metric, targets.task)
+
+    def _edges(self, edges: Sequence[EdgeSource]) -> dict[EdgeType, tuple[IntArray, IntArray]]:
+        indexes = {name: nodes.index for name, nodes in self.nodes.items()}
+        lists = EdgeLists(indexes)
+        for source in edges:
+            with keys_of(source.key):
+                if source.edge_type is not None:
+                    read_edges_of_type(source, source.edge_type, indexes, lists, self.bad)
+                else:
+                    read_mixed_edges(source, self._candidates(source), lists, self.bad)
+        for name, nodes in self.nodes.items():
+            for column, other in nodes.source.columns.foreign_keys.items():
+                if other not in indexes:
+                    key = f"{nodes.source.key}.foreign_keys.{column}"
+                    raise _unknown_type(key, other, indexes)
+                edge_type = (name, column, other)
+                read_foreign_key(nodes.rows, column, edge_type, indexes[other], lists, self.bad)
+        return lists.lists()
+
+    def _candidates(self, source: EdgeSource) -> dict[Role, dict[NodeType, NodeIndex]]:
+        """The nodes that each end of a table's edges may be: those of Neo4j's space of ids."""
+        found: dict[Role, dict[NodeType, NodeIndex]] = {}
+        for end in ENDS:
+            space = source.spaces.get(end, "")
+            found[end] = {
+                name: nodes.index
+                for name, nodes in self.nodes.items()
+                if not space or nodes.source.space == space
+            }
+            if not found[end]:
+                spaces = sorted({nodes.source.space for nodes in self.nodes.values()})
+                raise UserError(
+                    f"{source.columns.table.path}: no nodes have ids in the space {space!r}.",
+                    did_you_mean(space, spaces) or f"The spaces are {', '.join(spaces)}.",
+                )
+        return found
+
+    def _features(
+        self, target: _Nodes, splits: Splits
+    ) -> tuple[dict[NodeType, NodeData], dict[NodeType, Preprocessing | None]]:
+        made, fitted = {}, {}
+        for name, nodes in self.nodes.items():
+            # Statistics are those of the training split; other types have none, and all rows count.
+            train = splits.nodes["train"] if nodes is target else np.arange(len(nodes.rows))
+            made[name] = self._node_data(nodes, train)
+            fitted[name] = made[name].preprocessing
+        return made, fitted
+
+    def _node_data(self, nodes: _Nodes, train: Int64Array) -> NodeData:
+        ids = nodes.index.node_ids()
+        if not nodes.choice.order:
+            return NodeData(nodes.index.num_nodes, ids=ids)
+        made_by = (self.preprocessing or {}).get(nodes.source.name)
+        with keys_of(nodes.source.key):
+            features, fitted = make_features(
+                nodes.rows, nodes.choice, train, nodes.source.config, made_by
+            )
+        names = fitted.feature_names if fitted is not None and fitted.has_names else None
+        return NodeData(nodes.index.num_nodes, features, ids, names, fitted)
+
+    def _summary(
+        self,
+        targets: Targets,
+        splits: Splits,
+        edges: Mapping[EdgeType, tuple[IntArray, IntArray]],
+        fitted: Mapping[NodeType, Preprocessing | None],
+    ) -> DataSummary:
+        ids, features = [], []
+        left_out: dict[str, str] = {}
+        for name, nodes in self.nodes.items():
+            table, missing = nodes.source.table, nodes.source.config.missing
+            where = _THE_EDGES if table is None else nodes.rows.path.name
+            ids.append(f"{name}: {name_of_ids(nodes.rows.source)} of {where}")
+            if nodes.choice.order:
+                phrase = describe_features(nodes.rows, fitted[name], missing, fitted=self.labelled)
+                features.append(f"{name}: {phrase}")
+            else:
+                features.append(f"{name}: none, learnt rows")
+            left_out |= {f"{name}.{at}": why for at, why in nodes.choice.left_out.items()}
+        counts = [f"{len(src):,} {'/'.join(name)}" for name, (src, _) in edges.items()]
+        return DataSummary(
+            ids="; ".join(ids),
+            features="; ".join(features),
+            labels=targets.phrase,
+            edges=", ".join(counts),
+            split=splits.phrase,
+            left_out=left_out,
+        )
+
+
+def _with_reasons(choice: FeatureChoice, reasons: Mapping[str, str]) -> FeatureChoice:
+    """The choice, whose columns that are left out have these reasons or the schema's words."""
+    words = {"dataset.feature_columns": "features", "dataset.ignore": "ignore"}
+    known = {}
+    for name, reason in choice.left_out.items():
+        key, _, rest = reason.partition(" ")
+        known[name] = reasons.get(name, f"{words.get(key, key)} {rest}")
+    return replace(choice, left_out=known)
+
+
+def _unknown_type(key: str, name: NodeType, known: Mapping[NodeType, object]) -> UserError:
+    hint = did_you_mean(name, known)
+    return UserError(
+        f"{key}={name}: there is no such node type; there are {', '.join(known)}.",
+        f"{hint[0].upper()}{hint[1:]}" if hint else "Name one of them.",
+    )

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnntrain.config import BuiltinConfig
+from gnntrain.data.datasets import builder_for
+from gnntrain.data.entities import hold_out, read_triples, relation_names
+from gnntrain.data.graph import HeteroGraphData
+from gnntrain.errors import UserError
+from tests.data import raw_layouts
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+AIFB = SHARED / "entities" / "aifb" / "raw"
+COLUMNS = {"aifb": ("person", "label_affiliation"), "mutag": ("bond", "label_mutagenic")}
+
+
+def build(name: str, root: Path, split: int = 0) -> HeteroGraphData:
+    data = builder_for(BuiltinConfig(name=name, root=str(root), split=split)).build()
+    assert isinstance(data, HeteroGraphData)
+    return data
+
+
+@pytest.mark.parametrize("name", ["aifb", "mutag"])
+def test_triples_become_entities_and_relations(tmp_path: Path, name: str) -> None:
+    raw = tmp_path / "entities" / name / "raw"
+    raw_layouts.write_entities(raw, name, COLUMNS[name], raw_layouts.AIFB_TRIPLES)
+    data = build(name, tmp_path)
+    ids = data.nodes["entity"].ids
+    assert ids is not None
+    names = [term.decode() for term in ids.tolist()]
+    assert names == [
+        '"Ada \\"the\\" First"@en',
+        '"http://x/p1"^^<http://t#string>',
+        "_:b0",
+        "http://x/g1",
+        "http://x/p1",
+        "http://x/p2",
+        "http://x/p3",
+    ]
+    found = {
+        relation: {(names[src], names[dst]) for src, dst in zip(*ends, strict=True)}
+        for (_, relation, _), ends in data.edges.items()
+    }
+    assert found == {
+        "name": {("http://x/p1", names[0]), ("http://x/p2", names[1])},
+        "worksAt": {("http://x/p1", "http://x/g1"), ("http://x/p2", "http://x/g1")},
+        "name_2": {("http://x/p3", "_:b0")},
+    }
+    assert sum(len(src) for src, _ in data.edges.values()) == 5
+    assert (data.target, data.nodes["entity"].num_features, data.reverse) == ("entity", 0, True)
+    assert data.labels.tolist() == [-1, -1, -1, -1, 0, 1, 0]
+    assert data.class_names is not None
+    assert data.class_names.tolist() == [b"a", b"b"]
+    assert {split: nodes.tolist() for split, nodes in data.splits.items()} == {
+        "train": [4, 5],
+        "val": [],
+        "test": [6],
+    }
+
+
+@pytest.mark.skipif(not AIFB.is_dir(), reason="AIFB's raw files are not here")
+def test_aifb_has_its_published_size() -> None:
+    data = build("aifb", SHARED)
+    assert data.nodes["entity"].num_nodes == 8285
+    assert len(data.edges) == 45
+    assert sum(len(src) for src, _ in data.edges.values()) == 29_043
+    assert [len(data.splits[name]) for name in ("train", "val", "test")] == [140, 0, 36]
+    assert data.num_classes == 4
+
+
+@pytest.mark.skipif(not AIFB.is_dir(), reason="AIFB's raw files are not here")
+def test_the_folds_share_the_training_nodes_out() -> None:
+    whole = build("aifb", SHARED)
+    folds = [build("aifb", SHARED, fold).splits for fold in range(1, 6)]
+    together = np.concatenate([fold["val"] for fold in folds])
+    assert sorted(together.tolist()) == whole.splits["train"].tolist()
+    for fold in folds:
+        both = np.concatenate([fold["train"], fold["val"]])
+        assert sorted(both.tolist()) == whole.splits["train"].tolist()
+        np.testing.assert_array_equal(fold["test"], whole.splits["test"])
+
+
+def test_a_fold_holds_out_a_fifth_of_each_class() -> None:
+    nodes = np.random.default_rng(0).permutation(100)[:60]
+    labels = np.arange(60) % 3
+    for fold in range(1, 6):
+        _, val = hold_out(nodes, labels, fold)
+        assert np.bincount(labels[np.isin(nodes, val)]).tolist() == [4, 4, 4]
+
+
+def test_relations_of_the_same_local_name_are_numbered() -> None:
+    uris = ["http://a#type", "http://b/type", "http://c/type/", "urn#x"]
+    assert relation_names(uris) == ["type", "type_2", "type_3", "x"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<http://x/p1> <http://o#r> <http://x/g1>",
+        "<http://x/p1> <http://o#r> .",
+        '<http://x/p1> "r" <http://x/g1> .',
+        '"p" <http://o#r> <http://x/g1> .',
+        '<http://x/p1> <http://o#r> "open .',
+        "<http://x/p1> <http://o#r> <http://x/g1> . <http://x/p1>",
+        "<http://x p1> <http://o#r> <http://x/g1> .",
+    ],
+)
+def test_a_line_that_is_no_triple_is_told_by_its_number(tmp_path: Path, line: str) -> None:
+    with gzip.open(tmp_path / "g.nt.gz", "wt") as file:
+        file.write(f"<http://x/p1> <http://o#r> <http://x/g1> .\n{line}\n")
+    with pytest.raises(ValueError, match="line 2"):
+        list(read_triples(tmp_path / "g.nt.gz"))
+
+
+def test_a_labelled_node_that_is_not_in_the_graph_is_a_users_error(tmp_path: Path) -> None:
+    raw = tmp_path / "aifb" / "raw"
+    triples = raw_layouts.AIFB_TRIPLES.replace("p3", "p4")
+    raw_layouts.write_entities(raw, "aifb", COLUMNS["aifb"], triples)
+    with pytest.raises(UserError, match="p3"):
+        build("aifb", tmp_path)
+
+
+def test_a_long_literal_has_a_short_id(tmp_path: Path) -> None:
+    raw = tmp_path / "aifb" / "raw"
+    longer = "".join(f'<http://x/p1> <http://o#text> "{"é" * 5000}{end}" .\n' for end in "ab")
+    triples = raw_layouts.AIFB_TRIPLES + longer
+    raw_layouts.write_entities(raw, "aifb", COLUMNS["aifb"], triples)
+    ids = build("aifb", tmp_path).nodes["entity"].ids
+    assert ids is not None
+    assert len(set(ids.tolist())) == 9
+    assert ids.dtype.itemsize < 500
+
+
+def test_an_unknown_fold_is_refused() -> None:
+    with pytest.raises(UserError, match="6 splits"):
+        builder_for(BuiltinConfig(name="aifb", split=6))
