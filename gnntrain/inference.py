@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from gnntrain.build import (
 from gnntrain.compute.selection import select
 from gnntrain.config import ComputeConfig, Config, TrainerConfig, from_dict
 from gnntrain.cores import available_cores
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Graph, GraphSchema
+from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -32,6 +34,7 @@ from gnntrain.run_store import (
     open_run_store,
     prepare_store,
     prepared_alike,
+    refuse_other_graph,
 )
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
@@ -165,7 +168,9 @@ def load_best(
         made_by = signature.preprocessing_by_type or signature.preprocessing
         opened = prepare_store(config.dataset, labelled=False, preprocessing=made_by, data=data)
         graph = opened.store
-        _refuse_other_features(graph, signature)
+        learns_rows = config.model.is_hetero
+        refuse_other_graph(signature, graph, subject="The model", learns_rows=learns_rows)
+        graph = _in_types_of(graph, signature.schema)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)
     best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
@@ -195,10 +200,13 @@ def _for_one_process(config: Config) -> Config:
     return config.model_copy(update=parts)
 
 
-def _refuse_other_features(graph: Graph, signature: ModelSignature) -> None:
-    if graph.num_features != signature.num_features:
-        raise UserError(
-            f"The model takes {signature.num_features} features a node; the graph {graph.dataset} "
-            f"has {graph.num_features}.",
-            "Give the features it was trained on, in the same order.",
-        )
+def _in_types_of(graph: StoredGraph, schema: GraphSchema | None) -> StoredGraph:
+    """The types of a graph that a model was trained on, in their order."""
+    if schema is None or not graph.is_hetero:
+        return graph
+    nodes = {name: graph.nodes[name] for name in schema.node_types}
+    if list(nodes) == list(graph.nodes) and schema.edge_types == tuple(graph.edges):
+        return graph
+    return replace(
+        graph, nodes=nodes, edges={name: graph.edges[name] for name in schema.edge_types}
+    )

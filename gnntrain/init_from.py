@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.config import Config, DatasetConfig, from_dict
+from gnntrain.config import Config, from_dict
 from gnntrain.config.problems import shown
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
-from gnntrain.run_store import model_signature
+from gnntrain.run_store import model_signature, refuse_other_graph
 from gnntrain.training.checkpoint import State, epoch_of, load_checkpoint, weights_of
 
 _NUM_SHOWN = 3
@@ -67,7 +67,7 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     run = RunDirectory.open(config.trainer.init_from)
     source = {"init_from": str(run.path)}
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
-    _check_features(run, graph, config.dataset)
+    _check_graph(run, graph, config)
     with torch.device("meta"):  # its shapes alone
         model = build_model(config.model, graph.schema, graph.num_outputs)
     _matching(config, run, model, _best(run))
@@ -106,20 +106,22 @@ def _best(run: RunDirectory) -> State:
     return load_checkpoint(run.best_checkpoint())
 
 
-def _check_features(run: RunDirectory, graph: Graph, dataset: DatasetConfig) -> None:
-    """Refuse another number of features; warn of other names or another scale."""
+def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
+    """Refuse other types or another number of features; warn of other names or another scale."""
+    dataset = config.dataset
     saved = from_dict(run.config(), saved=True)
     signature = model_signature(run, saved.dataset)
-    wanted = signature.num_features
-    if wanted != graph.num_features:
-        raise UserError(
-            f"trainer.init_from={run.shown}: its model takes {wanted} features a node; the graph "
-            f"{graph.dataset} has {graph.num_features}.",
-            "Begin from a run on the same features, or leave it out.",
-        )
+    refuse_other_graph(
+        signature,
+        graph,
+        subject=f"trainer.init_from={run.shown}: its model",
+        learns_rows=config.model.is_hetero,
+        exactly=True,
+    )
     made_by = signature.preprocessing
-    if made_by is not None and made_by.has_names and graph.only_nodes.feature_names is not None:
-        _tell_other_names(run, made_by.feature_names, graph.only_nodes.feature_names)
+    names = graph.target_nodes.feature_names
+    if made_by is not None and made_by.has_names and names is not None:
+        _tell_other_names(run, made_by.feature_names, names)
     there, here = (getattr(given, "standardize", False) for given in (saved.dataset, dataset))
     if there != here:
         _log.warning(

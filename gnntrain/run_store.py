@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config.problems import did_you_mean
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
-from gnntrain.data.graph import GraphSchema, NodeType, PrepareOptions
+from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
@@ -48,6 +51,8 @@ class ModelSignature:
         target_scale: The scale of a regression's targets; None for classes.
         schema: The types of the graph; None where a run is older than this.
         preprocessing_by_type: As `preprocessing`, of a typed graph.
+        id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
+            has learnt a row for each.
     """
 
     dataset: str
@@ -61,6 +66,7 @@ class ModelSignature:
     target_scale: TargetScale | None = None
     schema: GraphSchema | None = None
     preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
+    id_digests: dict[NodeType, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -78,6 +84,11 @@ class ModelSignature:
             store.target_scale() if store.task == "continuous" else None,
             schema,
             store.meta.preprocessing_by_type,
+            {
+                name: digest
+                for name, nodes in store.nodes.items()
+                if nodes.num_features == 0 and (digest := _id_digest(nodes)) is not None
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,6 +105,88 @@ class ModelSignature:
     def num_outputs(self) -> int:
         """Width of the model's last layer, see `Graph.num_outputs`."""
         return 1 if self.task == "binary" else self.num_classes
+
+
+def refuse_other_graph(
+    signature: ModelSignature,
+    graph: Graph,
+    *,
+    subject: str,
+    learns_rows: bool,
+    exactly: bool = False,
+) -> None:
+    """Refuse a graph that lacks a type or features of the one that a model was trained on.
+
+    Args:
+        signature: The model's.
+        graph: Another graph.
+        subject: The model, at the beginning of messages.
+        learns_rows: Whether the model has learnt the rows of nodes without features.
+        exactly: Refuse further types, too.
+
+    Raises:
+        UserError: See above; or the model has learnt the rows of other nodes.
+    """
+    here = graph.schema
+    there = signature.schema
+    if there is None:  # a run of before there were types
+        there = replace(here, num_features={NODE: signature.num_features})
+    before, after = (["/".join(edge) for edge in schema.edge_types] for schema in (there, here))
+    _refuse_types(subject, graph, "node type", there.node_types, here.node_types, exactly)
+    _refuse_types(subject, graph, "edge type", before, after, exactly)
+    for name, wanted in there.num_features.items():
+        given = here.num_features[name]
+        of_type = f" of type {name}" if graph.is_hetero else ""
+        if given != wanted:
+            raise UserError(
+                f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
+                f"{given}.",
+                "Give the features it was trained on, in the same order.",
+            )
+        if learns_rows and wanted == 0 and _nodes_differ(signature, graph, name):
+            raise UserError(
+                f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
+                f"{of_type} that it was trained on, which have no features; the "
+                f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
+                "Give these nodes features, and train on them.",
+            )
+
+
+def _refuse_types(
+    subject: str,
+    graph: Graph,
+    kind: str,
+    wanted: Sequence[str],
+    given: Sequence[str],
+    exactly: bool,
+) -> None:
+    for name in wanted:
+        if name not in given:
+            guess = did_you_mean(name, given)
+            told = f"It has the {kind}s {', '.join(given)}."
+            raise UserError(
+                f"{subject} was trained with the {kind} {name}, which the graph {graph.dataset} "
+                "lacks.",
+                told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}",
+            )
+    for name in given if exactly else ():
+        if name not in wanted:
+            raise UserError(
+                f"{subject} was trained without the {kind} {name} of the graph {graph.dataset}.",
+                f"It was trained with the {kind}s {', '.join(wanted)}.",
+            )
+
+
+def _nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
+    """Whether a type has other nodes than the graph that a model was trained on."""
+    assert signature.schema is not None
+    same_size = len(graph.nodes[name]) == signature.schema.num_nodes[name]
+    return not same_size or signature.id_digests.get(name) != _id_digest(graph.nodes[name])
+
+
+def _id_digest(nodes: Nodes) -> str | None:
+    """A digest of the user's ids; None: nodes are called by their numbers."""
+    return None if nodes.ids is None else blake2b(np.ascontiguousarray(nodes.ids).data).hexdigest()
 
 
 def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature:

@@ -20,7 +20,13 @@ from pathlib import Path
 
 from gnntrain.config.datasets import DatasetConfig, FilesConfig
 from gnntrain.config.mistakes import choices, in_words, key_schema, section_class
-from gnntrain.config.models import LayeredConfig, model_names, model_source
+from gnntrain.config.models import (
+    HeteroLayeredConfig,
+    LayeredConfig,
+    StackConfig,
+    model_names,
+    model_source,
+)
 from gnntrain.config.schema import Config, LoggerConfig
 from gnntrain.config.types import Section
 
@@ -37,9 +43,13 @@ A key is set by `section.key=value`; a section's file is chosen by `section=name
 `model=gat`. Lists are written `[a,b]`, nothing as `null`. Every mistake is reported at once, before
 anything is loaded.
 """
-_COMMON: Mapping[str, tuple[str, type[Section]]] = {
-    "dataset": ("every data set", DatasetConfig),
-    "model": ("every model but `plugin`", LayeredConfig),
+_COMMON: Mapping[str, Mapping[str, type[Section]]] = {
+    "dataset": {"every data set": DatasetConfig},
+    "model": {
+        "every model but `plugin`": StackConfig,
+        "models of graphs with one type": LayeredConfig,
+        "models of typed graphs": HeteroLayeredConfig,
+    },
 }
 _OPTIONS = {
     "dataset": {
@@ -80,7 +90,7 @@ def meanings(kind: type[Section]) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         found |= _attribute_docstrings(base.__module__).get(base.__name__, {})
     name = kind.model_fields["name"].default if "name" in kind.model_fields else None
-    if issubclass(kind, LayeredConfig) and kind is not LayeredConfig:
+    if issubclass(kind, StackConfig) and kind not in _COMMON["model"].values():
         found |= dict(_ARGUMENT.findall(model_source(name).docstring))
     return {key: " ".join(cleandoc(text).split()) for key, text in found.items()}
 
@@ -119,22 +129,22 @@ def _key(name: str, kind: type[Section], meaning: str) -> Key:
 
 
 def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
-    """(section, title, class, the keys that no table of the section before has) of every class."""
+    """(section, title, class, the keys that no common table of the section has) of every class."""
     for section in Config.model_fields:
         told: list[Key] = []
+        common = _COMMON.get(section, {})
         for title, prefix, kind in _classes(section):
             keys = [key for key in keys_of(prefix, kind) if key not in told]
             if section in Config.variants and kind is not FilesConfig:  # the title says the name
                 keys = [key for key in keys if key.name != f"{section}.name"]
-            if section in _COMMON and not told:
-                told = keys
+            if title in common:
+                told += keys
             yield section, title, kind, keys
 
 
 def _classes(section: str) -> Iterator[tuple[str, str, type[Section]]]:
     """(title, what stands before a key, class) of a section's classes."""
-    if section in _COMMON:
-        title, kind = _COMMON[section]
+    for title, kind in _COMMON.get(section, {}).items():
         yield title, section, kind
     for title, name in _OPTIONS.get(section, {}).items():
         yield title, section, Config.variants[section].choose({"name": name})

@@ -61,7 +61,8 @@ _PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
     "val": ("val", "valid", "is_val", "is_valid"),
     "test": ("test", "is_test"),
 }
-_USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
+USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
+"""Names that mark the first line of a text as a header, in lower case."""
 
 NO_ID = "none"
 
@@ -253,7 +254,7 @@ def id_column(path: Path, bad: BadRows) -> Columns:
 
 
 def open_table(
-    path: Path, config: FilesConfig, bad: BadRows, usual: Collection[str] = _USUAL_NAMES
+    path: Path, config: FilesConfig, bad: BadRows, usual: Collection[str] = USUAL_NAMES
 ) -> Table:
     """Open a table; the configuration's names and the usual ones mark a header.
 

@@ -8,7 +8,7 @@ the ends if they hold node ids and the third does not. Anything else is asked ab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -175,13 +175,21 @@ def edge_columns(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows
     return Columns(table, {"source": source, "target": target}, weights)
 
 
-def edge_table(path: Path, config: FilesConfig, bad: BadRows, *, square: bool = True) -> Table:
+def edge_table(
+    path: Path,
+    config: FilesConfig,
+    bad: BadRows,
+    *,
+    names: Collection[str] = (),
+    square: bool = True,
+) -> Table:
     """An edges file as a table.
 
     Args:
         path: The file.
         config: How it is read.
         bad: Takes its bad rows.
+        names: More names that mark a first line as a header, in lower case.
         square: Whether a sparse matrix must be square: both ends are nodes of one type.
 
     Raises:
@@ -192,7 +200,7 @@ def edge_table(path: Path, config: FilesConfig, bad: BadRows, *, square: bool = 
         return _table_of_arrays(path, arrays, config)
     if path.suffix.lower() == GRAPHML_SUFFIX:
         return open_graphml(path, "edges")
-    table = open_table(path, config, bad, _HEADER_NAMES)
+    table = open_table(path, config, bad, _HEADER_NAMES.union(names))
     if len(table.names) < 2:
         raise UserError(f"{path} has only one column.", "It needs two: source and target.")
     return table

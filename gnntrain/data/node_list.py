@@ -19,9 +19,9 @@ _NUM_SHOWN = 3
 
 
 def index_of(store: Graph) -> NodeIndex:
-    """From the ids that a graph's user gave its nodes to their numbers."""
+    """From the ids that a graph's user gave the nodes of the target type to their numbers."""
     ids = store.node_ids
-    return NodeIndex(None if ids is None else to_plain(from_numpy(ids)), store.num_nodes)
+    return NodeIndex(None if ids is None else to_plain(from_numpy(ids)), len(store.target_nodes))
 
 
 def read_nodes(path: Path, store: Graph) -> Int64Array:

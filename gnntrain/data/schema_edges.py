@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,13 @@ from gnntrain.data.file_edges import ENDS, MOST_ROWS, edge_table, find_ends, kno
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
 from gnntrain.data.neo4j_header import Neo4jHeader
 from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.schema_tables import keys_of, open_files
+from gnntrain.data.schema_tables import ids_called, keys_of, open_files
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
 
+_FEW_IDS = 1 << 22
 _RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
 
 
@@ -70,7 +71,8 @@ def edge_source(
     key = f"edges.{'/'.join(edge_type)}"
     with keys_of(key):
         source, target, other = edge_type[0], edge_type[2], edge_type[0] == edge_type[2]
-        table, header = _open(paths, config, bad, square=other)
+        usual = {*_called(source), *_called(target)}
+        table, header = _open(edges, paths, config, bad, usual, square=other)
         unread = _unread(key, table, edges)
         names = None if other else (_ends_called(table, source), _ends_called(table, target))
         ends = _ends(table, header, edges, config, unread, names)
@@ -86,7 +88,8 @@ def mixed_edge_source(
         UserError: It cannot be read, or does not say which columns are which.
     """
     with keys_of(key):
-        table, header = _open(paths, config, bad, square=False)
+        named = {edges.type, edges.source_type, edges.target_type, *_RELATION_NAMES}
+        table, header = _open(edges, paths, config, bad, named, square=False)
         relation = _relation_place(key, table, edges.type, header)
         given: dict[Role, str | None] = {"source": edges.source_type, "target": edges.target_type}
         types = {
@@ -96,10 +99,10 @@ def mixed_edge_source(
         }
         unread = [*_unread(key, table, edges), relation, *types.values()]
         ends = _ends(table, header, edges, config, unread)
-    named = {} if header is None else header.spaces
+    of_ids = {} if header is None else header.spaces
     spaces: dict[Role, str] = {
-        "source": named.get("START_ID", ""),
-        "target": named.get("END_ID", ""),
+        "source": of_ids.get("START_ID", ""),
+        "target": of_ids.get("END_ID", ""),
     }
     others = list(dict.fromkeys((relation, *types.values())))
     columns = Columns(table, ends, (), others)
@@ -107,9 +110,19 @@ def mixed_edge_source(
 
 
 def _open(
-    paths: Sequence[Path], config: FilesConfig, bad: BadRows, *, square: bool
+    edges: EdgeTable,
+    paths: Sequence[Path],
+    config: FilesConfig,
+    bad: BadRows,
+    usual: Iterable[str | None],
+    *,
+    square: bool,
 ) -> tuple[Table, Neo4jHeader | None]:
-    return open_files(paths, config, lambda path, how: edge_table(path, how, bad, square=square))
+    given = {edges.source, edges.target, edges.time, *edges.features, *usual}
+    names = {name.lower() for name in given if name is not None and not name.isdecimal()}
+    return open_files(
+        paths, config, lambda path, how: edge_table(path, how, bad, names=names, square=square)
+    )
 
 
 def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
@@ -126,8 +139,12 @@ def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
 def _ends_called(table: Table, name: NodeType) -> int | None:
     """The column that is called like a node type, or like its id."""
     names = [column.lower() for column in table.names]
-    usual = (f"{name}_id", f"{name}id", f"id_{name}", name)
-    return next((names.index(word.lower()) for word in usual if word.lower() in names), None)
+    return next((names.index(word) for word in _called(name) if word in names), None)
+
+
+def _called(node_type: NodeType) -> tuple[str, ...]:
+    """Names that say that a column holds an end of this type, in lower case."""
+    return (*ids_called(node_type), node_type.lower())
 
 
 def _ends(
@@ -170,34 +187,56 @@ def _relation_place(key: str, table: Table, wanted: str | None, header: Neo4jHea
     )
 
 
+class _DifferentIds:
+    """Different ids of many batches; repeated ones are dropped before they fill the memory."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Array] = []
+        self._num_ids = 0
+        self._most = _FEW_IDS
+
+    def add(self, ids: pa.Array) -> None:
+        """Add ids, int64 or texts."""
+        self._parts.append(pc.unique(ids))
+        self._num_ids += len(self._parts[-1])
+        if self._num_ids > self._most:
+            self._parts = [self.all(pa.int64())]
+            self._num_ids = len(self._parts[0])
+            self._most = max(_FEW_IDS, 2 * self._num_ids)
+
+    def all(self, kind: pa.DataType) -> pa.Array:
+        """Each id once: texts if some are; of type `kind` where there are none."""
+        kinds = {part.type for part in self._parts}
+        kind = kind if not kinds else TEXT if TEXT in kinds else pa.int64()
+        parts = [part.cast(kind) for part in self._parts]
+        return pc.unique(pa.concat_arrays([pa.array([], kind), *parts]))
+
+
 @dataclass
 class IdCollector:
     """The ids of node types that have no table: those at the ends of edges."""
 
     decimal: str = "."
-    _texts: dict[NodeType, list[pa.Array]] = field(default_factory=dict)
-    _others: dict[NodeType, list[pa.Array]] = field(default_factory=dict)
+    _texts: dict[NodeType, _DifferentIds] = field(default_factory=dict)
+    _others: dict[NodeType, _DifferentIds] = field(default_factory=dict)
 
     def add(self, node_type: NodeType, ids: pa.Array, *, is_written: bool) -> None:
         """Add ids; `is_written` where they are fields of a text, and may be numbers."""
         if is_written and ids.type == TEXT:
             trimmed = pc.utf8_trim_whitespace(ids)
             known = trimmed.filter(pc.fill_null(pc.not_equal(trimmed, ""), fill_value=False))
-            self._texts.setdefault(node_type, []).append(pc.unique(known))
+            self._texts.setdefault(node_type, _DifferentIds()).add(known)
         else:
-            plain = to_plain(ids).drop_null()
-            self._others.setdefault(node_type, []).append(pc.unique(plain))
+            self._others.setdefault(node_type, _DifferentIds()).add(to_plain(ids).drop_null())
 
     def ids(self, node_type: NodeType) -> pa.Array:
         """All different ids of a type in ascending order: int64 if all are whole numbers."""
-        written = pa.concat_arrays([pa.array([], TEXT), *self._texts.get(node_type, [])])
-        others = self._others.get(node_type, [])
-        parts = [from_texts(written, decimal=self.decimal), *others] if len(written) else others
-        if any(part.type == TEXT for part in parts):
-            parts = [part.cast(TEXT) for part in (written, *others)]
-        if not parts:
-            return pa.array([], pa.int64())
-        found = pc.unique(pa.concat_arrays(parts)).drop_null()
+        written = self._texts.get(node_type, _DifferentIds()).all(TEXT)
+        other = self._others.get(node_type, _DifferentIds()).all(pa.int64())
+        read = from_texts(written, decimal=self.decimal) if len(written) else other[:0]
+        if read.type != other.type:
+            read, other = written, other.cast(TEXT)
+        found = pc.unique(pa.concat_arrays([read, other])).drop_null()
         return found.take(pc.sort_indices(found))
 
 
@@ -328,13 +367,16 @@ def read_mixed_edges(
         relation = relations.indices.fill_null(-1).to_numpy()
         known = (numbers["source"] >= 0) & (numbers["target"] >= 0) & (relation >= 0)
         bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, candidates))
-        names = [list(candidates[end]) for end in ENDS]
-        keys = np.stack([types["source"], relation, types["target"]])[:, known]
-        for first, between, last in np.unique(keys, axis=1).T.tolist():
-            mask = known.copy()
-            mask[known] = np.all(np.array([first, between, last]) == keys.T, axis=1)
-            edge_type = (names[0][first], relations.dictionary[between].as_py(), names[1][last])
-            lists.add(edge_type, numbers["source"][mask], numbers["target"][mask])
+        names = list(candidates["source"]), relations.dictionary, list(candidates["target"])
+        sizes = [len(of_end) for of_end in names]
+        parts = (types["source"][known], relation[known], types["target"][known])
+        codes = np.ravel_multi_index(parts, sizes)
+        rows = np.flatnonzero(known)[np.argsort(codes, kind="stable")]
+        found, counts = np.unique(codes, return_counts=True)
+        for code, group in zip(found, np.split(rows, np.cumsum(counts)[:-1]), strict=False):
+            first, between, last = np.unravel_index(code, sizes)
+            edge_type = (names[0][first], names[1][int(between)].as_py(), names[2][last])
+            lists.add(edge_type, numbers["source"][group], numbers["target"][group])
 
 
 def _find_end(

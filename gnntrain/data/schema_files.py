@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_schema import GraphTables, read_schema, schema_error
 from gnntrain.config.problems import nearest
 from gnntrain.data.files import ROLES, stamp
 from gnntrain.data.graph import JSON, HeteroGraphData, NodeType
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.preprocessing import Preprocessing, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.paths import file_names, is_folder
+
+_Table = TypeVar("_Table")
 
 # What is kept of the same files; raised when it grows.
 _READING = 1
@@ -69,9 +72,7 @@ class SchemaBuilder:
             "options": self.config.model_dump(mode="json", exclude=excluded),
             "split": self.config.split,
             "labelled": self._labelled,
-            "preprocessing": None
-            if made_by is None
-            else digest_of({t: p.model_dump(mode="json") for t, p in made_by.items()}),
+            "preprocessing": None if made_by is None else digest_of(plain_json(made_by)),
             "reading": _READING,
         }
 
@@ -131,15 +132,21 @@ def _given(tables: GraphTables) -> Iterator[tuple[str, Iterable[str], bool]]:
     """Key, names or patterns of files, and whether they are labels or splits."""
     for name, table in tables.nodes.items():
         yield f"nodes.{name}", table.files or (), False
-    for at, mixed in enumerate(tables.mixed_nodes):
-        yield f"nodes[{at}]", mixed.files, False
+    for key, mixed in keyed("nodes", tables.mixed_nodes):
+        yield key, mixed.files, False
     for name, columns in {**tables.nodes, **tables.types}.items():
         for key, file in columns.own_files:
             yield f"nodes.{name}.{key}", (file,), True
     for edge_type, edges in tables.edges.items():
         yield f"edges.{'/'.join(edge_type)}", edges.files, False
-    for at, mixed_edges in enumerate(tables.mixed_edges):
-        yield f"edges[{at}]", mixed_edges.files, False
+    for key, mixed_edges in keyed("edges", tables.mixed_edges):
+        yield key, mixed_edges.files, False
+
+
+def keyed(kind: str, tables: Sequence[_Table]) -> Iterator[tuple[str, _Table]]:
+    """Tables with a column of types, each with its key in the schema: a list has places."""
+    for at, table in enumerate(tables):
+        yield kind if len(tables) == 1 else f"{kind}[{at}]", table
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:

@@ -51,7 +51,7 @@ from gnntrain.data.schema_edges import (
     read_foreign_key,
     read_mixed_edges,
 )
-from gnntrain.data.schema_files import SchemaFiles
+from gnntrain.data.schema_files import SchemaFiles, keyed
 from gnntrain.data.schema_tables import (
     NodeSource,
     has_usual_label,
@@ -166,8 +166,7 @@ class _Reader:
             name: node_source(name, table, table.id, paths[f"nodes.{name}"], self.config, self.bad)
             for name, table in tables.nodes.items()
         }
-        for at, mixed in enumerate(tables.mixed_nodes):
-            key = f"nodes[{at}]"
+        for key, mixed in keyed("nodes", tables.mixed_nodes):
             for source in mixed_sources(
                 key, mixed, tables.types, paths[key], self.config, self.bad
             ):
@@ -189,18 +188,23 @@ class _Reader:
         for edge_type, edges in tables.edges.items():
             files = paths[f"edges.{'/'.join(edge_type)}"]
             found.append(edge_source(edge_type, edges, files, self.config, self.bad))
-        for at, mixed in enumerate(tables.mixed_edges):
-            key = f"edges[{at}]"
+        for key, mixed in keyed("edges", tables.mixed_edges):
             found.append(mixed_edge_source(key, mixed, paths[key], self.config, self.bad))
         return found
 
     def _target(self, sources: Mapping[NodeType, NodeSource]) -> NodeType:
         """The node type to learn."""
-        if self.config.target is not None:
-            if self.config.target not in sources:
-                raise _unknown_type("task.target", self.config.target, sources)
-            return self.config.target
         labelled = [name for name, source in sources.items() if source.columns.label is not None]
+        wanted = self.config.target
+        if wanted is not None:
+            if wanted not in sources:
+                raise _unknown_type("task.target", wanted, sources)
+            if self.labelled and wanted not in labelled and not has_usual_label(sources[wanted]):
+                raise UserError(
+                    f"task.target={wanted}: the node type has no label.",
+                    f"Name the column of its labels as nodes.{wanted}.label.",
+                )
+            return wanted
         labelled = labelled or [name for name in sources if has_usual_label(sources[name])]
         if len(labelled) == 1:
             return labelled[0]
@@ -409,8 +413,12 @@ class _Reader:
 
 
 def _with_reasons(choice: FeatureChoice, reasons: Mapping[str, str]) -> FeatureChoice:
-    """The choice with the reasons why columns were left out that the user's keys do not name."""
-    known = {name: reasons.get(name, reason) for name, reason in choice.left_out.items()}
+    """The choice, whose columns that are left out have these reasons or the schema's words."""
+    words = {"dataset.feature_columns": "features", "dataset.ignore": "ignore"}
+    known = {}
+    for name, reason in choice.left_out.items():
+        key, _, rest = reason.partition(" ")
+        known[name] = reasons.get(name, f"{words.get(key, key)} {rest}")
     return replace(choice, left_out=known)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,8 @@ from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, is_missing_mark
 from gnntrain.data.file_columns import (
     COLUMN_NAMES,
+    USUAL_NAMES,
+    find_column,
     find_id,
     is_array_file,
     listed,
@@ -50,6 +52,7 @@ _WORDS = {
     **{key: key for key in ("type", "source_type", "target_type", "time", "foreign_keys")},
 }
 _KEY = re.compile(rf"dataset\.({'|'.join(_WORDS)})\b")
+TYPE_NAMES = ("type", "node_type", "label")
 _EMPTY = "it has no value in this type's rows"
 
 
@@ -139,10 +142,10 @@ def open_files(
     return (first if len(tables) == 1 else StackedTable(tables)), header
 
 
-def open_nodes(
-    paths: Sequence[Path], config: FilesConfig, bad: BadRows
+def _open_nodes(
+    paths: Sequence[Path], config: FilesConfig, bad: BadRows, names: Iterable[str | None]
 ) -> tuple[Table, Neo4jHeader | None]:
-    """Files of nodes as one table.
+    """Files of nodes as one table; `names` are columns that the schema names.
 
     Raises:
         UserError: One cannot be read, or has other columns than the first.
@@ -153,7 +156,8 @@ def open_nodes(
             several = [load_arrays(path) for path in paths]
             arrays = {name: _joined(paths, name, several) for name in arrays}
         return open_arrays(paths[0], arrays, FEATURE_ARRAYS, config), None
-    return open_files(paths, config, lambda path, how: open_table(path, how, bad))
+    known = USUAL_NAMES.union(name.lower() for name in names if name is not None)
+    return open_files(paths, config, lambda path, how: open_table(path, how, bad, known))
 
 
 def _joined(paths: Sequence[Path], name: str, files: Sequence[Mapping[str, AnyArray]]) -> AnyArray:
@@ -179,15 +183,25 @@ def node_source(
     config = config_of(config, columns, id_column)
     if not paths:
         return NodeSource(name, columns, None, config)
+    of_type = ids_called(name)
     with keys_of(f"nodes.{name}"):
-        table, header = open_nodes(paths, config, bad)
+        table, header = _open_nodes(paths, config, bad, (*of_type, *names_in(columns)))
     if header is None:
+        if id_column is None and not find_column(table, "id", None):
+            found = next((at for at in table.names if at.lower() in of_type), None)
+            config = config.model_copy(update={"id_column": found})
         return NodeSource(name, columns, table, config)
     if id_column is None and "ID" in header.roles:
         config = config.model_copy(update={"id_column": header.names[header.roles["ID"]]})
     left_out = _neo4j_columns(table, header, columns)
     config = _without(config, left_out)
     return NodeSource(name, columns, table, config, left_out, header.spaces.get("ID", ""))
+
+
+def ids_called(node_type: NodeType) -> tuple[str, ...]:
+    """Names that say that a column holds ids of a node type, in lower case."""
+    name = node_type.lower()
+    return f"{name}_id", f"{name}id", f"id_{name}"
 
 
 def _neo4j_columns(table: Table, header: Neo4jHeader, columns: NodeColumns) -> dict[str, str]:
@@ -200,11 +214,15 @@ def _neo4j_columns(table: Table, header: Neo4jHeader, columns: NodeColumns) -> d
 
 
 def _named(table: Table, columns: NodeColumns) -> set[int]:
-    """Columns that the schema names one by one."""
+    """Places of the columns that the schema names one by one."""
+    return {place for name in names_in(columns) for place in named_column(table, name)}
+
+
+def names_in(columns: NodeColumns) -> list[str]:
+    """The columns that the schema names one by one."""
     names = [*(columns.features or ()), *columns.categorical, *columns.foreign_keys]
     names += columns.label if isinstance(columns.label, tuple) else ()
-    names += [columns.split] if isinstance(columns.split, str) else ()
-    return {place for name in names for place in named_column(table, name)}
+    return names + ([columns.split] if isinstance(columns.split, str) else [])
 
 
 def config_of(config: FilesConfig, columns: NodeColumns, id_column: str | None) -> FilesConfig:
@@ -245,7 +263,8 @@ def mixed_sources(
     """
     config = config.model_copy(update={"id_column": mixed.id})
     with keys_of(key):
-        table, header = open_nodes(paths, config, bad)
+        names = [name for of_type in types.values() for name in names_in(of_type)]
+        table, header = _open_nodes(paths, config, bad, (*TYPE_NAMES, mixed.type, *names))
         if isinstance(table, ArrayTable):
             raise UserError(
                 f"{key}: {table.path} holds arrays, which have no column of types.",
@@ -282,7 +301,7 @@ def _type_place(key: str, table: Table, wanted: str | None, header: Neo4jHeader 
     if header is not None and "LABEL" in header.roles:
         return header.roles["LABEL"]
     names = [name.lower() for name in table.names]
-    for usual in ("type", "node_type", "label"):
+    for usual in TYPE_NAMES:
         if usual in names:
             return names.index(usual)
     raise UserError(

@@ -95,7 +95,7 @@ def predict(
 
 def _chosen(nodes: str | Path, store: Graph) -> Int64Array | int:
     if nodes == "all":
-        return store.num_nodes
+        return len(store.target_nodes)
     if nodes not in SPLITS:
         path = expanded(nodes)
         if not path.is_file():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, starmap
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.errors import UserError
 from gnntrain.sampling.base import Int32Array, Int64Array, SampleKey
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import (
@@ -27,15 +29,39 @@ from gnntrain.sampling.cpu import (
     read_only,
     read_only_csc,
 )
-from gnntrain.sampling.hetero import FanOuts, HeteroBlock, HeteroSampler, HeteroSubgraph
+from gnntrain.sampling.hetero import (
+    FanOuts,
+    FanOutScope,
+    HeteroBlock,
+    HeteroSampler,
+    HeteroSubgraph,
+)
 from gnntrain.sampling.kernels import (
     IndexArray,
     count_hetero_edges,
+    draw_by_node,
     draw_hetero_hop,
+    number_by_node,
     register_seeds,
 )
 
 _Value = TypeVar("_Value")
+
+
+_Drawn = tuple[Int64Array, Int32Array, Int64Array]
+"""`first_drawn`, `out` and `edge_ids` of the kernels."""
+
+
+@dataclass(frozen=True)
+class _Hop:
+    """What the draws of a hop need; see `kernels.draw_hetero_hop`."""
+
+    fan_outs: Int64Array
+    key: np.uint64
+    rows: Int64Array
+    starts: Int64Array
+    degrees: Int64Array
+    offsets: Int64Array
 
 
 class HeteroCPUSampler(HeteroSampler):
@@ -47,14 +73,12 @@ class HeteroCPUSampler(HeteroSampler):
     flight holds a scratch array of one int32 for every node of the graph.
 
     Args:
-        edges: The in-edges of all types; may be read-only memory maps, and are not copied.
-        target: The node type of the seeds.
-        fan_outs: In-neighbours to draw for a node, by edge type: see `FanOuts`; −1 takes all.
-        replace: Draw with replacement: a node that has in-edges takes exactly the fan-out.
-        edge_ids: Also return each edge's position among those of its type.
+        edges, target, fan_outs, scope, replace, edge_ids: See `HeteroSampler`. The arrays may be
+            read-only memory maps; they are not copied.
 
     Raises:
-        UserError: The arrays are no CSC, or a fan-out is neither −1 nor at least 1.
+        UserError: The arrays are no CSC, a fan-out is neither −1 nor at least 1, or edge types
+            that share a fan-out have different ones.
     """
 
     def __init__(
@@ -63,6 +87,7 @@ class HeteroCPUSampler(HeteroSampler):
         target: NodeType,
         fan_outs: FanOuts,
         *,
+        scope: FanOutScope = "relation",
         replace: bool = False,
         edge_ids: bool = False,
     ) -> None:
@@ -76,6 +101,13 @@ class HeteroCPUSampler(HeteroSampler):
         )
         checked = [checked_fan_outs(fan_outs[edge_type]) for edge_type in edges.edge_types]
         self._fan_outs = [np.array(hop, np.int64) for hop in zip(*checked, strict=True)]
+        self._scope = scope
+        if scope == "node":
+            _check_shared(edges.edge_types, checked)
+        self._into: Int64Array = np.argsort(self._ends[1], kind="stable")
+        self._first_into = np.searchsorted(
+            self._ends[1][self._into], np.arange(len(self._node_types) + 1)
+        )
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[_Scratch] = deque()
@@ -134,39 +166,34 @@ class HeteroCPUSampler(HeteroSampler):
     def _draw_hop(self, scratch: _Scratch, fan_outs: Int64Array, key: np.uint64) -> HeteroBlock:
         num_dst = self._by_type(scratch.num_nodes.tolist())
         rows = _starts(scratch.num_nodes[self._ends[1]] + 1)
-        offsets = np.zeros(rows[-1], np.int64)
         starts, degrees = scratch.destination_buffers(int(rows[-1]))
-        num_edges = np.zeros(len(fan_outs), np.int64)
-        most = count_hetero_edges(
-            self._offsets,
-            self._edges.first_offset,
-            self._ends,
-            scratch.nodes,
-            scratch.room,
-            fan_outs,
-            self._replace,
-            rows,
-            starts,
-            degrees,
-            offsets,
-            num_edges,
-        )
-        scratch.reserve(num_edges, self._ends[0], most, int(fan_outs.max(initial=-1)))
-        drawn = _starts(num_edges)
-        indices = np.empty(drawn[-1], np.int32)
-        edge_ids = np.empty(drawn[-1], np.int64) if self._edge_ids else NOT_WANTED
+        hop = _Hop(fan_outs, key, rows, starts, degrees, np.zeros(rows[-1], np.int64))
+        draw = self._draw_by_node if self._scope == "node" else self._draw_by_relation
+        first_drawn, indices, edge_ids = draw(scratch, hop)
+        num_src = self._by_type(scratch.num_nodes.tolist())
+        blocks = self._blocks(hop, first_drawn, indices, edge_ids, num_src)
+        return HeteroBlock(blocks, num_dst, num_src)
+
+    def _draw_by_relation(self, scratch: _Scratch, hop: _Hop) -> _Drawn:
+        """Each edge type has a fan-out of its own."""
+        num_edges, most = self._count(scratch, hop, hop.fan_outs, self._replace)
+        scratch.reserve_sources(num_edges, self._ends[0])
+        scratch.reserve_edges(most, min(most, int(hop.fan_outs.max())))
+        first_drawn = _starts(num_edges)
+        indices = np.empty(first_drawn[-1], np.int32)
+        edge_ids = np.empty(first_drawn[-1], np.int64) if self._edge_ids else NOT_WANTED
         draw_hetero_hop(
             self._sources,
             self._edges.first_edge,
             self._ends,
-            key,
-            fan_outs,
+            hop.key,
+            hop.fan_outs,
             self._replace,
-            rows,
-            starts,
-            degrees,
-            offsets,
-            drawn,
+            hop.rows,
+            hop.starts,
+            hop.degrees,
+            hop.offsets,
+            first_drawn,
             scratch.positions,
             scratch.sources,
             scratch.table,
@@ -179,29 +206,103 @@ class HeteroCPUSampler(HeteroSampler):
             indices,
             edge_ids,
         )
-        num_src = self._by_type(scratch.num_nodes.tolist())
-        blocks = self._blocks(rows, offsets, drawn, indices, edge_ids, num_src, fan_outs)
-        return HeteroBlock(blocks, num_dst, num_src)
+        return first_drawn, indices, edge_ids
+
+    def _draw_by_node(self, scratch: _Scratch, hop: _Hop) -> _Drawn:
+        """All edge types into a node share a fan-out."""
+        num_edges, _ = self._count(scratch, hop, np.full_like(hop.fan_outs, -1), False)
+        fan_outs = np.full(len(self._node_types), -1, np.int64)
+        fan_outs[self._ends[1]] = hop.fan_outs
+        of_types = np.zeros_like(fan_outs)
+        np.add.at(of_types, self._ends[1], num_edges)
+        draws = np.where(fan_outs < 0, of_types, scratch.num_nodes * fan_outs)
+        if not self._replace:
+            draws = np.minimum(draws, of_types)
+        drawn = np.empty(draws.sum(), np.int64)
+        most_drawn = int(fan_outs.max())
+        scratch.reserve_edges(most_drawn, most_drawn)
+        hop.offsets[:] = 0
+        draw_by_node(
+            self._first_into,
+            self._into,
+            hop.key,
+            fan_outs,
+            self._replace,
+            scratch.nodes,
+            scratch.room,
+            hop.rows,
+            hop.degrees,
+            scratch.table,
+            hop.offsets,
+            drawn,
+        )
+        num_edges = hop.offsets[hop.rows[1:] - 1]
+        scratch.reserve_sources(num_edges, self._ends[0])
+        first_drawn = _starts(num_edges)
+        indices = np.empty(first_drawn[-1], np.int32)
+        edge_ids = np.empty(first_drawn[-1], np.int64)
+        number_by_node(
+            self._sources,
+            self._edges.first_edge,
+            self._ends,
+            self._first_into,
+            self._into,
+            hop.rows,
+            hop.starts,
+            hop.degrees,
+            hop.offsets,
+            drawn,
+            first_drawn,
+            scratch.sources,
+            scratch.local,
+            scratch.first_node,
+            scratch.base,
+            scratch.nodes,
+            scratch.room,
+            scratch.num_nodes,
+            indices,
+            edge_ids,
+        )
+        return first_drawn, indices, edge_ids
+
+    def _count(
+        self, scratch: _Scratch, hop: _Hop, fan_outs: Int64Array, replace: bool
+    ) -> tuple[Int64Array, int]:
+        """Fill the hop's arrays; the edges of each edge type, and the most of one destination."""
+        num_edges = np.zeros(len(fan_outs), np.int64)
+        most = count_hetero_edges(
+            self._offsets,
+            self._edges.first_offset,
+            self._ends,
+            scratch.nodes,
+            scratch.room,
+            fan_outs,
+            replace,
+            hop.rows,
+            hop.starts,
+            hop.degrees,
+            hop.offsets,
+            num_edges,
+        )
+        return num_edges, most
 
     def _blocks(
         self,
-        rows: Int64Array,
-        offsets: Int64Array,
-        drawn: Int64Array,
+        hop: _Hop,
+        first_drawn: Int64Array,
         indices: Int32Array,
         edge_ids: Int64Array,
         num_src: Mapping[NodeType, int],
-        fan_outs: Int64Array,
     ) -> dict[EdgeType, Block]:
-        """The block of each edge type: views of the hop's arrays, see `draw_hetero_hop`."""
+        """The block of each edge type: views of the hop's arrays."""
         # Of the indices' type, as torch's CSR tensors require.
-        indptr, sources = torch.from_numpy(offsets.astype(np.int32)), torch.from_numpy(indices)
+        indptr, sources = torch.from_numpy(hop.offsets.astype(np.int32)), torch.from_numpy(indices)
         ids = torch.from_numpy(edge_ids)
         parts = zip(
             self._edges.edge_types,
-            starmap(slice, pairwise(rows.tolist())),
-            starmap(slice, pairwise(drawn.tolist())),
-            fan_outs.tolist(),
+            starmap(slice, pairwise(hop.rows.tolist())),
+            starmap(slice, pairwise(first_drawn.tolist())),
+            hop.fan_outs.tolist(),
             strict=True,
         )
         return {
@@ -256,20 +357,17 @@ class _Scratch(HopBuffers):
         self.base += int(self.num_nodes.max(initial=0))
         return [nodes.copy() for nodes in self._known()]
 
-    def reserve(self, num_edges: Int64Array, ends: Int64Array, most: int, fan_out: int) -> None:
-        """Make room for a hop.
+    def reserve_sources(self, num_edges: Int64Array, ends: Int64Array) -> None:
+        """Make room for the new nodes of a hop.
 
         Args:
             num_edges: Drawn edges of each edge type.
             ends: The source type of each edge type.
-            most: The most edges of a type that one destination takes.
-            fan_out: The greatest fan-out.
         """
         check_hop_edges(int(num_edges.sum()))
         num_new = np.zeros_like(self.num_nodes)
         np.add.at(num_new, ends, num_edges)
         self._reserve_nodes(np.minimum(num_new, np.diff(self.first_node)))
-        self.reserve_edges(most, min(most, fan_out))
 
     def _reserve_nodes(self, num_new: Int64Array) -> None:
         needed = self.num_nodes + num_new + 1
@@ -289,6 +387,18 @@ class _Scratch(HopBuffers):
         ]
 
 
+def _check_shared(edge_types: Sequence[EdgeType], fan_outs: Sequence[tuple[int, ...]]) -> None:
+    """Raises UserError if edge types into one node type have different fan-outs."""
+    shared: dict[NodeType, tuple[int, ...]] = {}
+    for edge_type, own in zip(edge_types, fan_outs, strict=True):
+        if shared.setdefault(edge_type[2], own) != own:
+            raise UserError(
+                f"{'/'.join(edge_type)} has fan-outs {list(own)}, and another edge type into "
+                f"{edge_type[2]} has {list(shared[edge_type[2]])}",
+                "With scope 'node' all edge types into a node type share their fan-outs.",
+            )
+
+
 def _starts(lengths: Int64Array) -> Int64Array:
     """Where segments of these lengths begin that lie one after the other, and the end."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -300,8 +410,6 @@ def _read_only(edges: FusedCSC) -> tuple[Int64Array, IndexArray]:
     Raises:
         UserError: What an edge type has is no CSC, see `read_only_csc`.
     """
-    for offsets, begin in zip(
-        pairwise(edges.first_offset), pairwise(edges.first_edge), strict=True
-    ):
-        read_only_csc(edges.indptr[slice(*offsets)], edges.indices[slice(*begin)])
+    for number in range(len(edges.edge_types)):
+        read_only_csc(*edges.part(number))
     return read_only(edges.indptr, np.int64), read_only(edges.indices)

@@ -9,7 +9,7 @@ need only 64-bit unsigned multiplications, additions, exclusive-ors and shifts, 
 1. `mix64`, the finaliser of SplitMix64 (Steele, Lea & Flood 2014; constants of D. Stafford's
    variant 13), a bijection in which every input bit flips every output bit with probability ~1/2;
 2. `hop_key = f(f(f(f(0, seed), epoch), step), hop)` with `f(h, x) = mix64((h ^ x) + GOLDEN)`;
-   of edge type r (0, 1, …) of a typed graph it is `relation_key = hop_key ^ mix64(r)`;
+   of edge type r (0, 1, …) of a typed graph it is `type_key = hop_key ^ mix64(r)`;
 3. `node_key = mix64(hop_key ^ (node * GOLDEN))`, `node` the global number of the destination;
 4. draw `i` (0, 1, …) of that node is `mix64(node_key + (i + 1) * GOLDEN)`: the SplitMix64 stream
    that starts at `node_key`;
@@ -23,6 +23,9 @@ to the destination's first in-edge, in CSC order):
 - with replacement, d > 0: position i is `bounded(draw i, d)` for i = 0 … k − 1;
 - without, d > k: Floyd's algorithm (Bentley & Floyd 1987). For i = 0 … k − 1 let
   m = d − k + i and t = `bounded(draw i, m + 1)`; position i is t, or m if t is taken already.
+
+Where the edge types of a typed graph share a fan-out, the positions are those among the in-edges of
+all types, one type after the other, and r is the number of the destination's node type.
 
 Passes
 ------
@@ -83,9 +86,9 @@ def hop_key(seed: np.uint64, epoch: np.uint64, step: np.uint64, hop: np.uint64) 
 
 
 @jit
-def relation_key(hop_key: np.uint64, relation: np.uint64) -> np.uint64:
-    """The common key of all destinations of one edge type; of edge type 0 the hop's own."""
-    return hop_key ^ mix64(relation)
+def type_key(hop_key: np.uint64, number: np.uint64) -> np.uint64:
+    """The common key of all destinations of one edge type; of type 0 the hop's own."""
+    return hop_key ^ mix64(number)
 
 
 @jit
@@ -250,7 +253,7 @@ def draw_hetero_hop(
     starts: Int64Array,
     degrees: Int64Array,
     offsets: Int64Array,
-    drawn: Int64Array,
+    first_drawn: Int64Array,
     positions: Int64Array,
     sources: IndexArray,
     table: Int64Array,
@@ -274,15 +277,17 @@ def draw_hetero_hop(
         rows: `[R + 1]`: where the entries of each edge type begin in `starts`, `degrees` and
             `offsets`: one for each destination, and one more.
         starts, degrees, offsets: See `count_edges`; they count from the edge type's first edge.
-        drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and `edge_ids`.
+        first_drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and
+            `edge_ids`.
         positions, sources, table: Scratch, see `draw_hop`.
         local, first_node: Of node v of type t, `local[first_node[t] + v] - base` is its number.
         base: See `relabel`.
         nodes, room: The known nodes of type t begin at `nodes[room[t]]`, and have room up to
             `room[t + 1]`.
         num_nodes: Number of known nodes of each type.
-        out: `[drawn[R]]`: numbers of the sources.
-        edge_ids: `[drawn[R]]`: positions among the edges of the type; of length 0: not wanted.
+        out: `[first_drawn[R]]`: numbers of the sources.
+        edge_ids: `[first_drawn[R]]`: positions among the edges of the type; of length 0: not
+            wanted.
     """
     for r in range(len(fan_outs)):
         begin, end = rows[r], rows[r + 1]
@@ -290,7 +295,7 @@ def draw_hetero_hop(
         num_nodes[source] = draw_hop(
             indices[first_edge[r] : first_edge[r + 1]],
             nodes[first : first + end - begin - 1],
-            relation_key(key, np.uint64(r)),
+            type_key(key, np.uint64(r)),
             fan_outs[r] < 0,
             replace,
             starts[begin : end - 1],
@@ -303,9 +308,141 @@ def draw_hetero_hop(
             base,
             nodes[room[source] : room[source + 1]],
             num_nodes[source],
-            out[drawn[r] : drawn[r + 1]],
-            edge_ids[drawn[r] : drawn[r + 1]],
+            out[first_drawn[r] : first_drawn[r + 1]],
+            edge_ids[first_drawn[r] : first_drawn[r + 1]],
         )
+
+
+@jit
+def draw_by_node(
+    first_into: Int64Array,
+    into: Int64Array,
+    key: np.uint64,
+    fan_outs: Int64Array,
+    replace: bool,
+    nodes: Int64Array,
+    room: Int64Array,
+    rows: Int64Array,
+    degrees: Int64Array,
+    table: Int64Array,
+    offsets: Int64Array,
+    drawn: Int64Array,
+) -> None:
+    """Draw in-edges of each destination, each fan-out from those of all edge types together.
+
+    For the other arguments see `draw_hetero_hop`.
+
+    Args:
+        first_into, into: `into[first_into[t] : first_into[t + 1]]` are the edge types into node
+            type t.
+        fan_outs: `[T]`.
+        offsets: Zeros; becomes what `count_hetero_edges` writes.
+        drawn: Becomes the positions among the in-edges of all types, destination by destination.
+    """
+    at = 0
+    for t in range(len(fan_outs)):
+        relations = into[first_into[t] : first_into[t + 1]]
+        if len(relations) == 0:
+            continue
+        fan_out = int(fan_outs[t])
+        for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
+            degree = 0
+            for r in relations:
+                degree += degrees[rows[r] + i]
+            takes_all = fan_out < 0 or degree == 0 or (not replace and degree <= fan_out)
+            count = degree if takes_all else fan_out
+            if takes_all:
+                for e in range(count):
+                    drawn[at + e] = e
+            else:
+                stream = node_key(type_key(key, np.uint64(t)), np.uint64(nodes[room[t] + i]))
+                draw_positions(
+                    stream, np.int64(0), np.int64(degree), replace, table, drawn, at, count
+                )
+            for e in range(at, at + count):
+                r, _ = edge_type_at(drawn[e], i, relations, rows, degrees)
+                offsets[rows[r] + i + 1] += 1
+            at += count
+    for r in range(len(rows) - 1):
+        for i in range(rows[r] + 1, rows[r + 1]):
+            offsets[i] += offsets[i - 1]
+
+
+@jit
+def edge_type_at(
+    position: np.int64, i: int, relations: Int64Array, rows: Int64Array, degrees: Int64Array
+) -> tuple[np.int64, np.int64]:
+    """The edge type of destination i's in-edge at a position, and the position in that type."""
+    for r in relations:
+        degree = degrees[rows[r] + i]
+        if position < degree:
+            return r, position
+        position -= degree
+    return np.int64(-1), position
+
+
+@jit
+def number_by_node(
+    indices: IndexArray,
+    first_edge: Int64Array,
+    ends: Int64Array,
+    first_into: Int64Array,
+    into: Int64Array,
+    rows: Int64Array,
+    starts: Int64Array,
+    degrees: Int64Array,
+    offsets: Int64Array,
+    drawn: Int64Array,
+    first_drawn: Int64Array,
+    sources: IndexArray,
+    local: Int32Array,
+    first_node: Int64Array,
+    base: int,
+    nodes: Int64Array,
+    room: Int64Array,
+    num_nodes: Int64Array,
+    out: Int32Array,
+    edge_ids: Int64Array,
+) -> None:
+    """Number the sources of the edges that `draw_by_node` drew; updates `num_nodes`.
+
+    For the other arguments see `draw_by_node` and `draw_hetero_hop`.
+
+    Args:
+        edge_ids: `[first_drawn[R]]`: becomes the positions among the edges of the type.
+    """
+    nexts = first_drawn.copy()
+    at = 0
+    for t in range(len(first_into) - 1):
+        relations = into[first_into[t] : first_into[t + 1]]
+        if len(relations) == 0:
+            continue
+        for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
+            count = 0
+            for r in relations:
+                count += offsets[rows[r] + i + 1] - offsets[rows[r] + i]
+            for e in range(at, at + count):
+                r, position = edge_type_at(drawn[e], i, relations, rows, degrees)
+                edge_ids[nexts[r]] = starts[rows[r] + i] + position
+                nexts[r] += 1
+            at += count
+    for r in range(len(rows) - 1):
+        source = ends[0, r]
+        of_type = indices[first_edge[r] : first_edge[r + 1]]
+        for begin in range(first_drawn[r], first_drawn[r + 1], CHUNK_EDGES):
+            num_edges = min(CHUNK_EDGES, first_drawn[r + 1] - begin)
+            for e in range(num_edges):
+                sources[e] = of_type[edge_ids[begin + e]]
+            num_nodes[source] = relabel(
+                sources,
+                num_edges,
+                local[first_node[source] : first_node[source + 1]],
+                base,
+                nodes[room[source] : room[source + 1]],
+                num_nodes[source],
+                out,
+                begin,
+            )
 
 
 @jit

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import TrainerConfig
@@ -15,12 +16,14 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import AnyBatch
 from gnntrain.models import AnyModel, PlainModel
+from gnntrain.models.embedding import embedding_tables
 from gnntrain.phases import Phases
 from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import State
 from gnntrain.training.compiling import compiled
 from gnntrain.training.forward import OnBatch
 from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
+from gnntrain.training.row_optimizer import build_row_optimizer
 from gnntrain.training.snapshot import EpochTotals
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -38,7 +41,9 @@ class Update:
         phases: Where the time of each part is noted.
 
     Attributes:
-        optimizer: Holds the weights and their learning rate.
+        optimizer: Holds the weights and their learning rate, but for embedding tables.
+        row_optimizer: Holds the embedding tables, with the same learning rate; None: the model has
+            none.
         schedule: The learning-rate schedule, called after each step and each evaluation.
     """
 
@@ -58,7 +63,10 @@ class Update:
         self._context = context
         self._phases = phases
         self._task = task
-        self.optimizer = build_optimizer(model.parameters(), config)
+        self.row_optimizer = build_row_optimizer(model, config, context)
+        tables = {id(table.weight) for _, table in embedding_tables(model)}
+        self._weights = [weight for weight in model.parameters() if id(weight) not in tables]
+        self.optimizer = build_optimizer(self._weights, config)
         self.schedule = build_schedule(
             self.optimizer,
             config,
@@ -109,8 +117,9 @@ class Update:
         scale = self._context.world_size / batch.global_batch_size
         with self._phases.split("backward", "all_reduce"), self._context.in_collective():
             torch.autograd.backward(self._scaler.scale(loss_sum * scale))
+            rows = [] if self.row_optimizer is None else self.row_optimizer.collect()
         with self._phases("optimizer"):
-            if not self._take_step():
+            if not self._take_step(rows):
                 return False
         totals.count(loss_sum.detach())
         if isinstance(batch, MiniBatch) and batch.is_padded:
@@ -120,33 +129,55 @@ class Update:
             totals.num_edges += sum(block.num_edges for block in batch.blocks)
         return True
 
-    def _take_step(self) -> bool:
-        """Call the optimiser; False if the gradient is not finite and the step is skipped."""
+    def _take_step(self, rows: Sequence[Tensor]) -> bool:
+        """Call the optimisers; False if the gradient is not finite and the step is skipped.
+
+        Args:
+            rows: The gradients of the embedding tables' rows.
+        """
+        optimizers: list[Any] = [self.optimizer]
+        if self.row_optimizer is not None and rows:
+            self.row_optimizer.param_groups[0]["lr"] = self.lr
+            optimizers.append(self.row_optimizer)
         skips = self._config.on_nonfinite == "skip" and not self._scaler.is_enabled()
         if self._config.clip_norm is not None:
-            self._scaler.unscale_(self.optimizer)
-            norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
+            for optimizer in optimizers:
+                self._scaler.unscale_(optimizer)
+            norm = self._norm(rows)
+            nn.utils.clip_grads_with_norm_(self._weights, self._config.clip_norm, norm)
+            for gradient in rows:
+                gradient *= (self._config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
         elif skips:
-            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-            norm = nn.utils.get_total_norm(gradients)
+            norm = self._norm(rows)
         # DDP gives all ranks the same gradient: all skip the step, or no rank does.
         if skips and not bool(norm.isfinite()):
             return False
-        self._scaler.step(self.optimizer)
+        for optimizer in optimizers:
+            self._scaler.step(optimizer)
         self._scaler.update()
         return True
 
+    def _norm(self, rows: Sequence[Tensor]) -> Tensor:
+        """The norm of the gradients of all weights."""
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        return nn.utils.get_total_norm([*gradients, *rows])
+
     def state_dict(self) -> State:
-        """Copies of the states of model, optimiser, schedule and scaler."""
-        return {
+        """Copies of the states of model, optimisers, schedule and scaler."""
+        state = {
             "model": copy.deepcopy(self._model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "schedule": copy.deepcopy(self.schedule.state_dict()),
             "scaler": self._scaler.state_dict(),
         }
+        if self.row_optimizer is not None:
+            state["row_optimizer"] = copy.deepcopy(self.row_optimizer.state_dict())
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of `state_dict` but the weights, which `load_weights` checks and loads."""
         self.optimizer.load_state_dict(eager_state(state["optimizer"]))
+        if self.row_optimizer is not None:
+            self.row_optimizer.load_state_dict(state["row_optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self._scaler.load_state_dict(state["scaler"])

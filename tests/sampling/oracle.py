@@ -23,12 +23,10 @@ def hop_key(key: SampleKey, hop: int) -> int:
     return h
 
 
-def draw(
-    key: SampleKey, hop: int, node: int, index: int, num_values: int, relation: int = 0
-) -> int:
-    """Draw `index` of a destination, mapped to 0 … num_values − 1."""
-    of_relation = hop_key(key, hop) ^ mix64(relation)
-    start = mix64(of_relation ^ (node * 0x9E3779B97F4A7C15 % MODULUS))
+def draw(key: SampleKey, hop: int, node: int, index: int, num_values: int, number: int = 0) -> int:
+    """Draw `index` of a destination, mapped to 0 … num_values − 1; `number` is that of its type."""
+    of_type = hop_key(key, hop) ^ mix64(number)
+    start = mix64(of_type ^ (node * 0x9E3779B97F4A7C15 % MODULUS))
     bits = mix64((start + (index + 1) * 0x9E3779B97F4A7C15) % MODULUS)
     return bits * num_values // MODULUS
 
@@ -40,19 +38,19 @@ def draw_positions(
     degree: int,
     fan_out: int,
     replace: bool,
-    relation: int = 0,
+    number: int = 0,
 ) -> list[int]:
     """Which of the in-edges 0 … degree − 1 of `node` are taken, in order."""
     if fan_out == -1 or degree == 0:
         return list(range(degree))
     if replace:
-        return [draw(key, hop, node, i, degree, relation) for i in range(fan_out)]
+        return [draw(key, hop, node, i, degree, number) for i in range(fan_out)]
     if degree <= fan_out:
         return list(range(degree))
     taken: list[int] = []
     for i in range(fan_out):
         last = degree - fan_out + i
-        position = draw(key, hop, node, i, last + 1, relation)
+        position = draw(key, hop, node, i, last + 1, number)
         taken.append(last if position in taken else position)
     return taken
 

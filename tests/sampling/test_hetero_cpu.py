@@ -20,7 +20,7 @@ from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 from tests.examples import examples
 from tests.hetero_graphs import hetero_graph
 from tests.sampling import hetero_oracle
-from tests.sampling.graphs import cpu_sampler, csc, random_csc
+from tests.sampling.graphs import CSC, cpu_sampler, csc, random_csc
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
@@ -39,6 +39,11 @@ def hetero_graphs(draw: st.DrawFn) -> Graph:
         edges[source, f"r{number}", destination] = Edges(*csc(sizes[destination], *pairs.T))
     nodes = {name: Nodes(np.empty((size, 0), np.float32)) for name, size in sizes.items()}
     return Graph(nodes, edges, target="a")
+
+
+def of_one_type(edges: CSC) -> Graph:
+    nodes = {NODE: Nodes(np.empty((len(edges[0]) - 1, 0), np.float32))}
+    return Graph(nodes, {EDGE: Edges(*edges)})
 
 
 def sampler_of(
@@ -80,30 +85,36 @@ FAN_OUTS = st.sampled_from([-1, 1, 2, 5, 30])
     graph=hetero_graphs(),
     key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
     num_hops=st.integers(1, 3),
+    scope=st.sampled_from(["relation", "node"]),
     replace=st.booleans(),
     data=st.data(),
 )
 def test_nodes_and_edges_are_the_oracles_in_the_same_order(
-    graph: Graph, key: SampleKey, num_hops: int, replace: bool, data: st.DataObject
+    graph: Graph, key: SampleKey, num_hops: int, scope: str, replace: bool, data: st.DataObject
 ) -> None:
     seeds = data.draw(st.lists(st.integers(0, len(graph.target_nodes) - 1), max_size=8))
     hops = st.lists(FAN_OUTS, min_size=num_hops, max_size=num_hops)
-    fan_outs = {edge_type: data.draw(hops) for edge_type in graph.edges}
-    sampler = sampler_of(graph, fan_outs, replace=replace)
+    owners = (edge if scope == "relation" else edge[2] for edge in graph.edges)
+    drawn = {owner: data.draw(hops) for owner in owners}
+    fan_outs = {edge: drawn[edge if scope == "relation" else edge[2]] for edge in graph.edges}
+    options: dict[str, Any] = {"scope": scope, "replace": replace}
+    sampler = sampler_of(graph, fan_outs, **options)
     subgraph = sampler.sample(torch.tensor(seeds, dtype=torch.int64), key)
-    assert_same(
-        subgraph, hetero_oracle.sample(graph, seeds, fan_outs, key, num_hops, replace=replace)
-    )
+    expected = hetero_oracle.sample(graph, seeds, fan_outs, key, num_hops, **options)
+    assert_same(subgraph, expected)
 
 
+@pytest.mark.parametrize("scope", ["relation", "node"])
 @pytest.mark.parametrize("replace", [False, True])
-def test_of_one_type_it_draws_what_the_sampler_of_homogeneous_graphs_draws(replace: bool) -> None:
-    indptr, indices = random_csc(200, 4000)
-    nodes = {NODE: Nodes(np.empty((200, 0), np.float32))}
-    graph = Graph(nodes, {EDGE: Edges(indptr, indices)})
+def test_of_one_type_it_draws_what_the_sampler_of_homogeneous_graphs_draws(
+    replace: bool, scope: str
+) -> None:
+    edges = random_csc(200, 4000)
+    graph = of_one_type(edges)
     seeds = torch.tensor([0, 7, 7, 150])
-    drawn = sampler_of(graph, {EDGE: (5, 30, -1)}, replace=replace).sample(seeds, KEY)
-    plain = cpu_sampler((indptr, indices), [5, 30, -1], replace=replace, edge_ids=True)
+    sampler = sampler_of(graph, {EDGE: (5, 30, -1)}, replace=replace, scope=scope)
+    drawn = sampler.sample(seeds, KEY)
+    plain = cpu_sampler(edges, [5, 30, -1], replace=replace, edge_ids=True)
     expected = plain.sample(seeds, KEY)
     assert drawn.nodes[NODE].tolist() == expected.nodes.tolist()
     assert drawn.num_sampled_nodes[NODE] == expected.num_sampled_nodes
@@ -132,6 +143,9 @@ def test_wrong_arguments_are_refused() -> None:
     graph = hetero_graph()
     with pytest.raises(UserError, match="0"):
         sampler_of(graph, dict.fromkeys(graph.edges, (2, 0)))
+    own = dict.fromkeys(graph.edges, (2,)) | {("author", "writes", "paper"): (3,)}
+    with pytest.raises(UserError, match="cites/paper"):
+        sampler_of(graph, own, scope="node")
     sampler = sampler_of(graph, dict.fromkeys(graph.edges, (2,)))
     with pytest.raises(UserError, match="40"):
         sampler.sample(torch.tensor([3, 40]), KEY)
