@@ -144,14 +144,11 @@ def questions(
 
     Of no nodes the first owner is asked: its answer has the right types.
     """
-    owners = sorted(
-        {own for nodes in grouped.values() for own in nodes.rows if nodes.rows[own].size}
-    )
+    rows = [nodes.rows for nodes in grouped.values()]
+    owners = sorted({owner for of_type in rows for owner, own in of_type.items() if len(own)})
+    none = np.empty(0, np.int32)
     return {
-        owner: [
-            question,
-            *(nodes.rows.get(owner, np.empty(0, np.int32)) for nodes in grouped.values()),
-        ]
+        owner: [question, *(of_type.get(owner, none) for of_type in rows)]
         for owner in owners or [0]
     }
 
