@@ -28,7 +28,7 @@ def graph_without_features(*types: str) -> Graph:
     """Venues have none anyway."""
     data = random_hetero_data()
     for name in types:
-        data.nodes[name].features = None  # type: ignore[index]
+        data.nodes[name].features = None
     return hetero_graph(data)
 
 
@@ -130,7 +130,7 @@ def fit_rank(context: DistributedContext, folder: Path) -> None:
 def test_two_ranks_go_on_bit_for_bit_and_give_what_one_gives_within_1e_4(tmp_path: Path) -> None:
     launch(fit_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     for keys in ({}, {"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}):
-        alone = make(tmp_path / "alone", dropout=0, **keys)  # type: ignore[arg-type]
+        alone = make(tmp_path / "alone", dropout=0, **keys)
         alone.fit()
         records, _, weights = torch.load(tmp_path / "-".join(["two", *keys]))
         losses = [record[2] for record in records]
