@@ -286,8 +286,15 @@ def edge_softmax_backward(
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     out, loop_out = _by_edge(alpha, edges), torch.empty_like(loop_alpha)
-    given = [array_of(part.contiguous()) for part in (grad, loop_grad, alpha, loop_alpha)]
-    sums = _rows_or_none(score, alpha), _rows_or_none(target, alpha), slope
+    given = (
+        array_of(grad.contiguous()),
+        array_of(loop_grad.contiguous()),
+        array_of(alpha.contiguous()),
+        array_of(loop_alpha.contiguous()),
+        _rows_or_none(score, alpha),
+        _rows_or_none(target, alpha),
+        slope,
+    )
     adjacency, outs = (
         (edges.indptr.numpy(), edges.indices.numpy()),
         (array_of(out), array_of(loop_out)),
@@ -295,9 +302,7 @@ def edge_softmax_backward(
     by_rows(
         edges.num_dst,
         len(alpha),
-        lambda a, b: attention_kernels.softmax_gradient_rows(
-            *given, *sums, *adjacency, a, b, *outs
-        ),
+        lambda a, b: attention_kernels.softmax_gradient_rows(*given, *adjacency, a, b, *outs),
     )
     return out, loop_out
 
@@ -475,6 +480,27 @@ def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
 
 def dropout_backward(grad: Tensor, key: Tensor, p: float) -> Tensor:
     return Drop.of(p, int(key)).applied(grad)
+
+
+def adam_rows(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    nodes: Tensor,
+    grad: Tensor,
+    beta1: float,
+    beta2: float,
+    *factors: float,
+) -> None:
+    arrays = array_of(weight), array_of(exp_avg), array_of(exp_avg_sq)
+    places, gradient = nodes.numpy(), array_of(grad.to(weight.dtype).contiguous())
+    shares = 1 - beta1, beta2, 1 - beta2  # not subtracted in float32
+    numbers = np.array([*shares, *factors], arrays[0].dtype)
+    by_rows(
+        len(places),
+        0,
+        lambda a, b: kernels.adam_rows(*arrays, places[a:b], gradient[a:b], numbers),
+    )
 
 
 def array_of(rows: Tensor) -> Array:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from gnntrain.compute import ops
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tables
@@ -19,101 +21,104 @@ from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tab
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # torch's defaults
 
 
-class RowOptimizer:
+class RowOptimizer(optim.Optimizer):
     """Updates the rows of embedding tables that a batch has read, equally on all ranks.
 
-    `collect` takes the gradients of the batch's rows from the tables and averages them over the
-    ranks; `step` updates these rows. The formulas are those of torch's dense optimisers. Rows that
-    were not read stay as they are, with their moments: no weight decay, no momentum, as in torch's
-    `SparseAdam`. A step that reads all rows is the dense optimiser's.
-
-    It is no `torch.optim.Optimizer`, whose parameters are the same in every step. A gradient scaler
-    takes it as one.
+    `collect` takes the gradients of the batch's rows from the tables, averages them over the ranks
+    and gives them to the tables' weights as sparse gradients; `step` updates these rows. The
+    formulas are those of torch's dense optimisers. Rows that were not read stay as they are, with
+    their moments: no weight decay, no momentum, as in torch's `SparseAdam`. A step that reads all
+    rows is the dense optimiser's.
 
     Args:
         tables: In the same order on all ranks.
         config: The `trainer` keys.
         context: This rank.
-
-    Attributes:
-        param_groups: One group as of an optimiser; its parameters are the rows that the last step
-            has read, with their gradients.
     """
 
     def __init__(
         self, tables: Sequence[EmbeddingTable], config: TrainerConfig, context: DistributedContext
     ) -> None:
-        self.param_groups: list[dict[str, Any]] = [
-            {
-                "params": [],
-                "lr": config.lr,
-                "weight_decay": config.weight_decay,
-                "momentum": config.momentum,
-            }
-        ]
+        group = {"lr": config.lr, "weight_decay": config.weight_decay, "momentum": config.momentum}
+        super().__init__([table.weight for table in tables], group)
         self._tables = tables
         self._context = context
         self._kind = config.optimizer
         self._moments = ("momentum_buffer",) if self._kind == "sgd" else ("exp_avg", "exp_avg_sq")
-        self._states: list[dict[str, Tensor]] = [{} for _ in tables]
-        self._read: list[tuple[int, Tensor | None]] = []
 
     @torch.no_grad()
     def collect(self) -> list[Tensor]:
         """Take the gradients of the last backward pass. Collective.
 
         Returns:
-            Float `[n, channels]`: the gradient of each table's rows that were read.
+            Float `[n, channels]`: the gradient of each table's rows that were read, the values of
+            its weight's `grad`.
         """
         found: Sequence[RowGradient | None]
         found = [table.take_gradient() for table in self._tables]
         if self._context.world_size > 1:
             found = _averaged(found, self._tables, self._context)
-        self._read, params = [], []
-        for i, (table, own) in enumerate(zip(self._tables, found, strict=True)):
+        read = []
+        for table, own in zip(self._tables, found, strict=True):
+            table.weight.grad = None
             if own is not None and len(own.gradient) > 0:
-                self._read.append((i, own.nodes))
-                params.append(_rows(table.weight, own.nodes))
-                params[-1].grad = own.gradient
-        self.param_groups[0]["params"] = params
-        return [rows.grad for rows in params if rows.grad is not None]
+                table.weight.grad = _as_grad(own, table.weight)
+                read.append(own.gradient)
+        return read
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the rows that have a gradient, and forget the gradient."""
+        assert closure is None
         (group,) = self.param_groups
-        for (i, nodes), rows in zip(self._read, group["params"], strict=True):
-            self._update_rows(i, nodes, rows, group)
-        self._read, group["params"] = [], []
-
-    def state_dict(self) -> dict[str, Any]:
-        """The moments of each table, by its number."""
-        return {"state": dict(enumerate(self._states))}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the moments of `state_dict`, perhaps on another device."""
-        self._states = [
-            {
-                name: value if name == "step" else value.to(table.weight.device)
-                for name, value in state["state"][i].items()
-            }
-            for i, table in enumerate(self._tables)
-        ]
+        for weight in group["params"]:
+            if weight.grad is not None:
+                self._update_rows(weight, weight.grad, self.state[weight], group)
+                weight.grad = None
 
     def _update_rows(
-        self, i: int, nodes: Tensor | None, rows: Tensor, group: dict[str, Any]
+        self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
     ) -> None:
-        weight, state, grad = self._tables[i].weight, self._states[i], rows.grad
-        assert grad is not None
         if not state:
             state["step"] = torch.zeros(())
             state.update({name: torch.zeros_like(weight) for name in self._moments})
-        moments = [state[name] for name in self._moments]
-        changed = [rows, *(_rows(matrix, nodes) for matrix in moments)]
-        self._update(grad, changed, state["step"], group)
-        if nodes is not None:  # else the rows are the matrix
-            for matrix, own in zip([weight, *moments], changed, strict=True):
-                matrix[nodes] = own
+        matrices = [weight, *(state[name] for name in self._moments)]
+        if not grad.is_sparse:  # of all rows
+            self._update(grad, matrices, state["step"], group)
+            return
+        nodes, values = grad._indices()[0], grad._values()
+        if self._kind != "sgd":
+            self._adam_rows(nodes, values, matrices, state["step"], group)
+            return
+        rows = [matrix[nodes] for matrix in matrices]
+        self._update(values, rows, state["step"], group)
+        for matrix, changed in zip(matrices, rows, strict=True):
+            matrix[nodes] = changed
+
+    def _adam_rows(
+        self,
+        nodes: Tensor,
+        grad: Tensor,
+        matrices: Sequence[Tensor],
+        step: Tensor,
+        group: dict[str, Any],
+    ) -> None:
+        """Apply torch's Adam or AdamW to some rows of the weight and their moments, in place."""
+        step += 1
+        lr, weight_decay = float(group["lr"]), group["weight_decay"]
+        is_decoupled = self._kind == "adamw"
+        corrections = [1 - beta ** float(step) for beta in _BETAS]
+        ops.adam_rows(
+            *matrices,
+            nodes,
+            grad,
+            *_BETAS,
+            decay=1 - lr * weight_decay if is_decoupled else 1.0,
+            l2=0.0 if is_decoupled else weight_decay,
+            step_size=lr / corrections[0],
+            root=math.sqrt(corrections[1]),
+            eps=_EPS,
+        )
 
     def _update(
         self, grad: Tensor, rows: Sequence[Tensor], step: Tensor, group: dict[str, Any]
@@ -139,9 +144,12 @@ def build_row_optimizer(
     return RowOptimizer(tables, config, context) if tables else None
 
 
-def _rows(matrix: Tensor, nodes: Tensor | None) -> Tensor:
-    """Copies of some rows; the matrix itself for all."""
-    return matrix.detach() if nodes is None else matrix.detach()[nodes]
+def _as_grad(own: RowGradient, weight: Tensor) -> Tensor:
+    if own.nodes is None:
+        return own.gradient
+    return torch.sparse_coo_tensor(
+        own.nodes[None], own.gradient, weight.shape, check_invariants=False
+    )
 
 
 def _averaged(
