@@ -8,17 +8,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.config import Config
+from gnntrain.data.graph import Graph, Nodes, NodeType
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
@@ -28,7 +30,8 @@ from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
 from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.hetero_batch import HeteroBatch
+from gnntrain.loading.loader import AnyBatch, Loader
 from gnntrain.models import AnyModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
@@ -50,21 +53,41 @@ _ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
 @dataclass(frozen=True, slots=True)
 class BatchSize:
     """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), and
-    the feature rows that are read for it."""
+    the bytes of feature rows that are read for it."""
 
     num_seeds: int
     num_nodes: int
     num_edges: Sequence[int]
-    rows_read: int
+    bytes_read: int
 
     @classmethod
-    def of(cls, batch: MiniBatch) -> BatchSize:
-        """Lazy rows are read by the first layer: one for each edge and each destination."""
-        blocks, num_nodes = batch.blocks, batch.n_id.numel()
-        is_lazy = batch.rows is not None and bool(blocks)
-        rows_read = blocks[0].num_edges + blocks[0].num_dst if is_lazy else num_nodes
-        num_edges = [block.num_edges for block in reversed(blocks)]
-        return cls(batch.batch_size, num_nodes, num_edges, rows_read)
+    def of(cls, batch: AnyBatch, graph: Graph) -> BatchSize:
+        """The size of a batch of `graph`."""
+        rows = _rows_read(batch, graph)
+        return cls(
+            batch.batch_size,
+            sum(map(len, _n_id(batch, graph).values())),
+            [*reversed([block.num_edges for block in batch.blocks])],
+            sum(number * _row_bytes(graph.nodes[name]) for name, number in rows.items()),
+        )
+
+
+def _n_id(batch: AnyBatch, graph: Graph) -> Mapping[NodeType, Tensor]:
+    n_id: Mapping[NodeType, Tensor]
+    n_id = batch.n_id_dict if isinstance(batch, HeteroBatch) else {graph.target: batch.n_id}
+    return n_id
+
+
+def _rows_read(batch: AnyBatch, graph: Graph) -> dict[NodeType, int]:
+    """Feature rows by node type. Lazy rows of a graph with one type are read by the first layer:
+    one for each edge and each destination; of a typed graph most models read each row once."""
+    if isinstance(batch, MiniBatch) and batch.rows is not None and batch.blocks:
+        return {graph.target: batch.blocks[0].num_edges + batch.blocks[0].num_dst}
+    return {name: len(ids) for name, ids in _n_id(batch, graph).items()}
+
+
+def _row_bytes(nodes: Nodes) -> int:
+    return nodes.num_features * nodes.features.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +167,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
-    batches = _first_batches(loader)
+    batches = _first_batches(loader, graph)
     timer = StepTimer(context, len(loader))
     trainer = Trainer(
         model,
@@ -235,11 +258,11 @@ class StepTimer(Callback):
         return is_whole and num_timed >= _FEWEST and (num_timed >= _MOST or seconds > _SECONDS)
 
 
-def _first_batches(loader: Loader) -> list[BatchSize]:
+def _first_batches(loader: Loader, graph: Graph) -> list[BatchSize]:
     """Sizes of the first batches that training draws."""
     loader.set_epoch(1)
     batches = iter(loader)
-    sizes = [BatchSize.of(batch) for batch in islice(batches, _NUM_BATCHES)]
+    sizes = [BatchSize.of(batch, graph) for batch in islice(batches, _NUM_BATCHES)]
     close: Callable[[], None] = getattr(batches, "close", lambda: None)
     close()  # ends the loader's threads
     return sizes

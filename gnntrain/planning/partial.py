@@ -12,14 +12,16 @@ import psutil
 import torch
 from torch import Tensor
 
+from gnntrain.build import AnyLayerwiseEvaluator
+from gnntrain.data.graph import NodeType
 from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.loader import AnyBatch, Loader
 from gnntrain.models import GNN, AnyModel
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.layerwise import ROW_COST
+from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
+from gnntrain.training.layerwise import ROW_COST, Offsets
 
 _SECONDS = 1.5  # of a loop over chunks or mini-batches
 _MOST_CHUNKS = 16
@@ -63,11 +65,11 @@ def evaluate_in_part(
     """
     clock = _Clock(context.device)
     buffers = _WrittenBuffers(context, folder, 0)
-    if isinstance(evaluator, LayerwiseEvaluator):
+    if isinstance(evaluator, LayerwiseEvaluator | HeteroLayerwiseEvaluator):
         if isinstance(evaluator.buffers, SharedBuffers):
             buffers.memory_limit = evaluator.buffers.memory_limit
             evaluator.buffers = buffers
-        evaluator = _SomeChunks(evaluator, clock)
+        evaluator = _in_part(evaluator, clock)
     elif isinstance(evaluator, SampledEvaluator):
         loaders = evaluator.loaders.items()
         evaluator.loaders = {split: _SomeBatches(loader, clock) for split, loader in loaders}
@@ -116,17 +118,41 @@ class _SomeChunks(LayerwiseEvaluator):
 
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         """Chunks spread evenly over all, in random order."""
-        ranges, indptr = list(super().chunks(model)), self._store.indptr
-        work = [float(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
-        picked, rounds = _spread(len(ranges)), []
-        began = self._clock.now()
-        for number in picked:
-            round_began = self._clock.now()
-            yield ranges[number]
-            rounds.append((self._clock.now() - round_began, work[number]))
-            if self._clock.now() - began > self._clock.seconds_a_loop:
-                break
-        self._clock.end(began, rounds, sum(work))
+        return _some(list(super().chunks(model)), self._store.indptr, self._clock)
+
+
+class _SomeTypedChunks(HeteroLayerwiseEvaluator):
+    """The same on a typed graph, of each node type in each layer."""
+
+    def __init__(self, whole: HeteroLayerwiseEvaluator, clock: _Clock) -> None:
+        vars(self).update(vars(whole))
+        self._clock = clock
+
+    def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
+        ranges = list(super()._all_chunks(node_type, widest))
+        return _some(ranges, self._offsets[node_type], self._clock)
+
+
+def _some(
+    ranges: Sequence[tuple[int, int]], indptr: Offsets, clock: _Clock
+) -> Iterator[tuple[int, int]]:
+    """Ranges of nodes spread evenly over all, in random order, as many as there is time for."""
+    work = [float(int(indptr[b]) - int(indptr[a])) + ROW_COST * (b - a) for a, b in ranges]
+    picked, rounds = _spread(len(ranges)), []
+    began = clock.now()
+    for number in picked:
+        round_began = clock.now()
+        yield ranges[number]
+        rounds.append((clock.now() - round_began, work[number]))
+        if clock.now() - began > clock.seconds_a_loop:
+            break
+    clock.end(began, rounds, sum(work))
+
+
+def _in_part(whole: AnyLayerwiseEvaluator, clock: _Clock) -> AnyLayerwiseEvaluator:
+    if isinstance(whole, HeteroLayerwiseEvaluator):
+        return _SomeTypedChunks(whole, clock)
+    return _SomeChunks(whole, clock)
 
 
 class _SomeBatches(Loader):
@@ -140,7 +166,7 @@ class _SomeBatches(Loader):
         """See `Loader.set_epoch`."""
         self._loader.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[MiniBatch]:
+    def __iter__(self) -> Iterator[AnyBatch]:
         """The batches, as they are."""
         rounds: list[tuple[float, float]] = []
         began = round_began = self._clock.now()
