@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import kernels, reference
+from gnntrain.compute import attention_kernels, kernels, reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
 from gnntrain.compute.workers import parallel_for
@@ -195,17 +195,18 @@ def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
     by_head = weight.to(rows.dtype).t().contiguous()
     flat, step = reference.flat_heads(rows, heads)
     indptr, indices = _widened(total.indptr, indices, len(flat))
-    size = total.num_dst, len(flat)
+    firsts = indices * step
+    size = total.num_dst, len(flat) - heads + 1
     sums = [
         torch.sparse.mm(
             torch.sparse_csr_tensor(
                 indptr,
-                indices * step + head,
+                firsts,
                 by_head[head],
                 size,
                 check_invariants=False,
             ),
-            flat,
+            flat[head : head + size[1]],
             "sum",
         )
         for head in range(heads)
@@ -233,23 +234,83 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     left = reference.by_head(scaled.to(exact), heads)
     flat, step = reference.flat_heads(rows.to(exact), heads)
     # torch refuses a matrix with more entries than cells: with many duplicates, widen it.
-    missing = -(-len(indices) // total.num_dst) - len(flat)
+    missing = -(-len(indices) // total.num_dst) - (len(flat) - heads + 1)
     if missing > 0:
         flat = F.pad(flat, (0, 0, 0, missing))
     indptr, indices = _widened(total.indptr, indices, len(flat))
-    zeros, size = flat.new_zeros(len(indices)), (total.num_dst, len(flat))
+    size = total.num_dst, len(flat) - heads + 1
+    places = torch.sparse_csr_tensor(
+        indptr, indices * step, flat.new_zeros(len(indices)), size, check_invariants=False
+    )
     products = []
     for head in range(heads):
-        places = torch.sparse_csr_tensor(
-            indptr, indices * step + head, zeros, size, check_invariants=False
-        )
-        across = left[:, head].contiguous()
-        products.append(torch.sparse.sampled_addmm(places, across, flat.t(), beta=0.0).values())
+        across, rows = left[:, head].contiguous(), flat[head : head + size[1]]
+        products.append(torch.sparse.sampled_addmm(places, across, rows.t(), beta=0.0).values())
     out = torch.stack(products, dim=1)
     factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
     if factors is not None:
         out *= factors
     return out.view(weight.shape).to(weight.dtype)
+
+
+def edge_softmax(
+    score: Tensor,
+    target: Tensor | None,
+    loop_score: Tensor | None,
+    slope: float,
+    dst_offset: int,
+    edges: Edges,
+) -> tuple[Tensor, Tensor]:
+    indptr, indices, _ = edges
+    alpha = _by_edge(score, edges)
+    second = score.new_empty(edges.num_dst, score.shape[1])
+    given = array_of(score), _rows_or_none(target, score), slope, _rows_or_none(loop_score, score)
+    adjacency = dst_offset, indptr.numpy(), indices.numpy()
+    out = array_of(alpha), array_of(second)
+    by_rows(
+        edges.num_dst,
+        len(indices),
+        lambda a, b: attention_kernels.softmax_rows(*given, *adjacency, a, b, *out),
+    )
+    return alpha, second
+
+
+def edge_softmax_backward(
+    grad: Tensor,
+    loop_grad: Tensor,
+    alpha: Tensor,
+    loop_alpha: Tensor,
+    score: Tensor | None,
+    target: Tensor | None,
+    slope: float,
+    edges: Edges,
+) -> tuple[Tensor, Tensor]:
+    out, loop_out = _by_edge(alpha, edges), torch.empty_like(loop_alpha)
+    given = [array_of(part.contiguous()) for part in (grad, loop_grad, alpha, loop_alpha)]
+    sums = _rows_or_none(score, alpha), _rows_or_none(target, alpha), slope
+    adjacency, outs = (
+        (edges.indptr.numpy(), edges.indices.numpy()),
+        (array_of(out), array_of(loop_out)),
+    )
+    by_rows(
+        edges.num_dst,
+        len(alpha),
+        lambda a, b: attention_kernels.softmax_gradient_rows(
+            *given, *sums, *adjacency, a, b, *outs
+        ),
+    )
+    return out, loop_out
+
+
+def _by_edge(like: Tensor, edges: Edges) -> Tensor:
+    """Memory for a row of heads an edge; 0 in padding."""
+    out = like.new_empty(len(edges.indices), like.shape[1])
+    out[int(edges.indptr[-1]) :] = 0
+    return out
+
+
+def _rows_or_none(rows: Tensor | None, like: Tensor) -> Array:
+    return array_of(like.new_empty(0, 0) if rows is None else rows)
 
 
 def aggregate_max(
@@ -414,6 +475,24 @@ def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
 
 def dropout_backward(grad: Tensor, key: Tensor, p: float) -> Tensor:
     return Drop.of(p, int(key)).applied(grad)
+
+
+def adam_rows(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    nodes: Tensor,
+    grad: Tensor,
+    *factors: float,
+) -> None:
+    arrays = array_of(weight), array_of(exp_avg), array_of(exp_avg_sq)
+    places, gradient = nodes.numpy(), array_of(grad.to(weight.dtype).contiguous())
+    numbers = np.array(factors, arrays[0].dtype)
+    by_rows(
+        len(places),
+        0,
+        lambda a, b: kernels.adam_rows(*arrays, places[a:b], gradient[a:b], numbers),
+    )
 
 
 def array_of(rows: Tensor) -> Array:

@@ -608,3 +608,25 @@ def mask_rows(
                 is_positive = bits != np.uint16(0) and bits < np.uint16(0x8000)
                 value = widened(np.uint16(given[f]), kind) * np.float32(factor)
                 target[f] = narrowed(value, kind) if is_positive else zero
+
+
+@jit
+def adam_rows(
+    weight: Array,
+    exp_avg: Array,
+    exp_avg_sq: Array,
+    nodes: Int64Array,
+    grad: Array,
+    factors: Array,
+) -> None:
+    """See `adam_rows` in `ops.SCHEMAS`; `factors` are its numbers, of the matrices' type."""
+    beta1, beta2, decay, l2, step_size, root, eps = factors
+    one = weight.dtype.type(1)
+    for i in range(len(nodes)):
+        node, given = nodes[i], grad[i]
+        row, first, second = weight[node], exp_avg[node], exp_avg_sq[node]
+        for f in range(len(row)):
+            g = given[f] + l2 * row[f]
+            first[f] += (one - beta1) * (g - first[f])
+            second[f] = beta2 * second[f] + (one - beta2) * g * g
+            row[f] = decay * row[f] - step_size * first[f] / (np.sqrt(second[f]) / root + eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -23,10 +24,10 @@ _CLASS = '''
 class TypedModel(torch.nn.Module):
     """The outputs of the {target} nodes.
 
-    x_dict: float32 [num_nodes, width] of each type with features{widths}.
+    x_dict: float32 [num_nodes, width] of each type with features.
     edge_index_dict: int64 [2, num_edges] of each edge type, sources over destinations.
-    n_id_dict: the nodes of a batch, int64 [num_nodes] of each type without features{learnt}:
-    which learnt rows to take. None: all nodes of the graph of training, in order.
+    n_id_dict: the nodes of a batch, int64 [num_nodes] of each type without features: which learnt
+    rows to take. None: all nodes of the graph of training, in order.
     """
 
     def __init__(self{arguments}):
@@ -100,7 +101,7 @@ def typed_pyg_model(model: HeteroGNN, layers: Sequence[PyGLayer]) -> PyGModel:
         "TypedModel",
         {},
         {name: weight.detach() for name, weight in weights.items()},
-        imports=sorted({*_norms(model), *(name for layer in layers for name in layer.imports)}),
+        imports=list(dict.fromkeys(chain(*(layer.imports for layer in layers), _norms(model)))),
         inputs=_INPUTS,
         standard_imports=["import warnings"],
         definition=_class(model.schema, parts, _forward(model, layers)),
@@ -148,13 +149,9 @@ def _class(
         forward: Lines that return the outputs, from the rows `h` of all node types.
         arguments: Arguments of `__init__`.
     """
-    widths = [f"{t!r} {width}" for t, width in schema.num_features.items() if width]
-    learnt = [repr(t) for t, width in schema.num_features.items() if not width]
     lines = "\n".join(f"self.{name} = {code}" for name, code in parts.items())
     return _CLASS.format(
         target=schema.target,
-        widths=f" ({', '.join(widths)})" if widths else "",
-        learnt=f" ({', '.join(learnt)})" if learnt else "",
         arguments=arguments,
         parts=textwrap.indent(lines, " " * 12),
         forward=textwrap.indent("\n".join(forward), " " * 8),

@@ -42,9 +42,9 @@ class PyGModel:
 
     @property
     def imported(self) -> list[str]:
-        """The names to import from `module`, sorted."""
+        """The names to import from `module`, that of the model or of its layers first."""
         is_defined = self.definition != "" and self.own_package is None
-        return sorted({*self.imports, *([] if is_defined else [self.name])})
+        return self.imports if is_defined else [self.name, *self.imports]
 
     @property
     def own_package(self) -> str | None:

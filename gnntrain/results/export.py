@@ -15,6 +15,7 @@ from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, ModelConfig, PluginConfig, from_dict
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
+from gnntrain.models.embedding import num_parameters
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.models.pyg_hetero import plain_pyg_model
 from gnntrain.models.pyg_model import PyGModel
@@ -76,9 +77,8 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     model = build_model(config.model, signature.inputs, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
-    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     epoch = epoch_of(state, checkpoint)
-    about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters)
+    about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters(model))
     title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
     source = model_source(
         made, title[0].upper() + title[1:], signature.preprocessing, signature.target_scale
@@ -89,7 +89,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "README.md": model_card(about, source),
     }
     _write(path, texts, made.weights)
-    return Export(path, f"{made.module}.{made.name}", run.shown)
+    return Export(path, f"{made.module}.{made.imported[0]}", run.shown)
 
 
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
@@ -133,7 +133,7 @@ def _about(
     return {
         "format": _FORMAT,
         "model": config.model.name,
-        "made_with": f"{made.module}.{made.name}",
+        "made_with": f"{made.module}.{made.imported[0]}",
         "arguments": made.arguments,
         "own_package": made.own_package,
         "takes": _takes(made, signature),

@@ -165,7 +165,7 @@ def model_source(
     return _SOURCE.format(
         title=title,
         needs="torch and torch_geometric only" if own is None else f"torch and {own}",
-        imports=f"from {model.module} import {', '.join(model.imported)}"
+        imports=f"from {model.module} import {', '.join(sorted({*model.imported}))}"
         + _MODULE_DICT * bool(model.definition),
         classes=_RESIDUAL.format(base=model.name) if model.residual else model.definition,
         in_units="" if scale is None else _IN_UNITS.format(mean=scale.mean, std=scale.std),

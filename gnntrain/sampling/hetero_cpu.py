@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,13 @@ from gnntrain.sampling.cpu import (
     read_only,
     read_only_csc,
 )
-from gnntrain.sampling.hetero import FanOuts, HeteroBlock, HeteroSampler, HeteroSubgraph
+from gnntrain.sampling.hetero import (
+    FanOuts,
+    FanOutScope,
+    HeteroBlock,
+    HeteroSampler,
+    HeteroSubgraph,
+)
 from gnntrain.sampling.kernels import (
     IndexArray,
     count_hetero_edges,
@@ -38,8 +44,6 @@ from gnntrain.sampling.kernels import (
     number_by_node,
     register_seeds,
 )
-
-FanOutScope = Literal["relation", "node"]
 
 _Value = TypeVar("_Value")
 
@@ -69,13 +73,8 @@ class HeteroCPUSampler(HeteroSampler):
     flight holds a scratch array of one int32 for every node of the graph.
 
     Args:
-        edges: The in-edges of all types; may be read-only memory maps, and are not copied.
-        target: The node type of the seeds.
-        fan_outs: In-neighbours to draw for a node, by edge type: see `FanOuts`; −1 takes all.
-        scope: Whether a fan-out is for the in-edges of a node of one edge type (relation), or of
-            all edge types together (node): all edge types into a node type then have the same.
-        replace: Draw with replacement: where there are in-edges, exactly the fan-out is taken.
-        edge_ids: Also return each edge's position among those of its type.
+        edges, target, fan_outs, scope, replace, edge_ids: See `HeteroSampler`. The arrays may be
+            read-only memory maps; they are not copied.
 
     Raises:
         UserError: The arrays are no CSC, a fan-out is neither −1 nor at least 1, or edge types
@@ -411,8 +410,6 @@ def _read_only(edges: FusedCSC) -> tuple[Int64Array, IndexArray]:
     Raises:
         UserError: What an edge type has is no CSC, see `read_only_csc`.
     """
-    for offsets, begin in zip(
-        pairwise(edges.first_offset), pairwise(edges.first_edge), strict=True
-    ):
-        read_only_csc(edges.indptr[slice(*offsets)], edges.indices[slice(*begin)])
+    for number in range(len(edges.edge_types)):
+        read_only_csc(*edges.part(number))
     return read_only(edges.indptr, np.int64), read_only(edges.indices)
