@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
@@ -21,79 +21,100 @@ from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tab
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # torch's defaults
 
 
-class RowOptimizer(optim.Optimizer):
+class RowOptimizer:
     """Updates the rows of embedding tables that a batch has read, equally on all ranks.
 
-    `collect` takes the gradients of the batch's rows from the tables, averages them over the ranks
-    and gives them to the tables' weights as sparse gradients; `step` updates these rows. The
-    formulas are those of torch's dense optimisers. Rows that were not read stay as they are, with
-    their moments: no weight decay, no momentum, as in torch's `SparseAdam`. A step that reads all
-    rows is the dense optimiser's.
+    `collect` takes the gradients of the batch's rows from the tables and averages them over the
+    ranks; `step` updates these rows. The formulas are those of torch's dense optimisers. Rows that
+    were not read stay as they are, with their moments: no weight decay, no momentum, as in torch's
+    `SparseAdam`. A step that reads all rows is the dense optimiser's.
+
+    It is no `torch.optim.Optimizer`, whose parameters are the same in every step, but a gradient
+    scaler takes it as one. Sparse gradients would need sparse tensors, which some GPUs lack.
 
     Args:
         tables: In the same order on all ranks.
         config: The `trainer` keys.
         context: This rank.
+
+    Attributes:
+        param_groups: One group; its parameters carry the gradients of `collect`.
     """
 
     def __init__(
         self, tables: Sequence[EmbeddingTable], config: TrainerConfig, context: DistributedContext
     ) -> None:
         group = {"lr": config.lr, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        super().__init__([table.weight for table in tables], group)
+        self.param_groups: list[dict[str, Any]] = [{"params": [], **group}]
         self._tables = tables
         self._context = context
         self._kind = config.optimizer
         self._moments = ("momentum_buffer",) if self._kind == "sgd" else ("exp_avg", "exp_avg_sq")
+        self._states: list[dict[str, Tensor]] = [{} for _ in tables]
+        self._read: list[tuple[int, RowGradient]] = []
 
     @torch.no_grad()
     def collect(self) -> list[Tensor]:
         """Take the gradients of the last backward pass. Collective.
 
         Returns:
-            Float `[n, channels]`: the gradient of each table's rows that were read, the values of
-            its weight's `grad`.
+            Float `[n, channels]`: the gradient of each table's rows that were read; `step` uses
+            what is written to it.
         """
         found: Sequence[RowGradient | None]
         found = [table.take_gradient() for table in self._tables]
         if self._context.world_size > 1:
             found = _averaged(found, self._tables, self._context)
-        read = []
-        for table, own in zip(self._tables, found, strict=True):
-            table.weight.grad = None
-            if own is not None and len(own.gradient) > 0:
-                table.weight.grad = _as_grad(own, table.weight)
-                read.append(own.gradient)
-        return read
+        self._read = [
+            (i, own) for i, own in enumerate(found) if own is not None and len(own.gradient) > 0
+        ]
+        gradients = [own.gradient for _, own in self._read]
+        self.param_groups[0]["params"] = [_with_grad(gradient) for gradient in gradients]
+        return gradients
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Update the rows that have a gradient, and forget the gradient."""
-        assert closure is None
         (group,) = self.param_groups
-        for weight in group["params"]:
-            if weight.grad is not None:
-                self._update_rows(weight, weight.grad, self.state[weight], group)
-                weight.grad = None
+        for i, own in self._read:
+            self._update_rows(self._tables[i].weight, own, self._states[i], group)
+        self._read, group["params"] = [], []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps and the moments of each table, not copied."""
+        return {"state": dict(enumerate(self._states))}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, perhaps on another device."""
+        self._states = [
+            {
+                name: value if name == "step" else value.to(table.weight.device)
+                for name, value in state["state"][i].items()
+            }
+            for i, table in enumerate(self._tables)
+        ]
 
     def _update_rows(
-        self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+        self,
+        weight: Tensor,
+        own: RowGradient,
+        state: dict[str, Tensor],
+        group: dict[str, Any],
     ) -> None:
         if not state:
             state["step"] = torch.zeros(())
             state.update({name: torch.zeros_like(weight) for name in self._moments})
         matrices = [weight, *(state[name] for name in self._moments)]
-        if not grad.is_sparse:  # of all rows
-            self._update(grad, matrices, state["step"], group)
-            return
-        nodes, values = grad._indices()[0], grad._values()
-        if self._kind != "sgd":
-            self._adam_rows(nodes, values, matrices, state["step"], group)
-            return
-        rows = [matrix[nodes] for matrix in matrices]
-        self._update(values, rows, state["step"], group)
-        for matrix, changed in zip(matrices, rows, strict=True):
-            matrix[nodes] = changed
+        nodes = own.nodes
+        if nodes is None:  # all rows
+            self._update(own.gradient, matrices, state["step"], group)
+        elif self._kind != "sgd":
+            self._adam_rows(nodes, own.gradient, matrices, state["step"], group)
+        else:
+            rows = [matrix[nodes] for matrix in matrices]
+            self._update(own.gradient, rows, state["step"], group)
+            for matrix, changed in zip(matrices, rows, strict=True):
+                matrix[nodes] = changed
 
     def _adam_rows(
         self,
@@ -144,12 +165,11 @@ def build_row_optimizer(
     return RowOptimizer(tables, config, context) if tables else None
 
 
-def _as_grad(own: RowGradient, weight: Tensor) -> Tensor:
-    if own.nodes is None:
-        return own.gradient
-    return torch.sparse_coo_tensor(
-        own.nodes[None], own.gradient, weight.shape, check_invariants=False
-    )
+def _with_grad(gradient: Tensor) -> Tensor:
+    """A tensor that has this gradient."""
+    holder = gradient.detach()
+    holder.grad = gradient
+    return holder
 
 
 def _averaged(
