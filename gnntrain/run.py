@@ -53,6 +53,7 @@ from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
 from gnntrain.run_store import object_dataset, prepare_store, record_of
+from gnntrain.sampling.hetero import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
@@ -429,7 +430,7 @@ def _sizes(graph: Graph) -> dict[str, Any]:
         return {**sizes, "num_features": graph.num_features}
     return {
         "num_nodes": dict(graph.schema.num_nodes),
-        "num_edges": {"/".join(name): len(edges) for name, edges in graph.edges.items()},
+        "num_edges": {"/".join(name): number for name, number in graph.edge_counts.items()},
         "num_features": dict(graph.schema.num_features),
     }
 
@@ -438,11 +439,12 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse a graph that does not fit model or task, and one without a training step.
 
     Raises:
-        UserError: See `refuse_other_types` and `refuse_other_labels`; or there is no training node,
-            or no whole batch of them.
+        UserError: See `refuse_other_types`, `refuse_other_labels` and `resolved_fan_outs`; or there
+            is no training node, or no whole batch of them.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
+    _refuse_other_fan_outs(config, graph)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(
@@ -456,3 +458,19 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
             f"{global_batch} a step over all ranks.",
             "Lower trainer.batch_size, or set trainer.drop_last=false.",
         )
+
+
+def _refuse_other_fan_outs(config: Config, graph: Graph) -> None:
+    """Refuse fan-outs of edge types that the graph has not.
+
+    Raises:
+        UserError: See `resolved_fan_outs`.
+    """
+    if not config.model.is_hetero:
+        return
+    sampler, evaluation = config.sampler, config.evaluation
+    given = [sampler.fan_outs] if sampler.name == "neighbor" else []
+    if evaluation.name == "sampled" and evaluation.fan_outs is not None:
+        given.append(evaluation.fan_outs)
+    for fan_outs in given:
+        resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers)

@@ -75,6 +75,7 @@ def hetero_graph(data: HeteroGraphData | None = None) -> Graph:
             np.empty((given.num_nodes, 0), np.float32) if features is None else features,
             labels=data.labels.astype(np.int32) if is_target else None,
             splits={key: np.sort(ids) for key, ids in data.splits.items()} if is_target else {},
+            ids=given.ids,
         )
     edges = {
         name: in_edges(

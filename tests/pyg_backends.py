@@ -24,8 +24,12 @@ def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_geometric.typing, "WITH_PYG_LIB", name == "pyg")
     monkeypatch.setattr(torch_geometric.typing, "WITH_TORCH_SPARSE", name == "torch_sparse")
     if name != "none":
-        fake = {"torch_sparse": fake_torch_sparse, "pyg": fake_pyg_lib}[name]
-        operators = SimpleNamespace(neighbor_sample=fake)
+        fakes = {
+            "torch_sparse": (fake_torch_sparse, fake_hetero_torch_sparse),
+            "pyg": (fake_pyg_lib, fake_hetero_pyg_lib),
+        }
+        one_type, typed = fakes[name]
+        operators = SimpleNamespace(neighbor_sample=one_type, hetero_neighbor_sample=typed)
         monkeypatch.setattr(torch.ops, name, operators, raising=False)
 
 
@@ -70,6 +74,84 @@ def _sample(
         num_drawn += len(new)
     columns = torch.tensor(edges, dtype=colptr.dtype).view(-1, 3).T.contiguous()
     return torch.tensor(list(numbers), dtype=colptr.dtype), *columns
+
+
+Typed = dict[str, Tensor]
+"""By node type, or by edge type as `author__writes__paper`."""
+
+
+def fake_hetero_torch_sparse(
+    node_types: list[str],
+    edge_types: list[tuple[str, str, str]],
+    colptr: Typed,
+    row: Typed,
+    seed: Typed,
+    fan_outs: dict[str, list[int]],
+    num_hops: int,
+    replace: bool,
+    directed: bool,
+) -> tuple[Typed, ...]:
+    """(node, row, col, edge) by type as torch-sparse returns them."""
+    assert directed
+    assert all(len(of_type) == num_hops for of_type in fan_outs.values())
+    numbers = {*colptr.values(), *row.values(), *seed.values()}
+    assert {tensor.dtype for tensor in numbers} == {torch.int64}
+    return _hetero_sample(node_types, edge_types, colptr, row, seed, fan_outs, replace)
+
+
+def fake_hetero_pyg_lib(
+    node_types: list[str],
+    edge_types: list[tuple[str, str, str]],
+    colptr: Typed,
+    row: Typed,
+    seed: Typed,
+    fan_outs: dict[str, list[int]],
+    *options: Any,
+) -> tuple[Any, ...]:
+    """(row, col, node, edge, nodes by hop, edges by hop) by type as pyg-lib returns them."""
+    csc, replace, directed, disjoint, strategy, return_edge_id = options[-6:]
+    assert (csc, directed, disjoint, strategy, return_edge_id) == (True, True, False, "uniform", 1)
+    assert torch.get_num_threads() == 1, "pyg-lib's threads draw from one generator"
+    assert len({tensor.dtype for tensor in (*colptr.values(), *row.values(), *seed.values())}) == 1
+    node, source, destination, edge = _hetero_sample(
+        node_types, edge_types, colptr, row, seed, fan_outs, replace
+    )
+    return source, destination, node, edge, {}, {}
+
+
+def _hetero_sample(
+    node_types: list[str],
+    edge_types: list[tuple[str, str, str]],
+    colptr: Typed,
+    row: Typed,
+    seed: Typed,
+    fan_outs: dict[str, list[int]],
+    replace: bool,
+) -> tuple[Typed, ...]:
+    numbers: dict[str, dict[int, int]] = {name: {} for name in node_types}
+    for name, given in seed.items():
+        numbers[name] = {node: number for number, node in enumerate(given.tolist())}
+    edges: dict[str, list[tuple[int, int, int]]] = {name: [] for name in map("__".join, edge_types)}
+    drawn = dict.fromkeys(node_types, 0)
+    for hop in range(max(map(len, fan_outs.values()))):
+        new = {name: list(found)[drawn[name] :] for name, found in numbers.items()}
+        for edge_type in edge_types:
+            relation, (source_type, _, destination_type) = "__".join(edge_type), edge_type
+            starts, sources = colptr[relation].tolist(), row[relation].tolist()
+            known = numbers[source_type]
+            for destination, node in enumerate(new[destination_type], drawn[destination_type]):
+                fan_out = fan_outs[relation][hop]
+                for edge in _draw(starts[node], starts[node + 1], fan_out, replace):
+                    source = known.setdefault(sources[edge], len(known))
+                    edges[relation].append((source, destination, edge))
+        drawn = {name: count + len(new[name]) for name, count in drawn.items()}
+    dtype = next(iter(colptr.values())).dtype
+    columns = {
+        name: torch.tensor(of_type, dtype=dtype).view(-1, 3).T.contiguous()
+        for name, of_type in edges.items()
+    }
+    nodes = {name: torch.tensor(list(found), dtype=dtype) for name, found in numbers.items()}
+    return nodes, *({name: of_type[i] for name, of_type in columns.items()} for i in range(3))
 
 
 def _draw(first: int, last: int, fan_out: int, replace: bool) -> list[int]:

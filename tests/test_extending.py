@@ -131,10 +131,16 @@ def test_a_data_set_of_the_page_trains(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_package")
 def test_a_model_of_the_page_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command_with("model=plugin")) == 0
+    assert main(command_with("model.name=my_sage")) == 0
     assert trained(tmp_path)["epochs"] == 5
     assert main(["ls", "models"]) == 0
     assert "my_sage" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_package")
+def test_a_model_of_typed_graphs_of_the_page_trains(tmp_path: Path) -> None:
+    assert main(command_with("model.name=my_typed_sage")) == 0
+    assert trained(tmp_path)["epochs"] == 5
 
 
 @pytest.mark.usefixtures("_package")

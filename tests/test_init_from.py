@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from torch import Tensor
 
 from gnntrain.cli import main
-from gnntrain.config import from_dict
+from gnntrain.config import Config, from_dict
+from gnntrain.data.graph import HeteroGraphData
 from gnntrain.errors import UserError
-from gnntrain.init_from import take_weights
+from gnntrain.init_from import resolved_source, take_weights
 from gnntrain.models import PlainModel, build_model
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.graphs import random_graph, stored
+from tests.hetero_graphs import hetero_graph, random_hetero_data
 from tests.results.runs import run_of, write_run
+from tests.results.test_typed_prediction import run_of as run_of_types
+from tests.results.test_typed_prediction import with_ids as typed_ids
 
 SMALL = ["trainer.gpus=0", "dataset.num_nodes=300", "model.hidden_channels=8", "trainer.epochs=2"]
 
@@ -222,3 +228,52 @@ def test_features_of_another_order_or_scale_are_told(
     messages = [line for line in lines if "trainer.init_from" in line]
     assert len(messages) == len(told)
     assert all(words in text for words, text in zip(told, messages, strict=True))
+
+
+def typed_source(data: HeteroGraphData) -> Config:
+    """A run on a typed graph begins with the weights of the run `run`."""
+    graph = hetero_graph(data)
+    model = {"name": "rgcn", "hidden_channels": 8, "num_bases": 2}
+    raw = {"model": model, "trainer": {"init_from": "run"}}
+    return resolved_source(from_dict(raw), graph)
+
+
+def test_a_typed_model_takes_its_tables_too(tmp_path: Path) -> None:
+    _, trained = run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
+    data = typed_ids()
+    config = typed_source(replace(data, labels=data.labels % 2, num_classes=2))
+    graph = hetero_graph(data)
+    torch.manual_seed(7)
+    model = build_model(config.model, graph.schema, 2)
+    taken = take_weights(config, model)
+    assert taken is not None
+    assert taken.num_taken > sum(w.numel() for n, w in model.state_dict().items() if "tables" in n)
+    weights, before = model.state_dict(), trained.state_dict()
+    is_same = {
+        n: before[n].shape == w.shape and torch.equal(before[n], w) for n, w in weights.items()
+    }
+    assert all(same for name, same in is_same.items() if not name.startswith("convs.1."))
+    assert not all(is_same.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({"num_nodes": 9}, ["venue", "7", "9"]), ({"features": np.ones((7, 2))}, ["venue", "2"])],
+)
+def test_other_nodes_of_a_type_are_told(
+    tmp_path: Path, values: dict[str, Any], named: list[str]
+) -> None:
+    run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
+    data = random_hetero_data()
+    nodes = {**data.nodes, "venue": replace(data.nodes["venue"], **values)}
+    with pytest.raises(UserError) as caught:
+        typed_source(replace(data, nodes=nodes))
+    assert all(word in caught.value.message for word in named)
+
+
+def test_further_types_are_told(tmp_path: Path) -> None:
+    run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
+    data = typed_ids()
+    edges = {**data.edges, ("venue", "hosts", "author"): (np.array([1]), np.array([2]))}
+    with pytest.raises(UserError, match="venue/hosts/author"):
+        typed_source(replace(data, edges=edges))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.config import Config
@@ -24,8 +25,14 @@ def loaders_of(
 
 
 def trainer_of(
-    config: Config, graph: Graph, scratch_dir: Path, *, context: DistributedContext | None = None
+    config: Config,
+    graph: Graph,
+    scratch_dir: Path,
+    *,
+    context: DistributedContext | None = None,
+    **options: Any,
 ) -> Trainer:
+    """A trainer; `options` are further arguments of it."""
     context = context or DistributedContext()
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
@@ -37,4 +44,5 @@ def trainer_of(
         task=task,
         config=config.trainer,
         context=context,
+        **options,
     )

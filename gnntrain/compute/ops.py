@@ -78,6 +78,14 @@ SCHEMAS = {
     # which. By Numba alone: see `models.dropout`.
     "dropout": "(Tensor x, float p) -> (Tensor, Tensor)",
     "dropout_backward": "(Tensor grad, Tensor key, float p) -> Tensor",
+    # One step of Adam for the rows `nodes` (int64, each once) of a matrix and its moments:
+    # g = grad + l2 · w; m ← m + (1 − beta1) (g − m); v ← beta2 · v + (1 − beta2) g²;
+    # w ← decay · w − step_size · m / (√v / root + eps).
+    "adam_rows": (
+        "(Tensor(a!) weight, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, Tensor nodes, Tensor grad, "
+        "float beta1, float beta2, float decay, float l2, float step_size, float root, float eps)"
+        " -> ()"
+    ),
 }
 
 FLOAT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -87,6 +95,7 @@ TYPES = dict.fromkeys(SCHEMAS, FLOAT_TYPES) | {
     "transpose": frozenset({torch.int32, torch.int64}),
     "edge_softmax": frozenset({torch.float32, torch.float64}),
     "edge_softmax_backward": frozenset({torch.float32, torch.float64}),
+    "adam_rows": frozenset({torch.float32, torch.float64}),
 }
 
 
@@ -225,7 +234,7 @@ def called_flat(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     The returned function raises `TypeError` if the first tensor's type is not in `TYPES`.
     """
     parts, stop = [], 0
-    for parameter in SCHEMAS[name].partition(")")[0].strip("(").split(", "):
+    for parameter in SCHEMAS[name].partition(") -> ")[0].removeprefix("(").split(", "):
         group, fields = _GROUPS.get(parameter, (None, parameter))
         start, stop = stop, stop + len(fields.split(", "))
         parts.append((group, start, stop))
@@ -262,3 +271,4 @@ pair_scores = _operator("pair_scores")
 pair_scores_backward = _operator("pair_scores_backward")
 dropout = _operator("dropout")
 dropout_backward = _operator("dropout_backward")
+adam_rows = _operator("adam_rows")

@@ -1,9 +1,9 @@
 """Every operator in plain torch operators, for any device; kernels are tested against these.
 
 They also compute where there are no kernels: everything on a device with `compute.kernels=torch`,
-attention on a CPU. So nothing makes the host wait for the device. No tensor is edges × features:
-columns are computed some at a time. Rows are read where they lie. `embedding_bag` sums over edges,
-in their order: equal runs give equal numbers.
+GATv2's scores on a CPU. So nothing makes the host wait for the device. No tensor is edges ×
+features: columns are computed some at a time. Rows are read where they lie. `embedding_bag` sums
+over edges, in their order: equal runs give equal numbers.
 """
 
 from __future__ import annotations
@@ -445,3 +445,26 @@ def _exact(*dtypes: torch.dtype) -> torch.dtype:
 def _end_sums(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, dtype: torch.dtype) -> Tensor:
     """left[src] + right[dst] for every edge."""
     return left.index_select(0, src).to(dtype).add_(right.index_select(0, dst))
+
+
+def adam_rows(
+    weight: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    nodes: Tensor,
+    grad: Tensor,
+    beta1: float,
+    beta2: float,
+    decay: float,
+    l2: float,
+    step_size: float,
+    root: float,
+    eps: float,
+) -> None:
+    row, first, second = (m.index_select(0, nodes) for m in (weight, exp_avg, exp_avg_sq))
+    grad = grad.to(row.dtype).add(row, alpha=l2)
+    first.lerp_(grad, 1 - beta1)
+    second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    row.mul_(decay).addcdiv_(first, second.sqrt().div_(root).add_(eps), value=-step_size)
+    for matrix, changed in ((weight, row), (exp_avg, first), (exp_avg_sq, second)):
+        matrix.index_copy_(0, nodes, changed)

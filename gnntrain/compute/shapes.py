@@ -123,3 +123,7 @@ def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
 
 def dropout_backward(grad: Tensor, key: Tensor, p: float) -> Tensor:
     return torch.empty_like(grad, memory_format=torch.contiguous_format)
+
+
+def adam_rows(weight: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *rest: Any) -> None:
+    """The matrices are changed in place."""

@@ -50,6 +50,7 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _task(config)
     yield from _partitioned(config)
     yield from _owners_draw(config)
+    yield from _typed(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -165,6 +166,9 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
     if backend == "pyg" and config.sampler.threads:
         expects = "0 or null with sampler.backend=pyg, which draws from dropout's generator"
         yield _clash(config, "sampler.threads", "sampler.backend", expects, _LEAVE_OUT)
+    if backend == "pyg" and config.sampler.fan_out_scope == "node":
+        expects = "relation with sampler.backend=pyg: PyG's fan-outs are those of a relation"
+        yield _clash(config, "sampler.fan_out_scope", "sampler.backend", expects, _LEAVE_OUT)
     if backend == "triton" and topology == "host":
         expects = "resident, pinned or auto with sampler.backend=triton, which draws on the GPU"
         hint = "write sampler.backend=numba"
@@ -344,6 +348,28 @@ def _owners_draw(config: Config) -> Iterator[Contradiction]:
         if is_wrong:
             expects = f"{instead} with {other}={value}: the ranks that hold the graph draw"
             yield _clash(config, key, other, expects, _LEAVE_OUT)
+
+
+def _typed(config: Config) -> Iterator[Contradiction]:
+    """What a model of typed graphs cannot do: the CPU draws its batches, and no rows are cached."""
+    sampler, features = config.sampler, config.features
+    if not config.model.is_hetero:
+        return
+    placements = ("auto", "resident", "pinned", "memmap")
+    clashes = [
+        ("sampler.backend", sampler.backend == "triton", "auto"),
+        ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
+        ("features.placement", features.placement not in placements, " or ".join(placements)),
+        ("features.cache_ratio", features.cache_ratio is not None, "null"),
+        ("features.cache_bytes", features.cache_bytes is not None, "null"),
+        ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
+        ("distributed.servers", config.distributed.servers > 0, "0"),
+        ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
+    ]
+    for key, is_wrong, instead in clashes:
+        if is_wrong:
+            expects = f"{instead} with model.name={config.model.name}, a model of typed graphs"
+            yield _clash(config, key, "model.name", expects, _LEAVE_OUT)
 
 
 def missing_files(config: Config) -> Iterator[Problem]:

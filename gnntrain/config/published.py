@@ -67,7 +67,7 @@ _HECO = "gnntrain.data.heco:HeCoBuilder"
 _NO_DEFAULTS: Mapping[str, object] = {}
 # Bags of words, whose lengths say nothing (Kipf & Welling, 2017).
 _WORDS = {"normalize_features": True}
-# Citation graphs given one way: papers also learn from those that cite them.
+# Graphs with citations given one way: papers also learn from those that cite them.
 _CITATIONS = {"to_undirected": True}
 
 
@@ -133,7 +133,9 @@ PUBLISHED: Mapping[str, Published] = {
         _HECO,
         splits=(20, 40, 60),
         edges_once=True,
-        defaults={"split": 60},
+        defaults={"split": 60, **_WORDS},
     ),
-    "ogbn-mag": Published(GraphSize(1_939_743, 21_111_007, 128, 349), _OGB_HETERO, edges_once=True),
+    "ogbn-mag": Published(
+        GraphSize(1_939_743, 21_111_007, 128, 349), _OGB_HETERO, defaults=_CITATIONS
+    ),
 }

@@ -173,7 +173,6 @@ class HeteroOGBBuilder(OGBBuilder):
             splits=self._splits(folder / "split" / self._meta["split"] / _PAPER),
             metric=_METRICS[self._meta["eval metric"]],
             ogb_name=self.dataset,
-            reverse=True,
         )
 
 

@@ -47,7 +47,8 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
 
     Tensors of a node type, by `attr_name`:
 
-    - `x`: the features as they are stored, bfloat16 included; all rows are the mapped pages.
+    - `x`: the features as they are stored, bfloat16 included; all rows are the mapped pages. A type
+      without features has none.
     - `y`: class numbers as int64, −1 for "no label"; multi-label: float32 0 and 1.
     - `train_mask`, `val_mask`, `test_mask`: bool.
 
@@ -76,6 +77,7 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
             TensorAttr(None if self._is_homogeneous else name, attribute)
             for name, nodes in self._graph.nodes.items()
             for attribute in _ATTRIBUTES
+            if attribute != "x" or nodes.num_features or self._is_homogeneous
             if attribute != "y" or nodes.labels is not None
             if attribute not in _MASKS or _MASKS[attribute] in nodes.splits
         ]
@@ -165,14 +167,13 @@ def graph_of(
     """A graph in memory from PyG's interfaces: a `Data`, a `HeteroData`, or a store of your own.
 
     Args:
-        feature_store: Has a tensor `x` for each node type, and for one of them `y` and the masks
-            `train_mask`, `val_mask` and `test_mask`, as `PyGGraph` describes them.
-        graph_store: Has the edges in any layout.
+        feature_store: Has a tensor `x` for node types with features, and for one type `y` and the
+            masks `train_mask`, `val_mask` and `test_mask`, as `PyGGraph` describes them.
+        graph_store: Has the edges in any layout, and the size of types without features.
         dataset: Name of the data set.
 
     Raises:
-        ValueError: Not exactly one node type has labels.
-        KeyError: A node type has no `x`.
+        ValueError: Not exactly one node type has labels, or the size of one is not known.
     """
     tensors: dict[NodeType, dict[str, Tensor]] = defaultdict(dict)
     for attr in feature_store.get_all_tensor_attrs():
@@ -182,12 +183,17 @@ def graph_of(
             attr.index = None
             value = torch.as_tensor(feature_store.get_tensor(attr))
             tensors[attr.group_name or NODE][attr.attr_name] = value
-    nodes = {name: _nodes_of(given) for name, given in tensors.items()}
-    labels = [each.labels for each in nodes.values() if each.labels is not None]
+    nodes = {name: _nodes_of(given) for name, given in tensors.items() if "x" in given}
+    for name, size in _sizes_by_edges(graph_store).items():
+        if name not in nodes:
+            nodes[name] = _nodes_of({"x": torch.empty(size, 0), **tensors[name]})
+    labels = {name: each.labels for name, each in nodes.items() if each.labels is not None}
     if len(labels) != 1:
         raise ValueError(f"{len(labels)} node types have labels instead of one")
-    task, num_classes = infer_label_kind(labels[0])
+    ((target, given_labels),) = labels.items()
+    task, num_classes = infer_label_kind(given_labels)
     return Graph(
+        target=target,
         nodes=nodes,
         edges=_edges_by_type(graph_store, nodes),
         dataset=dataset,
@@ -195,6 +201,17 @@ def graph_of(
         metric=DEFAULT_METRICS[task],
         num_classes=num_classes,
     )
+
+
+def _sizes_by_edges(store: GraphStore) -> dict[NodeType, int]:
+    """The number of nodes of each type, as far as edges tell it."""
+    sizes = {}
+    for attr in store.get_all_edge_attrs():
+        if attr.edge_type is not None and attr.size is not None:
+            for name, size in zip(attr.edge_type[::2], attr.size, strict=True):
+                if size is not None:
+                    sizes[name] = size
+    return sizes
 
 
 _ARRAY_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}

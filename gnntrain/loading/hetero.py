@@ -25,7 +25,7 @@ from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphL
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph, resolved_fan_outs
-from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
+from gnntrain.sampling.registry import hetero_sampler_class
 
 _HOST = torch.device("cpu")
 
@@ -218,10 +218,11 @@ class HeteroLoaderBuilder:
         by_type = resolved_fan_outs(fan_outs, schema, num_layers)
         key = tuple(by_type.values())
         if key not in self._samplers:
-            self._samplers[key] = HeteroCPUSampler(
+            self._samplers[key] = hetero_sampler_class(self.backend)(
                 self._graph.fused,
                 self._graph.target,
                 by_type,
+                scope=self._config.sampler.fan_out_scope,
                 replace=self._config.sampler.replace,
             )
         return self._samplers[key]

@@ -46,7 +46,6 @@ class HeteroBatch(HeteroData):  # type: ignore[misc]  # PyG's classes carry no t
     batch_size: int
     num_counted: int
     global_batch_size: int
-    is_padded = False
 
     @classmethod
     def of(

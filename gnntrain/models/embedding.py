@@ -85,3 +85,9 @@ def embedding_tables(model: nn.Module) -> Iterator[tuple[str, EmbeddingTable]]:
     for name, module in model.named_modules():
         if isinstance(module, EmbeddingTable):
             yield name, module
+
+
+def num_parameters(model: nn.Module) -> int:
+    """The number of trained parameters, those of embedding tables among them."""
+    dense = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return dense + sum(table.weight.numel() for _, table in embedding_tables(model))

@@ -21,6 +21,7 @@ from gnntrain.models.base import (
 )
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.embedding import EmbeddingTable
+from gnntrain.models.pyg_hetero import PyGLayer, typed_pyg_model
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.sampling.hetero import HeteroBlock
@@ -110,6 +111,14 @@ class HeteroConv(nn.Module):
             node_type: Their type.
             total: The sum of the stages; None: no edge leads to this type.
             h_dst: See `message`.
+        """
+        raise NotImplementedError
+
+    def pyg_layer(self) -> PyGLayer:
+        """The same layer by PyG, for `gnntrain export`.
+
+        Raises:
+            UserError: PyG has no such layer.
         """
         raise NotImplementedError
 
@@ -344,8 +353,14 @@ class HeteroGNN(nn.Module):
         return f"convs.{last}.", f"residuals.{last}."
 
     def pyg_model(self) -> PyGModel | None:
-        """The same model as plain PyG, see `GNN.pyg_model`."""
+        """See `GNN.pyg_model`; a subclass may call `typed_pyg_model`."""
         return None
+
+    @torch.no_grad()
+    def typed_pyg_model(self) -> PyGModel:
+        """The model as plain PyG, by `HeteroConv.pyg_layer`."""
+        layers = [self.conv(i).pyg_layer() for i in range(self.num_layers)]
+        return typed_pyg_model(self, layers)
 
     def _in_place(self, node_type: NodeType, rows: Rows) -> bool:
         """Whether the first layer reads lazy rows as they are: `start` would not change them."""

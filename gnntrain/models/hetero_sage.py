@@ -11,6 +11,8 @@ from torch_geometric.nn.module_dict import ModuleDict
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
 from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.models.relation_sum import RelationSumConv, Root
 
 
@@ -59,6 +61,18 @@ class BlockHeteroSAGEConv(RelationSumConv):
         out = super().finish(node_type, total, h_dst)
         return out / max(1, len(self.types.into(node_type))) if self.is_mean else out
 
+    def pyg_layer(self) -> PyGLayer:
+        codes = {
+            edge_type: f"SAGEConv({conv.in_channels}, {conv.out_channels}, aggr={self.reduce!r})"
+            for edge_type, conv in self.convs.items()
+        }
+        return PyGLayer(
+            hetero_conv(codes, "mean" if self.is_mean else "sum"),
+            ["HeteroConv", "SAGEConv"],
+            {f"convs.{name}": weight for name, weight in self.convs.state_dict().items()},
+            own={t: self.root(t) for t in self.types.node_types if not self.types.into(t)},
+        )
+
     def _conv(self, edge_type: EdgeType) -> Any:
         return self.convs[edge_type]
 
@@ -91,3 +105,6 @@ class HeteroSAGE(HeteroGNN):
             return BlockHeteroSAGEConv(types, aggregator, relation_aggregator == "mean")
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        return self.typed_pyg_model()

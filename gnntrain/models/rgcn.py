@@ -16,6 +16,8 @@ from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.models.relation_sum import RelationSumConv, Root
 
 
@@ -86,6 +88,16 @@ class BlockRGCNConv(RelationSumConv):
         linear: Any = self.roots[node_type]
         return Root(linear.weight, linear.bias)
 
+    def pyg_layer(self) -> PyGLayer:
+        codes, weights = {}, {}
+        for edge_type in self.types.edge_types:
+            weight = self.relation_weight(edge_type)
+            widths = weight.shape[1], self.types.in_channels[edge_type[2]]
+            codes[edge_type] = f"SAGEConv({widths}, {len(weight)}, root_weight=False, bias=False)"
+            weights[f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"] = weight
+        roots = {t: self.root(t) for t in self.types.node_types}
+        return PyGLayer(hetero_conv(codes), ["HeteroConv", "SAGEConv"], weights, own=roots)
+
 
 def _linear(before: int, after: int) -> nn.Module:
     made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
@@ -145,3 +157,6 @@ class RGCN(HeteroGNN):
             return BlockRGCNConv(types, num_bases, num_blocks)
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        return self.typed_pyg_model()

@@ -15,6 +15,9 @@ from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, ModelConfig, PluginConfig, from_dict
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
+from gnntrain.models.embedding import num_parameters
+from gnntrain.models.plugin import PlainHeteroModel
+from gnntrain.models.pyg_hetero import plain_pyg_model
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
@@ -74,9 +77,8 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     model = build_model(config.model, signature.inputs, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
-    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     epoch = epoch_of(state, checkpoint)
-    about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters)
+    about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters(model))
     title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
     source = model_source(
         made, title[0].upper() + title[1:], signature.preprocessing, signature.target_scale
@@ -87,17 +89,13 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "README.md": model_card(about, source),
     }
     _write(path, texts, made.weights)
-    return Export(path, f"{made.module}.{made.name}", run.shown)
+    return Export(path, f"{made.module}.{made.imported[0]}", run.shown)
 
 
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
     if isinstance(model, PlainModel):
         assert isinstance(config, PluginConfig)
-        point, weights = find_plugin(MODELS, config.name), model.module.state_dict()
-        widths = signature.num_features, signature.num_outputs
-        return PyGModel(
-            point.attr, dict(config.options), weights, module=point.module, positionals=widths
-        )
+        return _plain_model(config, model, signature)
     # Not what a base class says: the subclass computes something else.
     made = model.pyg_model() if "pyg_model" in vars(type(model)) else None
     if made is None:
@@ -106,6 +104,18 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
             "`gnntrain predict` uses it as it is.",
         )
     return made
+
+
+def _plain_model(config: PluginConfig, model: PlainModel, signature: ModelSignature) -> PyGModel:
+    """The model of another package, as that makes it."""
+    point, out = find_plugin(MODELS, config.name), signature.num_outputs
+    options, weights = dict(config.options), model.module.state_dict()
+    if isinstance(model, PlainHeteroModel):
+        return plain_pyg_model(model, point.module, point.attr, out, options)
+    inputs = str(signature.num_features)
+    return PyGModel(
+        point.attr, options, weights, module=point.module, positionals=(inputs, str(out))
+    )
 
 
 def _about(
@@ -123,7 +133,7 @@ def _about(
     return {
         "format": _FORMAT,
         "model": config.model.name,
-        "made_with": f"{made.module}.{made.name}",
+        "made_with": f"{made.module}.{made.imported[0]}",
         "arguments": made.arguments,
         "own_package": made.own_package,
         "takes": _takes(made, signature),

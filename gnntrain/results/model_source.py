@@ -11,6 +11,8 @@ from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80
 
+_MODULE_DICT = "\nfrom torch_geometric.nn.module_dict import ModuleDict"
+
 _RESIDUAL = '''
 
 class Residual{base}({base}):
@@ -155,20 +157,21 @@ def model_source(
     """
     prepare = "" if preprocessing is None or preprocessing.is_identity else _prepare(preprocessing)
     own = model.own_package
-    names = ", ".join(sorted({model.name, *model.imports}))
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
-    arguments = [*map(repr, model.positionals), *keywords]
-    lines = [f"model = {call}(", *_filled(arguments), ")", *model.changes]
+    arguments = [*model.positionals, *keywords]
+    made = [f"model = {call}(", *_filled(arguments), ")"] if arguments else [f"model = {call}()"]
+    standard = [*model.standard_imports, *(["import json", "import re"] if prepare else [])]
     return _SOURCE.format(
         title=title,
         needs="torch and torch_geometric only" if own is None else f"torch and {own}",
-        imports=f"from {model.module} import {names}",
-        classes=_RESIDUAL.format(base=model.name) if model.residual else "",
+        imports=f"from {model.module} import {', '.join(sorted({*model.imported}))}"
+        + _MODULE_DICT * bool(model.definition),
+        classes=_RESIDUAL.format(base=model.name) if model.residual else model.definition,
         in_units="" if scale is None else _IN_UNITS.format(mean=scale.mean, std=scale.std),
-        body=textwrap.indent("\n".join(lines), " " * 4),
+        body=textwrap.indent("\n".join([*made, *model.changes]), " " * 4),
         hook="" if scale is None else "    model.register_forward_hook(in_units)\n",
-        standard="import json\nimport re\n" if prepare else "",
+        standard="".join(f"{line}\n" for line in sorted(standard)),
         prepare=prepare,
     )
 

@@ -106,25 +106,28 @@ class SampledSubgraph:
 
 
 def cumulative_blocks(
-    indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_known: Sequence[int]
+    indptr: Tensor,
+    indices: Tensor,
+    edge_ids: Tensor | None,
+    num_dst: Sequence[int],
+    num_src: Sequence[int],
 ) -> tuple[Block, ...]:
     """The blocks of sampling in which each node draws once, when it is found (PyG's way).
 
-    All blocks are views of one CSC: hop h has the first `num_known[h]` nodes as destinations and
-    `num_known[h + 1]` as sources; older destinations bring the edges that they drew earlier.
+    All blocks are views of one CSC; older destinations bring the edges that they drew earlier.
 
     Args:
-        indptr: int32 `[num_known[-2] + 1]`.
+        indptr: int32 `[num_dst[-1] + 1]`.
         indices: int32 `[num_edges]`, local numbers of sources, by destination.
         edge_ids: int64 `[num_edges]` or None.
-        num_known: Number of seeds, then of the nodes known after each hop.
+        num_dst: For each hop, the destinations known before it.
+        num_src: For each hop, the sources known after it.
     """
     blocks = []
-    for num_dst, num_src in pairwise(num_known):
-        num_edges = int(indptr[num_dst])
+    for known, found in zip(num_dst, num_src, strict=True):
+        num_edges = int(indptr[known])
         ids = None if edge_ids is None else edge_ids[:num_edges]
-        block = Block(indptr[: num_dst + 1], indices[:num_edges], num_src, edge_ids=ids)
-        blocks.append(block)
+        blocks.append(Block(indptr[: known + 1], indices[:num_edges], found, edge_ids=ids))
     return tuple(reversed(blocks))
 
 

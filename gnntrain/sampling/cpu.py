@@ -172,7 +172,8 @@ def _cumulated(blocks: Sequence[Block], num_seeds: int) -> tuple[Block, ...]:
         torch.cat([counts.new_zeros(1), counts.cumsum(0, dtype=torch.int32)]),
         indices,
         torch.cat(ids) if ids else None,
-        [num_seeds, *(block.num_src for block in blocks)],
+        [num_seeds, *(block.num_src for block in blocks[:-1])],
+        [block.num_src for block in blocks],
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from gnntrain.config.problems import did_you_mean
 from gnntrain.config.types import AnyFanOuts
+from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
@@ -17,6 +19,9 @@ from gnntrain.sampling.block import Block
 
 DEFAULT = "default"
 """Stands for all edge types whose fan-outs are not given."""
+
+FanOutScope = Literal["relation", "node"]
+"""See `HeteroSampler`."""
 
 FanOuts = Mapping[EdgeType, tuple[int, ...]]
 """In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
@@ -131,11 +136,34 @@ class HeteroSubgraph:
 class HeteroSampler(ABC):
     """Draws the neighbourhood of seed nodes of one type of a typed graph.
 
+    A package adds a sampler as it adds a `Sampler`.
+
+    Args:
+        edges: The in-edges of all types. They are only read.
+        target: The node type of the seeds.
+        fan_outs: In-neighbours to draw for a node, by edge type; −1 takes all.
+        scope: Whether a fan-out is for the in-edges of a node of one edge type (relation), or of
+            all edge types together (node): all edge types into a node type then have the same.
+        replace: Draw with replacement: where there are in-edges, exactly the fan-out is taken.
+        edge_ids: Also return each edge's position among those of its type.
+
     Attributes:
         thread_safe: Whether `sample` may be called in background threads, several at a time.
     """
 
-    thread_safe: bool = True
+    thread_safe: ClassVar[bool] = True
+
+    @abstractmethod
+    def __init__(
+        self,
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
+        *,
+        scope: FanOutScope = "relation",
+        replace: bool = False,
+        edge_ids: bool = False,
+    ) -> None: ...
 
     @abstractmethod
     def sample(self, seeds: Tensor, key: SampleKey) -> HeteroSubgraph:

@@ -13,10 +13,12 @@ import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 
+from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE, Edges, Graph, Nodes
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler, cumulative_blocks
+from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
 
 
@@ -55,7 +57,9 @@ class PyGSampler(Sampler):
         self._num_hops = len(fan_outs)
         require_pyg_backend()
         # PyG's sampler keeps only the tensors; other samplers share the object as long as it lives.
-        self._graph = shared_graph(indptr, indices)
+        num_nodes, num_edges = {NODE: len(indptr) - 1}, [len(indices)]
+        edges = FusedCSC.cut([EDGE], num_nodes, num_edges, indptr.numpy(), indices.numpy())
+        self._graph = shared_graph(edges)
         num_neighbors = list(checked_fan_outs(fan_outs))
         self._sampler = NeighborSampler((self._graph, self._graph), num_neighbors, replace=replace)
 
@@ -69,8 +73,8 @@ class PyGSampler(Sampler):
         Raises:
             UserError: A seed occurs twice (pyg-lib would return edges that are not there).
         """
-        _refuse_repeated(seeds)
-        with _seeded(key.seed, key.epoch, key.step, *seeds[:1].tolist()):
+        refuse_repeated(seeds)
+        with seeded(key.seed, key.epoch, key.step, *seeds[:1].tolist()):
             drawn = self._sampler.sample_from_nodes(NodeSamplerInput(None, seeds))
         return subgraph_of(drawn, len(seeds), self._num_hops)
 
@@ -78,14 +82,15 @@ class PyGSampler(Sampler):
 _shared: WeakValueDictionary[tuple[int, int, bool], PyGGraph] = WeakValueDictionary()
 
 
-def shared_graph(indptr: Tensor, indices: Tensor) -> PyGGraph:
+def shared_graph(edges: FusedCSC) -> PyGGraph:
     """The edges for PyG's samplers; one object for all samplers, as it may hold a copy."""
-    key = indptr.data_ptr(), indices.data_ptr(), torch_geometric.typing.WITH_PYG_LIB
+    key = edges.indptr.ctypes.data, edges.indices.ctypes.data, torch_geometric.typing.WITH_PYG_LIB
     graph = _shared.get(key)
     if graph is None:
-        nodes = Nodes(np.empty((len(indptr) - 1, 0), np.float32))
-        edges = Edges(indptr.numpy(), indices.numpy())
-        graph = _shared[key] = PyGGraph(Graph({NODE: nodes}, {EDGE: edges}))
+        sizes = edges.num_nodes.items()
+        nodes = {name: Nodes(np.empty((size, 0), np.float32)) for name, size in sizes}
+        by_type = {name: Edges(*edges.part(i)) for i, name in enumerate(edges.edge_types)}
+        graph = _shared[key] = PyGGraph(Graph(nodes, by_type))
     return graph
 
 
@@ -107,15 +112,27 @@ def subgraph_of(drawn: SamplerOutput, num_seeds: int, num_hops: int) -> SampledS
         # torch-sparse does not count by hop: derive the counts from the node numbers.
         ends.append(int(np.searchsorted(destinations, num_known[-1])))
         num_known.append(int(sources[: ends[-1]].max(initial=num_known[-1] - 1)) + 1)
-    check_hop_edges(len(sources))
-    num_dst = num_known[-2] if num_hops else 0
-    indptr = np.zeros(num_dst + 1, np.int32)
-    np.cumsum(np.bincount(destinations, minlength=num_dst), out=indptr[1:])
-    blocks = cumulative_blocks(
-        torch.from_numpy(indptr), drawn.row.to(torch.int32), drawn.edge.long(), num_known
-    )
+    blocks = blocks_of(drawn.row, drawn.col, drawn.edge, num_known[:-1], num_known[1:])
     num_new_edges = [int(after - before) for before, after in pairwise(ends)]
     return SampledSubgraph(drawn.node.long(), num_seeds, blocks, num_new_edges)
+
+
+def blocks_of(
+    row: Tensor, col: Tensor, edge: Tensor, num_dst: Sequence[int], num_src: Sequence[int]
+) -> tuple[Block, ...]:
+    """The blocks of edges as PyG draws them.
+
+    Args:
+        row, col: Local numbers of sources and destinations, by destination.
+        edge: Positions of the edges.
+        num_dst, num_src: See `cumulative_blocks`.
+    """
+    check_hop_edges(len(row))
+    last = num_dst[-1] if num_dst else 0
+    indptr = np.zeros(last + 1, np.int32)
+    np.cumsum(np.bincount(col.numpy(), minlength=last), out=indptr[1:])
+    offsets = torch.from_numpy(indptr)
+    return cumulative_blocks(offsets, row.to(torch.int32), edge.long(), num_dst, num_src)
 
 
 def require_pyg_backend() -> None:
@@ -133,7 +150,7 @@ def require_pyg_backend() -> None:
 
 
 @contextmanager
-def _seeded(*key: int) -> Iterator[None]:
+def seeded(*key: int) -> Iterator[None]:
     """Seed torch's CPU generator by `key` inside the block, and restore it after."""
     seed = np.random.SeedSequence([part % 2**64 for part in key]).generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
@@ -141,7 +158,7 @@ def _seeded(*key: int) -> Iterator[None]:
         yield
 
 
-def _refuse_repeated(seeds: Tensor) -> None:
+def refuse_repeated(seeds: Tensor) -> None:
     num_repeated = len(seeds) - len(np.unique(seeds.numpy()))
     if num_repeated > 0:
         raise UserError(

@@ -354,11 +354,15 @@ class HeteroLayerwiseInference(ABC):
         projected = filter(model.is_projected, model.node_types_after(-1))
         before = sum(size(t, (model.hidden_channels,)) for t in projected)
         most = 0
-        for layer in shapes:
+        for i, layer in enumerate(shapes):
             sources = {key: size(_node_type(key), shape) for key, shape in layer.sources.items()}
-            # Rows of an edge type's own are held one stage after the other.
-            own = [held for key, held in sources.items() if isinstance(key, tuple)]
-            shared = sum(sources.values()) - sum(own)
+            # Rows of an edge type's own are held for one pass, those of a node type for the layer.
+            own = [
+                sum(sources[edge] for edge in chain(*stages) if edge in sources)
+                for t in layer.outputs
+                for stages in _stages_by_pass(model.conv(i), t)
+            ]
+            shared = sum(held for key, held in sources.items() if isinstance(key, str))
             totals = [size(t, shape) for t, shape in layer.totals.items()]
             after = sum(size(t, shape) for t, shape in layer.outputs.items())
             held = shared + max(own, default=0) + max(totals, default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from gnntrain.compute import ops
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tables
@@ -84,11 +86,39 @@ class RowOptimizer(optim.Optimizer):
         if not grad.is_sparse:  # of all rows
             self._update(grad, matrices, state["step"], group)
             return
-        nodes = grad._indices()[0]
+        nodes, values = grad._indices()[0], grad._values()
+        if self._kind != "sgd":
+            self._adam_rows(nodes, values, matrices, state["step"], group)
+            return
         rows = [matrix[nodes] for matrix in matrices]
-        self._update(grad._values(), rows, state["step"], group)
+        self._update(values, rows, state["step"], group)
         for matrix, changed in zip(matrices, rows, strict=True):
             matrix[nodes] = changed
+
+    def _adam_rows(
+        self,
+        nodes: Tensor,
+        grad: Tensor,
+        matrices: Sequence[Tensor],
+        step: Tensor,
+        group: dict[str, Any],
+    ) -> None:
+        """Apply torch's Adam or AdamW to some rows of the weight and their moments, in place."""
+        step += 1
+        lr, weight_decay = float(group["lr"]), group["weight_decay"]
+        is_decoupled = self._kind == "adamw"
+        corrections = [1 - beta ** float(step) for beta in _BETAS]
+        ops.adam_rows(
+            *matrices,
+            nodes,
+            grad,
+            *_BETAS,
+            decay=1 - lr * weight_decay if is_decoupled else 1.0,
+            l2=0.0 if is_decoupled else weight_decay,
+            step_size=lr / corrections[0],
+            root=math.sqrt(corrections[1]),
+            eps=_EPS,
+        )
 
     def _update(
         self, grad: Tensor, rows: Sequence[Tensor], step: Tensor, group: dict[str, Any]

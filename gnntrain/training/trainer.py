@@ -16,7 +16,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
 from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
-from gnntrain.models.embedding import embedding_tables
+from gnntrain.models.embedding import num_parameters
 from gnntrain.phases import Phases, combined
 from gnntrain.tasks import Task
 from gnntrain.training.callbacks import (
@@ -148,9 +148,8 @@ class Trainer:
 
     @property
     def num_parameters(self) -> int:
-        """Trainable parameters of the model, those of embedding tables included."""
-        tables = sum(table.weight.numel() for _, table in embedding_tables(self.model))
-        return tables + sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        """Trainable parameters of the model."""
+        return num_parameters(self.model)
 
     @property
     def epoch(self) -> int:

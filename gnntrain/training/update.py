@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
@@ -136,7 +135,7 @@ class Update:
         Args:
             rows: The gradients of the embedding tables' rows.
         """
-        optimizers: list[Optimizer] = [self.optimizer]
+        optimizers: list[Any] = [self.optimizer]
         if self.row_optimizer is not None and rows:
             self.row_optimizer.param_groups[0]["lr"] = self.lr
             optimizers.append(self.row_optimizer)

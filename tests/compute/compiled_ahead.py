@@ -19,7 +19,7 @@ from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.aggregate_linear import AggregateLinear
-from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
+from gnntrain.models.attention import dot_score, edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
 from tests.absent_gpus import AbsentGPUs, Compiled
 from tests.compute.registrations import registered
@@ -122,6 +122,8 @@ def _attend(index: torch.dtype, dtype: torch.dtype) -> None:
     att = torch.ones(2, 4, requires_grad=True)
     for out in (
         edge_softmax(block, score, torch.ones(2, 2))[1],
+        edge_softmax(block, score)[1],
+        dot_score(block, left[:, 4:], right[:, 4:], 2),
         sum_softmax(block, score, torch.ones(2, 2), torch.ones(2, 2), 0.2)[1],
         pair_score(block, left, right, att, 0.2),
     ):

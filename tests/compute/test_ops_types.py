@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -200,6 +201,44 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_alike(
     assert torch.equal(gradient, torch.where(kept, 2 * pull, 0))
 
 
+def adam_step(weight: Tensor, *moments_nodes_grad: Tensor, l2: float, decay: float) -> None:
+    """The second step of Adam with a learning rate of 0.1."""
+    step_size, root = 0.1 / (1 - 0.9**2), math.sqrt(1 - 0.999**2)
+    ops.adam_rows(weight, *moments_nodes_grad, 0.9, 0.999, decay, l2, step_size, root, 1e-8)
+
+
+@each_registration
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_changes_the_named_rows_as_torchs_adam_does(
+    kind: type[torch.optim.Adam], dtype: torch.dtype, device: str
+) -> None:
+    torch.manual_seed(0)
+    nodes = torch.tensor([6, 0, 3])
+    weight = torch.randn(9, 5, dtype=dtype)
+    rows = torch.nn.Parameter(weight[nodes])
+    optimizer = kind([rows], lr=0.1, weight_decay=0.2)
+    gradients = torch.randn(2, 3, 5, dtype=dtype)
+    rows.grad = gradients[0]
+    optimizer.step()
+    state = optimizer.state[rows]
+    matrices = [weight, torch.zeros_like(weight), torch.zeros_like(weight)]
+    for matrix, known in zip(matrices, (rows, state["exp_avg"], state["exp_avg_sq"]), strict=True):
+        matrix[nodes] = known.detach()
+    before = [matrix.clone() for matrix in matrices]
+    rows.grad = gradients[1]
+    optimizer.step()
+    is_decoupled = kind is torch.optim.AdamW
+    moved = [matrix.to(device) for matrix in matrices]
+    factors = {"l2": 0.0, "decay": 0.98} if is_decoupled else {"l2": 0.2, "decay": 1.0}
+    given = nodes.to(device), gradients[1].to(device)
+    adam_step(*moved, *given, l2=factors["l2"], decay=factors["decay"])
+    known = rows, state["exp_avg"], state["exp_avg_sq"]
+    for found, old, new in zip(moved, before, known, strict=True):
+        old[nodes] = new.detach()
+        torch.testing.assert_close(found.cpu(), old)
+
+
 class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """The names of the operators of ours that were called."""
 
@@ -219,6 +258,7 @@ def test_no_operator_is_left_out() -> None:
             computed(call, block, [torch.randn(shape) for shape in shapes(block)])
         computed(lambda _, x: dropout(x, 0.5), block, [torch.randn(3, 3)])
         LazyFeatures(torch.randn(3, 3), torch.arange(3)).read(0, 2)
+        adam_step(*torch.randn(3, 3, 3), torch.arange(3), torch.randn(3, 3), l2=0.0, decay=1.0)
     assert {name for name in seen.names if name.startswith("gnntrain::")} == {
         f"gnntrain::{name}" for name in ops.SCHEMAS
     }

@@ -13,7 +13,12 @@ import pytest
 
 from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict, types
 from gnntrain.config.mistakes import choices, in_words, key_schema
-from gnntrain.config.models import LayeredConfig, model_names, model_section
+from gnntrain.config.models import (
+    HeteroLayeredConfig,
+    LayeredConfig,
+    model_names,
+    model_section,
+)
 from gnntrain.config.signatures import read_class
 from gnntrain.config.types import OneOf, Section
 from scripts.config_reference import meanings
@@ -90,7 +95,7 @@ def test_a_source_that_does_not_say_its_keys_is_refused(file: Path, old: str, ne
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_has_a_section_of_its_own_with_all_said(name: str) -> None:
     section = model_section(name)
-    assert issubclass(section, LayeredConfig)
+    assert issubclass(section, HeteroLayeredConfig if section.is_hetero else LayeredConfig)
     assert section.__doc__
     for key, field in section.model_fields.items():
         assert meanings(section)[key], key

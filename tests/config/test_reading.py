@@ -204,7 +204,7 @@ def test_a_gpu_as_such_is_no_misspelt_kind_of_gpu() -> None:
 
 
 def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:
-    problem = only_problem({"model": {"name": "gta", "heads": 3, "num_layers": 7}})
+    problem = only_problem({"model": {"name": "gaat", "heads": 3, "num_layers": 7}})
     assert problem.key == "model.name"
     assert problem.hint == "did you mean gat?"
     assert "gat, gatv2, gcn" in problem.expected

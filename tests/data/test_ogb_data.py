@@ -360,7 +360,7 @@ def test_mag_is_the_graph_that_ogbs_own_class_reads(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.labels, labels["paper"][:, 0])
     for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
         np.testing.assert_array_equal(data.splits[ours], splits[theirs]["paper"])
-    assert (data.target, data.num_classes, data.reverse) == ("paper", 349, True)
+    assert (data.target, data.num_classes, data.reverse) == ("paper", 349, False)
     assert (data.metric, data.ogb_name) == ("accuracy", "ogbn-mag")
 
 

@@ -14,7 +14,8 @@ from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, Heter
 from torch_geometric.loader import NodeLoader
 
 from gnntrain.config import BuiltinConfig
-from gnntrain.data.graph import EDGE, NODE, Graph
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import EDGE, NODE, Graph, PrepareOptions
 from gnntrain.data.pyg_graph import PyGGraph, graph_of
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import as_tensor
@@ -24,6 +25,7 @@ from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.node_loader import NodeLoaderSampler
 from tests.data.test_graph import WRITES, typed_graph
 from tests.graphs import random_graph, stored
+from tests.hetero_graphs import random_hetero_data
 from tests.loading.graphs import cpu_loader
 
 PLANETOID = Path(__file__).parents[3] / "shared" / "data" / "planetoid"
@@ -204,3 +206,25 @@ def test_pygs_loader_with_our_sampler_reads_cora_through_the_interfaces(tmp_path
         for src, dst in nodes[batch.edge_index.numpy()].T[::50]:
             assert src in store.indices[store.indptr[dst] : store.indptr[dst + 1]]
     assert sorted(seeds) == store.split("train").tolist()
+
+
+def test_a_typed_store_behind_pygs_interfaces_makes_the_graph_again(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    store = write_store(tmp_path / "store", data, PrepareOptions(), {"dataset": "random"})
+    view = PyGGraph(store)
+    graph = graph_of(view, view, dataset="random")
+    assert (graph.target, graph.num_classes) == ("paper", 3)
+    assert graph.schema.num_features == store.schema.num_features
+    assert set(graph.edges) == set(store.edges)
+    for kind, edges in store.edges.items():
+        np.testing.assert_array_equal(graph.edges[kind].indptr, edges.indptr)
+        np.testing.assert_array_equal(graph.edges[kind].indices, edges.indices)
+        row, colptr = view.get_edge_index(kind, "csc")
+        np.testing.assert_array_equal(row, edges.indices)
+        np.testing.assert_array_equal(colptr, edges.indptr)
+    assert view.get_tensor("author", "x", None).shape == (60, 3)
+    listed = {attr.group_name for attr in view.get_all_tensor_attrs() if attr.attr_name == "x"}
+    assert listed == {"paper", "author"}
+    for name, nodes in store.nodes.items():
+        np.testing.assert_array_equal(graph.nodes[name].features, nodes.features)
+    np.testing.assert_array_equal(graph.split("val"), store.split("val"))

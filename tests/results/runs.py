@@ -10,7 +10,7 @@ import torch
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.models import GNN, build_model
+from gnntrain.models import GNN, AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import record_of
 from gnntrain.training.buffers import SharedBuffers
@@ -20,13 +20,19 @@ from gnntrain.training.evaluation import LayerwiseEvaluator
 
 def run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any) -> GNN:
     """A run directory at `path` about `store`, and its model, whose weights are random."""
+    made = any_run_of(path, store, {"hidden_channels": 8, **model}, **config)
+    assert isinstance(made, GNN)
+    return made
+
+
+def any_run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any) -> AnyModel:
+    """As `run_of`, of any model."""
     num_layers = model.get("num_layers", 2)
     sampler = {"fan_outs": [5] * num_layers}
-    raw = {"model": {"hidden_channels": 8, **model}, "sampler": sampler, **config}
+    raw = {"model": model, "sampler": sampler, **config}
     made_of = from_dict(raw, saved=True)
     torch.manual_seed(0)
-    made = build_model(made_of.model, store.num_features, store.num_outputs)
-    assert isinstance(made, GNN)
+    made = build_model(made_of.model, store.schema, store.num_outputs)
     for tensor in [*made.parameters(), *made.buffers()]:
         if tensor.is_floating_point():
             torch.nn.init.uniform_(tensor, -0.4, 0.6)

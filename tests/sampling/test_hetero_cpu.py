@@ -20,7 +20,7 @@ from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 from tests.examples import examples
 from tests.hetero_graphs import hetero_graph
 from tests.sampling import hetero_oracle
-from tests.sampling.graphs import cpu_sampler, csc, random_csc
+from tests.sampling.graphs import CSC, cpu_sampler, csc, random_csc
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
@@ -39,6 +39,11 @@ def hetero_graphs(draw: st.DrawFn) -> Graph:
         edges[source, f"r{number}", destination] = Edges(*csc(sizes[destination], *pairs.T))
     nodes = {name: Nodes(np.empty((size, 0), np.float32)) for name, size in sizes.items()}
     return Graph(nodes, edges, target="a")
+
+
+def of_one_type(edges: CSC) -> Graph:
+    nodes = {NODE: Nodes(np.empty((len(edges[0]) - 1, 0), np.float32))}
+    return Graph(nodes, {EDGE: Edges(*edges)})
 
 
 def sampler_of(
@@ -92,7 +97,7 @@ def test_nodes_and_edges_are_the_oracles_in_the_same_order(
     owners = (edge if scope == "relation" else edge[2] for edge in graph.edges)
     drawn = {owner: data.draw(hops) for owner in owners}
     fan_outs = {edge: drawn[edge if scope == "relation" else edge[2]] for edge in graph.edges}
-    options = {"scope": scope, "replace": replace}
+    options: dict[str, Any] = {"scope": scope, "replace": replace}
     sampler = sampler_of(graph, fan_outs, **options)
     subgraph = sampler.sample(torch.tensor(seeds, dtype=torch.int64), key)
     expected = hetero_oracle.sample(graph, seeds, fan_outs, key, num_hops, **options)
@@ -104,13 +109,12 @@ def test_nodes_and_edges_are_the_oracles_in_the_same_order(
 def test_of_one_type_it_draws_what_the_sampler_of_homogeneous_graphs_draws(
     replace: bool, scope: str
 ) -> None:
-    indptr, indices = random_csc(200, 4000)
-    nodes = {NODE: Nodes(np.empty((200, 0), np.float32))}
-    graph = Graph(nodes, {EDGE: Edges(indptr, indices)})
+    edges = random_csc(200, 4000)
+    graph = of_one_type(edges)
     seeds = torch.tensor([0, 7, 7, 150])
     sampler = sampler_of(graph, {EDGE: (5, 30, -1)}, replace=replace, scope=scope)
     drawn = sampler.sample(seeds, KEY)
-    plain = cpu_sampler((indptr, indices), [5, 30, -1], replace=replace, edge_ids=True)
+    plain = cpu_sampler(edges, [5, 30, -1], replace=replace, edge_ids=True)
     expected = plain.sample(seeds, KEY)
     assert drawn.nodes[NODE].tolist() == expected.nodes.tolist()
     assert drawn.num_sampled_nodes[NODE] == expected.num_sampled_nodes
@@ -140,7 +144,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(UserError, match="0"):
         sampler_of(graph, dict.fromkeys(graph.edges, (2, 0)))
     own = dict.fromkeys(graph.edges, (2,)) | {("author", "writes", "paper"): (3,)}
-    with pytest.raises(UserError, match="author/writes/paper|cites/paper"):
+    with pytest.raises(UserError, match="cites/paper"):
         sampler_of(graph, own, scope="node")
     sampler = sampler_of(graph, dict.fromkeys(graph.edges, (2,)))
     with pytest.raises(UserError, match="40"):

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.graph import Edges
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EDGE, NODE, Edges
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey
+from gnntrain.sampling.kernels import IndexArray
 from gnntrain.sampling.pyg import PyGSampler, require_pyg_backend, shared_graph
 from tests.pyg_backends import BACKENDS, use_backend
 from tests.sampling.graphs import CSC, cpu_sampler, csc, random_csc
@@ -23,6 +25,10 @@ KEY = SampleKey(0, 0, 0)
 def pyg_sampler(graph: CSC, fan_outs: list[int], *, replace: bool = False) -> PyGSampler:
     indptr, indices = (torch.from_numpy(array) for array in graph)
     return PyGSampler(indptr, indices, fan_outs, replace=replace)
+
+
+def fused(indptr: Int64Array, indices: IndexArray) -> FusedCSC:
+    return FusedCSC.cut([EDGE], {NODE: len(indptr) - 1}, [len(indices)], indptr, indices)
 
 
 def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,15 +155,16 @@ def test_a_walk_without_hops_holds_the_seeds_alone() -> None:
 
 
 def test_the_graph_is_copied_for_torch_sparse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
+    indptr, indices = random_csc(60, 500)
+    edges = fused(indptr, indices)
     use_backend("pyg", monkeypatch)
-    row, colptr, permutation = shared_graph(indptr, indices).csc()
+    row, colptr, permutation = shared_graph(edges).csc()
     assert permutation is None
-    assert row.data_ptr() == indices.data_ptr()
+    assert row.data_ptr() == indices.ctypes.data
     assert row.dtype == colptr.dtype == torch.int32
     use_backend("torch_sparse", monkeypatch)
-    row, colptr, _ = shared_graph(indptr, indices).csc()
-    assert colptr.data_ptr() == indptr.data_ptr()
+    row, colptr, _ = shared_graph(edges).csc()
+    assert colptr.data_ptr() == indptr.ctypes.data
     assert row.dtype == colptr.dtype == torch.int64
 
 
@@ -166,8 +173,7 @@ def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
 ) -> None:
     use_backend("pyg", monkeypatch)
     monkeypatch.setattr(Edges, "__len__", lambda _: 2**31)
-    indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
-    row, colptr, _ = shared_graph(indptr, indices).csc()
+    row, colptr, _ = shared_graph(fused(*random_csc(60, 500))).csc()
     assert row.dtype == colptr.dtype == torch.int64
 
 

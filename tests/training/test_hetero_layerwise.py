@@ -35,6 +35,12 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "rgcn", "num_bases": 2, "embedding_channels": 6},
     {"name": "rgcn", "project_inputs": False, "embedding_channels": 4, "hidden_channels": 4},
     {"name": "rgcn", "num_blocks": 2, "norm": "layer"},
+    {"name": "hetero_sage"},
+    {"name": "hetero_sage", "project_inputs": False, "aggregator": "max"},
+    {"name": "rgat", "heads": 2},
+    {"name": "rgat", "heads": 2, "project_inputs": False, "residual": True},
+    {"name": "rgat", "heads": 2, "across_relations": True},
+    {"name": "hgt", "heads": 2},
 ]
 NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=NAMES)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, optim
 
+from gnntrain.compute.selection import KernelChoice, select, selected
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -28,6 +30,15 @@ KINDS: list[dict[str, Any]] = [
 each_kind = pytest.mark.parametrize(
     "keys", KINDS, ids=lambda keys: "-".join(map(str, keys.values()))
 )
+
+
+@pytest.fixture(params=["numba", "torch"], autouse=True)
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Who updates the rows."""
+    before = selected("cpu")
+    select(KernelChoice(request.param), "cpu")
+    yield
+    select(before, "cpu")
 
 
 def made(num_nodes: int = 7, seed: int = 0, **keys: Any) -> tuple[EmbeddingTable, RowOptimizer]:

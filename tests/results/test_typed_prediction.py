@@ -1,0 +1,153 @@
+"""Predictions for typed graphs, the run's own or others: the target's nodes by the user's ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gnntrain.build import build_model, build_task
+from gnntrain.config import from_dict
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import Graph, HeteroGraphData, PrepareOptions
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
+from gnntrain.inference import load_best
+from gnntrain.loading.features import rows_of
+from gnntrain.loading.hetero import whole_graph
+from gnntrain.models import HeteroGNN
+from gnntrain.results.prediction import predict
+from tests.hetero_graphs import SIZES, random_hetero_data
+from tests.results.runs import write_run
+
+MODELS: list[dict[str, Any]] = [{"name": "rgcn", "num_bases": 2}, {"name": "hgt", "heads": 2}]
+
+
+def with_ids() -> HeteroGraphData:
+    data = random_hetero_data()
+    ids = {
+        "paper": np.array([f"doi:{i}".encode() for i in range(SIZES["paper"])]),
+        "venue": np.array([f"venue {i}".encode() for i in range(SIZES["venue"])]),
+    }
+    nodes = {name: replace(nodes, ids=ids.get(name)) for name, nodes in data.nodes.items()}
+    return replace(data, nodes=nodes)
+
+
+def run_of(folder: Path, model: dict[str, Any]) -> tuple[StoredGraph, HeteroGNN]:
+    """The run `folder/run` about a stored graph, and its model of random weights."""
+    graph = write_store(folder / "store", with_ids(), PrepareOptions(), {"dataset": "typed"})
+    assert isinstance(graph, StoredGraph)
+    dataset = {"name": "files", "store_dir": str(folder / "stores")}
+    config = from_dict(
+        {"model": {"hidden_channels": 8, **model}, "dataset": dataset, "trainer": {"gpus": 0}},
+        saved=True,
+    )
+    made = build_model(config, build_task(config, graph), graph, DistributedContext())
+    assert isinstance(made, HeteroGNN)
+    write_run(folder / "run", graph, config, made)
+    return graph, made.eval()
+
+
+def outputs_of(graph: Graph, model: HeteroGNN) -> torch.Tensor:
+    x = {t: rows_of(nodes) for t, nodes in graph.nodes.items() if nodes.num_features}
+    with torch.no_grad():
+        outputs: torch.Tensor = model(x, {}, (whole_graph(graph),) * model.num_layers)
+    return outputs
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
+def test_nodes_of_the_target_are_written_by_their_ids(
+    tmp_path: Path, model: dict[str, Any]
+) -> None:
+    graph, made = run_of(tmp_path, model)
+    wanted = ["doi:30", "doi:2", "doi:39"]
+    (tmp_path / "ids.txt").write_text("\n".join(wanted))
+    predict(tmp_path / "run", tmp_path / "some.csv", what="logits", nodes=tmp_path / "ids.txt")
+    found = pd.read_csv(tmp_path / "some.csv")
+    assert found["node"].tolist() == wanted
+    outputs = outputs_of(graph, made)
+    logits = torch.from_numpy(found.drop(columns="node").to_numpy(np.float32))
+    torch.testing.assert_close(logits, outputs[[30, 2, 39]], rtol=1e-4, atol=1e-5)
+    told = predict(tmp_path / "run", tmp_path / "all.npz")
+    assert told.num_rows == SIZES["paper"]
+    classes = np.load(tmp_path / "all.npz")["class"]
+    assert classes.tolist() == outputs.argmax(1).tolist()
+
+
+def test_embeddings_are_those_of_the_target(tmp_path: Path) -> None:
+    _, made = run_of(tmp_path, MODELS[0])
+    predict(tmp_path / "run", tmp_path / "rows.npz", what="embeddings")
+    found = np.load(tmp_path / "rows.npz")
+    assert found["node"].tolist() == [f"doi:{i}" for i in range(SIZES["paper"])]
+    assert found["embeddings"].shape == (SIZES["paper"], made.embedding_channels)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
+def test_another_graph_may_have_its_types_in_another_order_and_further_ones(
+    tmp_path: Path, model: dict[str, Any]
+) -> None:
+    graph, made = run_of(tmp_path, model)
+    other = with_ids()
+    editor = replace(other.nodes["author"], num_nodes=5, features=np.ones((5, 2), np.float32))
+    edits = ("editor", "edits", "venue"), (np.array([0, 4]), np.array([1, 2]))
+    other = replace(
+        other,
+        nodes={"editor": editor, **dict(reversed(list(other.nodes.items())))},
+        edges=dict([edits, *reversed(list(other.edges.items()))]),
+    )
+    best = load_best(tmp_path / "run", data=other)
+    assert best.graph.schema.node_types == graph.schema.node_types
+    found = best.infer().logits
+    torch.testing.assert_close(found, outputs_of(graph, made), rtol=1e-4, atol=1e-5)
+
+
+def without_venues(data: HeteroGraphData) -> HeteroGraphData:
+    edges = {name: ends for name, ends in data.edges.items() if "venue" not in name}
+    return replace(data, nodes={t: data.nodes[t] for t in ("paper", "author")}, edges=edges)
+
+
+def renamed(data: HeteroGraphData) -> HeteroGraphData:
+    edges = dict(data.edges)
+    edges["author", "wrote", "paper"] = edges.pop(("author", "writes", "paper"))
+    return replace(data, edges=edges)
+
+
+def changed(node_type: str, **values: Any) -> Callable[[HeteroGraphData], HeteroGraphData]:
+    def change(data: HeteroGraphData) -> HeteroGraphData:
+        return replace(
+            data, nodes={**data.nodes, node_type: replace(data.nodes[node_type], **values)}
+        )
+
+    return change
+
+
+OTHER_IDS = np.array([f"venue {i}".encode() for i in range(1, SIZES["venue"] + 1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (without_venues, ["node type venue", "paper"]),
+        (renamed, ["author/writes/paper", "did you mean author/wrote/paper".capitalize()]),
+        (changed("author", features=np.ones((60, 4), np.float32)), ["author", "3", "4"]),
+        (changed("venue", num_nodes=9, ids=None), ["venue", "7", "9"]),
+        (changed("venue", ids=OTHER_IDS), ["venue", "7"]),
+        (changed("venue", features=np.ones((7, 2), np.float32)), ["venue", "2"]),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_a_sentence(
+    tmp_path: Path, change: Callable[[HeteroGraphData], HeteroGraphData], named: list[str]
+) -> None:
+    run_of(tmp_path, MODELS[0])
+    with pytest.raises(UserError) as caught:
+        predict(tmp_path / "run", tmp_path / "out.csv", data=change(with_ids()))
+    told = f"{caught.value.message} {caught.value.hint}"
+    assert all(word in told for word in named), told
+    assert not (tmp_path / "out.csv").exists()
