@@ -66,7 +66,8 @@ def test_a_plan_counts_the_bytes_of_all_files(tmp_path: Path) -> None:
 
 
 def test_the_target_of_the_task_is_that_of_the_data_set() -> None:
-    config = from_dict({"dataset": {"name": "files", "schema": "g.yaml"}, "task": {"target": "author"}}, saved=True)
+    dataset = {"name": "files", "schema": "g.yaml"}
+    config = from_dict({"dataset": dataset, "task": {"target": "author"}}, saved=True)
     assert config.dataset.target == "author"
     assert config.changed(task={"target": None}).dataset.target is None
     assert Config().dataset == SyntheticConfig()
