@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ MODELS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"project_inputs": False},
         "sampler": {"fan_outs": {"default": [4, 3], "author/writes/paper": [2, 2]}},
     },
-    "sum": {"model": {"name": "hetero_sage", "reduce": "sum"}},
+    "sum": {"model": {"name": "hetero_sage", "aggregator": "sum"}},
     "hgt": {"model": {"name": "hgt", "heads": 2}, "sampler": {"fan_out_scope": "node"}},
     "rgat, sampled": {
         "model": {"name": "rgat", "heads": 2},
@@ -128,10 +129,12 @@ def test_machines_that_share_out_the_rows_give_the_numbers_of_one(
     alone = trained(config_of(folder, f"alone {features}", distributed=_ranks(2), **keys))
     on_machines(0, 1)
     sharded = {**_ranks(2), "graph": "sharded"}
-    found = trained(
-        config_of(folder, f"sharded {features}", distributed=sharded, features=features, **keys)
-    )
-    assert_same(found, alone)
+    name = f"sharded {features}"
+    config = config_of(folder, name, distributed=sharded, features=features, **keys)
+    assert_same(trained(config), alone)
+    lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    rates = [line["cache_hit_rate"] for line in lines]
+    assert all(0 < rate < 1 for rate in rates) == ("cache_bytes" not in features)
 
 
 @pytest.mark.parametrize("graph", ["replicated", "partitioned"])
