@@ -24,11 +24,14 @@ _BETAS, _EPS = (0.9, 0.999), 1e-8  # torch's defaults
 class RowOptimizer(optim.Optimizer):
     """Updates the rows of embedding tables that a batch has read, equally on all ranks.
 
-    `collect` takes the gradients of the batch's rows from the tables, averages them over the ranks
-    and gives them to the tables' weights as sparse gradients; `step` updates these rows. The
-    formulas are those of torch's dense optimisers. Rows that were not read stay as they are, with
-    their moments: no weight decay, no momentum, as in torch's `SparseAdam`. A step that reads all
-    rows is the dense optimiser's.
+    `collect` takes the gradients of the batch's rows from the tables and averages them over the
+    ranks; `step` updates these rows. The formulas are those of torch's dense optimisers. Rows that
+    were not read stay as they are, with their moments: no weight decay, no momentum, as in torch's
+    `SparseAdam`. A step that reads all rows is the dense optimiser's.
+
+    Its parameters, for torch, are stand-ins for the rows of the step: of each table one, whose
+    `grad` is their gradient, so that it is scaled and clipped as others. Sparse gradients would do
+    the same, but not every device has them.
 
     Args:
         tables: In the same order on all ranks.
@@ -40,58 +43,69 @@ class RowOptimizer(optim.Optimizer):
         self, tables: Sequence[EmbeddingTable], config: TrainerConfig, context: DistributedContext
     ) -> None:
         group = {"lr": config.lr, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        super().__init__([table.weight for table in tables], group)
+        read = [nn.Parameter(table.weight.detach()[:0]) for table in tables]
+        super().__init__(read, group)
         self._tables = tables
+        self._read = read
+        self._nodes: list[Tensor | None] = [None] * len(tables)
         self._context = context
         self._kind = config.optimizer
         self._moments = ("momentum_buffer",) if self._kind == "sgd" else ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def collect(self) -> list[Tensor]:
+    def collect(self) -> list[nn.Parameter]:
         """Take the gradients of the last backward pass. Collective.
 
         Returns:
-            Float `[n, channels]`: the gradient of each table's rows that were read, the values of
-            its weight's `grad`.
+            Stand-ins for the rows that were read, one a table, with their `grad`, float
+            `[n, channels]`.
         """
         found: Sequence[RowGradient | None]
         found = [table.take_gradient() for table in self._tables]
         if self._context.world_size > 1:
             found = _averaged(found, self._tables, self._context)
-        read = []
-        for table, own in zip(self._tables, found, strict=True):
-            table.weight.grad = None
+        self._forget()
+        for i, own in enumerate(found):
             if own is not None and len(own.gradient) > 0:
-                table.weight.grad = _as_grad(own, table.weight)
-                read.append(own.gradient)
-        return read
+                self._nodes[i] = own.nodes
+                self._read[i].data = self._read[i].grad = own.gradient
+        return [rows for rows in self._read if rows.grad is not None]
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the rows that have a gradient, and forget the gradient."""
         assert closure is None
         (group,) = self.param_groups
-        for weight in group["params"]:
-            if weight.grad is not None:
-                self._update_rows(weight, weight.grad, self.state[weight], group)
-                weight.grad = None
+        for table, rows, nodes in zip(self._tables, self._read, self._nodes, strict=True):
+            if rows.grad is not None:
+                weight = table.weight.detach()
+                self._update_rows(weight, nodes, rows.grad, self.state[rows], group)
+        self._forget()
+
+    def _forget(self) -> None:
+        for rows in self._read:
+            rows.grad, rows.data = None, rows.data[:0].clone()
 
     def _update_rows(
-        self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+        self,
+        weight: Tensor,
+        nodes: Tensor | None,
+        grad: Tensor,
+        state: dict[str, Tensor],
+        group: dict[str, Any],
     ) -> None:
         if not state:
             state["step"] = torch.zeros(())
             state.update({name: torch.zeros_like(weight) for name in self._moments})
         matrices = [weight, *(state[name] for name in self._moments)]
-        if not grad.is_sparse:  # of all rows
+        if nodes is None:  # all rows
             self._update(grad, matrices, state["step"], group)
             return
-        nodes, values = grad._indices()[0], grad._values()
         if self._kind != "sgd":
-            self._adam_rows(nodes, values, matrices, state["step"], group)
+            self._adam_rows(nodes, grad, matrices, state["step"], group)
             return
         rows = [matrix[nodes] for matrix in matrices]
-        self._update(values, rows, state["step"], group)
+        self._update(grad, rows, state["step"], group)
         for matrix, changed in zip(matrices, rows, strict=True):
             matrix[nodes] = changed
 
@@ -142,14 +156,6 @@ def build_row_optimizer(
     """The optimiser of a model's embedding tables; None: it has none."""
     tables = [table for _, table in embedding_tables(model)]
     return RowOptimizer(tables, config, context) if tables else None
-
-
-def _as_grad(own: RowGradient, weight: Tensor) -> Tensor:
-    if own.nodes is None:
-        return own.gradient
-    return torch.sparse_coo_tensor(
-        own.nodes[None], own.gradient, weight.shape, check_invariants=False
-    )
 
 
 def _averaged(
