@@ -8,6 +8,7 @@ from typing import ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import Linear
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.features import LazyFeatures
@@ -395,6 +396,12 @@ class HeteroGNN(nn.Module):
         edge_types = tuple(edge for edge in self.schema.edge_types if edge[2] in node_types)
         out_channels = self.out_channels if is_output else self.hidden_channels
         return LayerTypes(widths, out_channels, node_types, edge_types, is_output)
+
+
+def glorot_linear(before: int, after: int) -> nn.Module:
+    """A linear layer with Glorot-uniform weights and a bias of zeros."""
+    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
+    return made
 
 
 def _needed_types(schema: GraphSchema, num_layers: int) -> list[tuple[NodeType, ...]]:
