@@ -28,13 +28,20 @@ _waiting = threading.Lock()
 os.register_at_fork(after_in_child=_compiling.clear)  # a process waits for its own children alone
 
 
-def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` lazily: no GIL, cached on disk where possible, divisions as in NumPy."""
+def jit(function: Callable[P, R], *, any_order: bool = False) -> Callable[P, R]:
+    """Compile `function` lazily: no GIL, cached on disk where possible, divisions as in NumPy.
+
+    Args:
+        function: The function.
+        any_order: Whether the terms of a sum may be added in another order: the sum over a row of
+            products is vectorised then.
+    """
     compiled: Callable[P, R]
+    options: dict[str, Any] = {"fastmath": {"reassoc"}} if any_order else {}
     try:
-        compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        compiled = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
     except RuntimeError:  # no folder for the cache: every process compiles its own
-        compiled = numba.njit(nogil=True, error_model="numpy")(function)
+        compiled = numba.njit(nogil=True, error_model="numpy", **options)(function)
     else:
         _mend(getattr(compiled, "_cache", None), function.__module__)
     return compiled

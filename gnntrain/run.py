@@ -430,7 +430,7 @@ def _sizes(graph: Graph) -> dict[str, Any]:
         return {**sizes, "num_features": graph.num_features}
     return {
         "num_nodes": dict(graph.schema.num_nodes),
-        "num_edges": {"/".join(name): len(edges) for name, edges in graph.edges.items()},
+        "num_edges": {"/".join(name): number for name, number in graph.edge_counts.items()},
         "num_features": dict(graph.schema.num_features),
     }
 

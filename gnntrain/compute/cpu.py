@@ -6,7 +6,6 @@ not depend on the number of threads, so neither do the results.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import attention_kernels, kernels, reference
@@ -43,13 +41,7 @@ CHUNK_ROWS = 512
 _TASK_WORK = 4096
 _EDGES_A_ROW = 8
 _MAX_TASKS = 32
-_INT32_MAX = 2**31 - 1
 _STEPS = 1 << 16  # of dropout's probability
-
-# torch warns that sparse CSR tensors are in beta, and some versions that they are not checked; the
-# user can do nothing about it.
-for _message in ("Sparse CS[CR] tensor support", "Sparse invariant checks are implicitly"):
-    warnings.filterwarnings("ignore", message=_message, category=UserWarning)
 
 
 class Table:
@@ -161,8 +153,8 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
 
 def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
     if total.heads > 1:
-        if _is_bare(features, total, root, dtype):
-            return _sum_by_head(features.rows, total)
+        if _is_bare(total, root):
+            return _sum_by_head(features, total, dtype)
         return reference.aggregate(features, total, root, dtype)
     reduction = Reduction(Table(features), total, root)
     across = 2 * reduction.width if root == "beside" else reduction.width
@@ -171,82 +163,45 @@ def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype)
     return out
 
 
-def _is_bare(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> bool:
-    """Whether it is attention's sum: a tensor's rows and edge weights, no other factor."""
+def _is_bare(total: Sum, root: str) -> bool:
+    """Whether it is attention's sum: of edge weights alone, no other factor."""
     is_bare = total.source_scale is total.source_indptr is total.scale is total.loop is None
-    is_tensor = features.nodes is features.slots is features.parts is None
-    is_bare = is_bare and is_tensor and features.rows.dtype == dtype
-    return is_bare and not (total.is_mean or total.skip_own) and root == "none"
+    is_bare = is_bare and total.indices is not None and root == "none"
+    return is_bare and not (total.is_mean or total.skip_own)
 
 
-def _sum_by_head(rows: Tensor, total: Sum) -> Tensor:
-    """For each head torch's product of a sparse matrix and the head's columns.
-
-    Its product is vectorised over the few columns of a head, which Numba's loops are not. No head's
-    columns are copied (`flat_heads`).
-    """
-    weight, indices, heads = total.edge_weight, total.indices, total.heads
-    assert weight is not None
+def _sum_by_head(features: LazyFeatures, total: Sum, dtype: torch.dtype) -> Tensor:
+    table, indices, weight = Table(features), total.indices, total.edge_weight
     assert indices is not None
-    if indices.numel() == 0:
-        return rows.new_zeros(total.num_dst, rows.shape[1])
-    if total.edge_ids is not None:
-        weight = weight.index_select(0, total.edge_ids)
-    by_head = weight.to(rows.dtype).t().contiguous()
-    flat, step = reference.flat_heads(rows, heads)
-    indptr, indices = _widened(total.indptr, indices, len(flat))
-    firsts = indices * step
-    size = total.num_dst, len(flat) - heads + 1
-    sums = [
-        torch.sparse.mm(
-            torch.sparse_csr_tensor(
-                indptr,
-                firsts,
-                by_head[head],
-                size,
-                check_invariants=False,
-            ),
-            flat[head : head + size[1]],
-            "sum",
-        )
-        for head in range(heads)
-    ]
-    return torch.stack(sums, dim=1).flatten(1)
+    assert weight is not None
+    out = torch.empty(total.num_dst, table.width, dtype=dtype)
+    number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
+    edge_ids = _NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy()
+    edges = total.indptr.numpy(), indices.numpy(), edge_ids, _factors(weight)
 
+    def task(start: int, stop: int) -> None:
+        rows = array_of(out[start:stop]), kind_of(out), np.empty(table.width, number)
+        kernels.reduce_heads(*table.arguments, *edges, start, stop, *rows)
 
-def _widened(indptr: Tensor, indices: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:
-    """As int64 if int32 cannot hold the column numbers."""
-    if num_columns <= _INT32_MAX:
-        return indptr, indices
-    return indptr.long(), indices.long()
+    by_rows(len(out), len(indices), task)
+    return out
 
 
 def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
-    """By torch's product of two dense matrices at the places of a sparse one."""
+    """The products by head, then the factors of edges."""
     weight, indices = total.edge_weight, total.indices
-    if weight is None or indices is None or weight.numel() == 0:
-        return reference.edge_products(rows, grad, total)
-    heads = total.heads
-    # The only types of the kernel.
-    exact = rows.dtype if rows.dtype == torch.float64 else torch.float32
-    scale = reference.row_factors(total, exact)
-    scaled = grad if scale is None else grad * scale
-    left = reference.by_head(scaled.to(exact), heads)
-    flat, step = reference.flat_heads(rows.to(exact), heads)
-    # torch refuses a matrix with more entries than cells: with many duplicates, widen it.
-    missing = -(-len(indices) // total.num_dst) - (len(flat) - heads + 1)
-    if missing > 0:
-        flat = F.pad(flat, (0, 0, 0, missing))
-    indptr, indices = _widened(total.indptr, indices, len(flat))
-    size = total.num_dst, len(flat) - heads + 1
-    places = torch.sparse_csr_tensor(
-        indptr, indices * step, flat.new_zeros(len(indices)), size, check_invariants=False
-    )
-    products = []
-    for head in range(heads):
-        across, rows = left[:, head].contiguous(), flat[head : head + size[1]]
-        products.append(torch.sparse.sampled_addmm(places, across, rows.t(), beta=0.0).values())
-    out = torch.stack(products, dim=1)
+    assert weight is not None
+    assert indices is not None
+    exact = torch.promote_types(torch.promote_types(rows.dtype, grad.dtype), torch.float32)
+    scale, table = reference.row_factors(total, exact), Table(LazyFeatures.of(rows))
+    scaled = array_of((grad if scale is None else grad * scale).to(exact).contiguous())
+    out = _by_edge(torch.empty(0, total.heads, dtype=exact), total.indptr, indices)
+    edges = total.indptr.numpy(), indices.numpy()
+
+    def task(start: int, stop: int) -> None:
+        kernels.edge_products(*table.arguments, scaled, *edges, start, stop, array_of(out))
+
+    by_rows(total.num_dst, len(indices), task)
     factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
     if factors is not None:
         out *= factors
@@ -262,16 +217,16 @@ def edge_softmax(
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
     indptr, indices, _ = edges
-    alpha = _by_edge(score, edges)
+    alpha = _by_edge(score, indptr, indices)
     second = score.new_empty(edges.num_dst, score.shape[1])
     given = array_of(score), _rows_or_none(target, score), slope, _rows_or_none(loop_score, score)
     adjacency = dst_offset, indptr.numpy(), indices.numpy()
-    out = array_of(alpha), array_of(second)
-    by_rows(
-        edges.num_dst,
-        len(indices),
-        lambda a, b: attention_kernels.softmax_rows(*given, *adjacency, a, b, *out),
-    )
+    outs = array_of(alpha), array_of(second)
+
+    def task(start: int, stop: int) -> None:
+        attention_kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
+
+    by_rows(edges.num_dst, len(indices), task)
     return alpha, second
 
 
@@ -285,27 +240,24 @@ def edge_softmax_backward(
     slope: float,
     edges: Edges,
 ) -> tuple[Tensor, Tensor]:
-    out, loop_out = _by_edge(alpha, edges), torch.empty_like(loop_alpha)
-    given = [array_of(part.contiguous()) for part in (grad, loop_grad, alpha, loop_alpha)]
+    indptr, indices, _ = edges
+    out, loop_out = _by_edge(alpha, indptr, indices), torch.empty_like(loop_alpha)
+    grads = array_of(grad.contiguous()), array_of(loop_grad.contiguous())
+    given = *grads, array_of(alpha), array_of(loop_alpha)
     sums = _rows_or_none(score, alpha), _rows_or_none(target, alpha), slope
-    adjacency, outs = (
-        (edges.indptr.numpy(), edges.indices.numpy()),
-        (array_of(out), array_of(loop_out)),
-    )
-    by_rows(
-        edges.num_dst,
-        len(alpha),
-        lambda a, b: attention_kernels.softmax_gradient_rows(
-            *given, *sums, *adjacency, a, b, *outs
-        ),
-    )
+    adjacency, outs = (indptr.numpy(), indices.numpy()), (array_of(out), array_of(loop_out))
+
+    def task(start: int, stop: int) -> None:
+        attention_kernels.softmax_gradient_rows(*given, *sums, *adjacency, start, stop, *outs)
+
+    by_rows(edges.num_dst, len(alpha), task)
     return out, loop_out
 
 
-def _by_edge(like: Tensor, edges: Edges) -> Tensor:
-    """Memory for a row of heads an edge; 0 in padding."""
-    out = like.new_empty(len(edges.indices), like.shape[1])
-    out[int(edges.indptr[-1]) :] = 0
+def _by_edge(like: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """Memory for a number an edge and head; 0 in padding."""
+    out = like.new_empty(len(indices), like.shape[1])
+    out[int(indptr[-1]) :] = 0
     return out
 
 
@@ -483,11 +435,14 @@ def adam_rows(
     exp_avg_sq: Tensor,
     nodes: Tensor,
     grad: Tensor,
+    beta1: float,
+    beta2: float,
     *factors: float,
 ) -> None:
     arrays = array_of(weight), array_of(exp_avg), array_of(exp_avg_sq)
     places, gradient = nodes.numpy(), array_of(grad.to(weight.dtype).contiguous())
-    numbers = np.array(factors, arrays[0].dtype)
+    shares = 1 - beta1, beta2, 1 - beta2  # not subtracted in float32
+    numbers = np.array([*shares, *factors], arrays[0].dtype)
     by_rows(
         len(places),
         0,
@@ -524,9 +479,11 @@ def kind_of(rows: Tensor) -> kernels.Kind:
 
 def _floats(tensor: Tensor | None) -> Array:
     """Factors as one row of float32 or float64, or an empty array for None."""
-    if tensor is None:
-        return _NO_FLOATS
-    tensor = tensor.detach().reshape(-1)
+    return _NO_FLOATS if tensor is None else _factors(tensor.reshape(-1))
+
+
+def _factors(tensor: Tensor) -> Array:
+    tensor = tensor.detach().contiguous()
     array: Array = (tensor.float() if tensor.dtype.itemsize == 2 else tensor).numpy()
     return array
 

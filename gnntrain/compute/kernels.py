@@ -11,6 +11,7 @@ since Numba's cache on disk does not notice changes in another one.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -340,6 +341,129 @@ def reduce_rows(
 
 
 @jit
+def reduce_heads(
+    table: Array,
+    stride: int,
+    kind: Kind,
+    nodes: Int64Array,
+    indptr: Array,
+    indices: Array,
+    edge_ids: Array,
+    edge_weight: Array,
+    start: int,
+    stop: int,
+    out: Array,
+    out_kind: Kind,
+    total: Array,
+) -> None:
+    """`reduce_rows` with edge weights by head, `[num_edges, H]`, and without other factors.
+
+    Head h weighs the columns `[h·width/H, (h + 1)·width/H)`.
+    """
+    width, heads = len(total), edge_weight.shape[1]
+    part = width // heads
+    direct = len(nodes) == 0
+    has_ids = len(edge_ids) > 0
+    number = total.dtype.type
+    for v in range(start, stop):
+        first: Any = np.int64(indptr[v])
+        last: Any = np.int64(indptr[v + 1])
+        total[:] = number(0)
+        e = first
+        while e < last:
+            group = min(4, last - e)
+            for i in range(e + group, min(e + group + 4, last)):
+                source = np.int64(indices[i])
+                fetch_row(table, (source if direct else nodes[source]) * stride, width)
+            if group == 4:
+                n0, n1 = np.int64(indices[e]), np.int64(indices[e + 1])
+                n2, n3 = np.int64(indices[e + 2]), np.int64(indices[e + 3])
+                if not direct:
+                    n0, n1, n2, n3 = nodes[n0], nodes[n1], nodes[n2], nodes[n3]
+                n0, n1, n2, n3 = n0 * stride, n1 * stride, n2 * stride, n3 * stride
+                e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
+                if has_ids:
+                    e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
+                    e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
+                for h in range(heads):
+                    a, b = h * part, (h + 1) * part
+                    rows = (
+                        table[n0 + a : n0 + b],
+                        table[n1 + a : n1 + b],
+                        table[n2 + a : n2 + b],
+                        table[n3 + a : n3 + b],
+                    )
+                    weights = (
+                        number(edge_weight[e0, h]),
+                        number(edge_weight[e1, h]),
+                        number(edge_weight[e2, h]),
+                        number(edge_weight[e3, h]),
+                    )
+                    add_4_rows(rows, kind, weights, total[a:b])
+            else:
+                for i in range(e, e + group):
+                    source = np.int64(indices[i])
+                    place = (source if direct else nodes[source]) * stride
+                    edge = np.int64(edge_ids[i]) if has_ids else i
+                    for h in range(heads):
+                        a, b = h * part, (h + 1) * part
+                        weight = number(edge_weight[edge, h])
+                        add_row(table[place + a : place + b], kind, weight, total[a:b])
+            e += group
+        put_row(total, number(1), out[v - start], out_kind)
+
+
+@partial(jit, any_order=True)
+def edge_products(
+    table: Array,
+    stride: int,
+    kind: Kind,
+    nodes: Int64Array,
+    grad: Array,
+    indptr: Array,
+    indices: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
+    """row(u) · grad[v] by head, of every in-edge of the destinations `start … stop − 1`.
+
+    Args:
+        table, stride, kind, nodes: See `reduce_rows`.
+        grad: `[num_dst, width]`.
+        indptr, indices: The in-edges.
+        out: `[num_edges, H]`, in the type of `grad`.
+    """
+    width, heads = grad.shape[1], out.shape[1]
+    part = width // heads
+    direct = len(nodes) == 0
+    number = out.dtype.type
+    for v in range(start, stop):
+        first: Any = np.int64(indptr[v])
+        last: Any = np.int64(indptr[v + 1])
+        given = grad[v]
+        for e in range(first, last):
+            for i in range(e + 3, min(e + 4, last)):
+                ahead = np.int64(indices[i])
+                fetch_row(table, (ahead if direct else nodes[ahead]) * stride, width)
+            source = np.int64(indices[e])
+            place = (source if direct else nodes[source]) * stride
+            for h in range(heads):
+                row, other = table[place + h * part : place + (h + 1) * part], given[h * part :]
+                total = number(0)
+                if kind is None:
+                    for f in range(part):
+                        total += row[f] * other[f]
+                elif kind == BFLOAT16:
+                    for f in range(part):
+                        total += from_bfloat16(np.uint16(row[f])) * other[f]
+                else:
+                    for f in range(part):
+                        total += from_float16(np.uint16(row[f])) * other[f]
+                out[e, h] = total
+
+
+@jit
 def max_rows(
     table: Array,
     stride: int,
@@ -619,14 +743,16 @@ def adam_rows(
     grad: Array,
     factors: Array,
 ) -> None:
-    """See `adam_rows` in `ops.SCHEMAS`; `factors` are its numbers, of the matrices' type."""
-    beta1, beta2, decay, l2, step_size, root, eps = factors
-    one = weight.dtype.type(1)
+    """See `adam_rows` in `ops.SCHEMAS`.
+
+    `factors` are 1 − beta1, beta2, 1 − beta2 and its other numbers, of the matrices' type.
+    """
+    new_first, beta2, new_second, decay, l2, step_size, root, eps = factors
     for i in range(len(nodes)):
         node, given = nodes[i], grad[i]
         row, first, second = weight[node], exp_avg[node], exp_avg_sq[node]
         for f in range(len(row)):
             g = given[f] + l2 * row[f]
-            first[f] += (one - beta1) * (g - first[f])
-            second[f] = beta2 * second[f] + (one - beta2) * g * g
+            first[f] += new_first * (g - first[f])
+            second[f] = beta2 * second[f] + new_second * g * g
             row[f] = decay * row[f] - step_size * first[f] / (np.sqrt(second[f]) / root + eps)

@@ -169,13 +169,7 @@ def _sampler(config: Config) -> Iterator[Contradiction]:
     if backend == "pyg" and config.sampler.fan_out_scope == "node":
         expects = "relation with sampler.backend=pyg: PyG's fan-outs are those of a relation"
         yield _clash(config, "sampler.fan_out_scope", "sampler.backend", expects, _LEAVE_OUT)
-    if config.model.is_hetero and backend == "triton":
-        expects = "auto, numba or pyg with a model of typed graphs: the CPU draws"
-        yield _clash(config, "sampler.backend", "model.name", expects, _LEAVE_OUT)
-    elif config.model.is_hetero and topology in ("resident", "pinned"):
-        expects = "auto or host with a model of typed graphs: the CPU draws"
-        yield _clash(config, "sampler.topology", "model.name", expects, _LEAVE_OUT)
-    elif backend == "triton" and topology == "host":
+    if backend == "triton" and topology == "host":
         expects = "resident, pinned or auto with sampler.backend=triton, which draws on the GPU"
         hint = "write sampler.backend=numba"
         yield _clash(config, "sampler.topology", "sampler.backend", expects, hint)

@@ -18,8 +18,8 @@ def dataset_warnings(store: Graph) -> Iterator[str]:
 
 
 def _useless_types(graph: Graph) -> Iterator[str]:
-    for edge_type, edges in graph.edges.items():
-        if len(edges) == 0:
+    for edge_type, number in graph.edge_counts.items():
+        if number == 0:
             yield f"The edge type {'/'.join(edge_type)} has no edge."
     for name in sorted(graph.nodes.keys() - _reaching(graph.schema)):
         yield (

@@ -221,7 +221,12 @@ class Graph:
     @property
     def num_edges(self) -> int:
         """Number of edges of all types."""
-        return sum(map(len, self.edges.values()))
+        return sum(self.edge_counts.values())
+
+    @property
+    def edge_counts(self) -> dict[EdgeType, int]:
+        """Number of edges of each type."""
+        return {name: len(edges) for name, edges in self.edges.items()}
 
     @property
     def num_features(self) -> int:

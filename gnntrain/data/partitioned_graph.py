@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from gnntrain.data.graph import EDGE, NODE, AnyArray, Edges, Graph, GraphSchema, Int64Array, Nodes
+from gnntrain.data.graph import AnyArray, Edges, EdgeType, Graph, GraphSchema, Int64Array, Nodes
 from gnntrain.data.parts import Parts
-from gnntrain.data.parts_meta import PartitionMeta
+from gnntrain.data.parts_meta import HeteroPartitionMeta, PartitionMeta
 from gnntrain.data.target_scale import TargetScale
 
 
@@ -30,29 +30,34 @@ class PartitionedGraph(Graph):
     def of(cls, parts: Parts) -> PartitionedGraph:
         """The graph of `parts`."""
         meta = parts.meta
-        arrays = meta.parts[0].arrays
+        schema, arrays = meta.graph_schema, meta.parts[0].arrays
 
         def without_rows(name: str) -> AnyArray | None:
             if name not in arrays:
                 return None
             return np.empty((0, *arrays[name].shape[1:]), arrays[name].stored_dtype)
 
-        features, indices = without_rows("features"), without_rows("indices")
-        assert features is not None
+        nodes = {}
+        for number, name in enumerate(schema.num_nodes):
+            suffix = f"_{number}" * isinstance(meta, HeteroPartitionMeta)
+            features, is_target = without_rows(f"features{suffix}"), name == schema.target
+            assert features is not None
+            nodes[name] = Nodes(
+                features=features,
+                feature_dtype=parts.feature_dtype,
+                labels=without_rows("labels") if is_target else None,
+                splits=parts.splits if is_target else {},
+                ids=without_rows(f"node_ids{suffix}"),
+                feature_names=meta.feature_names_by_type[name],
+            )
+        indices = without_rows("indices")
         assert indices is not None
-        nodes = Nodes(
-            features=features,
-            feature_dtype=parts.feature_dtype,
-            labels=without_rows("labels"),
-            splits=parts.splits,
-            ids=without_rows("node_ids"),
-            feature_names=meta.feature_names,
-        )
         weight, norm = without_rows("edge_weight"), without_rows("gcn_norm")
         edges = Edges(np.zeros(1, np.int64), indices, weight, norm)
         return cls(
-            nodes={NODE: nodes},
-            edges={EDGE: edges},
+            nodes=nodes,
+            edges=dict.fromkeys(schema.edge_types, edges),
+            target=schema.target,
             dataset=meta.dataset,
             task=meta.task,
             metric=meta.metric,
@@ -81,7 +86,7 @@ class PartitionedGraph(Graph):
     @property
     def schema(self) -> GraphSchema:
         """The types of the whole graph."""
-        return replace(super().schema, num_nodes={NODE: self.num_nodes})
+        return self.meta.graph_schema
 
     @property
     def num_nodes(self) -> int:
@@ -89,9 +94,9 @@ class PartitionedGraph(Graph):
         return self.parts.num_nodes
 
     @property
-    def num_edges(self) -> int:
-        """Edges of the whole graph."""
-        return self.parts.num_edges
+    def edge_counts(self) -> dict[EdgeType, int]:
+        """Edges of each type in the whole graph."""
+        return self.meta.edge_counts
 
     def class_counts(self, split: str) -> Int64Array:
         """See `Graph.class_counts`."""

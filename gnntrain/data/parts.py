@@ -9,28 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gnntrain.data.graph import (
+    EDGE,
+    NODE,
     SPLITS,
     AnyArray,
+    Edges,
     FeatureDtype,
     Float32Array,
     Graph,
     Int64Array,
     IntArray,
+    Nodes,
+    NodeType,
 )
 from gnntrain.data.parts_meta import (
+    HeteroPartitionMeta,
     PartitionError,
     PartitionMeta,
+    feature_dtype_of,
     part_folder,
     read_partition,
 )
-from gnntrain.data.store import names_of
+from gnntrain.data.store import names_of, typed_edges, typed_nodes
 from gnntrain.data.store_files import ArrayFolder, is_sealed, map_array, verify
 from gnntrain.data.store_meta import ArrayMeta, StoreError
 
@@ -39,50 +46,94 @@ from gnntrain.data.store_meta import ArrayMeta, StoreError
 class Part:
     """One part's nodes and their in-edges: read-only views of mapped pages.
 
+    Of a graph of one type, `nodes`, `indptr`, … below are those of the type.
+
     Attributes:
         number: Which part.
-        nodes: Its nodes, a range of new numbers.
-        indptr: int64 `[len(nodes) + 1]`: the in-edges of its i-th node are
-            `indices[indptr[i]:indptr[i + 1]]`.
-        indices: int32, or int64 for more than 2³¹ nodes in all parts: the new number of each
-            in-edge's source, in the order of the original graph; not ascending.
-        edge_weight: float32, in the order of `indices`, or None.
-        features: `[len(nodes), num_features]`, see `gnntrain.data.graph.Nodes`.
-        labels: See `gnntrain.data.graph.Nodes`.
-        gcn_norm: float32 `[len(nodes)]`, see `gnntrain.data.graph.Edges`.
-        original: int64 `[len(nodes)]`, ascending: each node's number in the original graph.
-        node_ids: The user's own ids, int64 or bytes (UTF-8) `[len(nodes)]`, or None.
+        ranges: Its nodes of each type, a range of new numbers.
+        graph: Its nodes, and their in-edges: the i-th row of a type is that of the i-th node of its
+            range. Sources are new numbers of any part's nodes, in the order of the original graph:
+            int32, or int64 for more than 2³¹ nodes; not ascending.
+        originals: By node type, int64, ascending: each node's number in the original graph.
     """
 
     number: int
-    nodes: range
-    indptr: Int64Array
-    indices: IntArray
-    edge_weight: Float32Array | None
-    features: AnyArray
-    labels: AnyArray
-    gcn_norm: Float32Array
-    original: Int64Array
-    node_ids: AnyArray | None
+    ranges: Mapping[NodeType, range]
+    graph: Graph
+    originals: Mapping[NodeType, Int64Array]
 
     @classmethod
-    def of(cls, graph: Graph, number: int, nodes: range) -> Part:
+    def of(cls, graph: Graph, number: int, ranges: Mapping[NodeType, range]) -> Part:
         """Consecutive nodes of a whole graph as a part of it: views, but for numbers a node."""
-        first, last = int(graph.indptr[nodes.start]), int(graph.indptr[nodes.stop])
-        weight, ids = graph.edge_weight, graph.node_ids
-        rows = slice(nodes.start, nodes.stop)
-        return cls(
-            number=number,
-            nodes=nodes,
-            indptr=graph.indptr[nodes.start : nodes.stop + 1] - first,
-            indices=graph.indices[first:last],
-            edge_weight=None if weight is None else weight[first:last],
-            features=graph.features[rows],
-            labels=graph.labels[rows],
-            gcn_norm=graph.gcn_norm[rows],
-            original=np.arange(nodes.start, nodes.stop),
-            node_ids=None if ids is None else ids[rows],
+        rows = replace(
+            graph,
+            nodes={name: _nodes_of(graph, name, nodes) for name, nodes in ranges.items()},
+            edges={name: _edges_to(e, ranges[name[2]]) for name, e in graph.edges.items()},
         )
+        originals = {name: np.arange(nodes.start, nodes.stop) for name, nodes in ranges.items()}
+        return cls(number, ranges, rows, originals)
+
+    @property
+    def nodes(self) -> range:
+        """Its nodes of the only type."""
+        (nodes,) = self.ranges.values()
+        return nodes
+
+    @property
+    def original(self) -> Int64Array:
+        """The original numbers of the nodes of the only type."""
+        (original,) = self.originals.values()
+        return original
+
+    @property
+    def indptr(self) -> Int64Array:
+        return self.graph.indptr
+
+    @property
+    def indices(self) -> IntArray:
+        return self.graph.indices
+
+    @property
+    def edge_weight(self) -> Float32Array | None:
+        return self.graph.edge_weight
+
+    @property
+    def features(self) -> AnyArray:
+        return self.graph.features
+
+    @property
+    def labels(self) -> AnyArray:
+        return self.graph.labels
+
+    @property
+    def gcn_norm(self) -> Float32Array:
+        return self.graph.gcn_norm
+
+    @property
+    def node_ids(self) -> AnyArray | None:
+        return self.graph.node_ids
+
+
+def _nodes_of(graph: Graph, node_type: NodeType, numbers: range) -> Nodes:
+    nodes, rows = graph.nodes[node_type], slice(numbers.start, numbers.stop)
+    return replace(
+        nodes,
+        features=nodes.features[rows],
+        labels=None if nodes.labels is None else nodes.labels[rows],
+        ids=None if nodes.ids is None else nodes.ids[rows],
+    )
+
+
+def _edges_to(edges: Edges, numbers: range) -> Edges:
+    """The in-edges of some nodes."""
+    first, last = int(edges.indptr[numbers.start]), int(edges.indptr[numbers.stop])
+    weight, norm = edges.weight, edges.gcn_norm
+    return Edges(
+        edges.indptr[numbers.start : numbers.stop + 1] - first,
+        edges.indices[first:last],
+        None if weight is None else weight[first:last],
+        None if norm is None else norm[numbers.start : numbers.stop],
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +146,10 @@ class Parts:
         path: The folder that `gnntrain partition` has written.
         meta: The content of its `partition.json`.
         opened: The parts that are open, consecutive.
-        starts: int64 `[num_parts + 1]`: part p has the nodes `starts[p] … starts[p + 1] − 1`.
+        starts_by_type: By node type, int64 `[num_parts + 1]`: part p has the nodes
+            `starts[p] … starts[p + 1] − 1`.
+        originals: The original numbers of all nodes of each type that has no features, int64: a
+            model's rows for them have the original order. Of a graph of one type: empty.
         splits: New numbers of the nodes of "train", "val" and "test", int64, each split in its
             original order (ascending original numbers).
         class_names: See `gnntrain.data.graph.Graph`.
@@ -104,7 +158,8 @@ class Parts:
     path: Path
     meta: PartitionMeta
     opened: tuple[Part, ...]
-    starts: Int64Array
+    starts_by_type: Mapping[NodeType, Int64Array]
+    originals: Mapping[NodeType, Int64Array]
     splits: Mapping[str, Int64Array]
     class_names: list[str] | list[int] | None
 
@@ -135,7 +190,12 @@ class Parts:
             path=path,
             meta=meta,
             opened=opened,
-            starts=meta.starts,
+            starts_by_type=meta.starts,
+            originals={
+                name: shared[f"original_{number}"]
+                for number, name in enumerate(meta.graph_schema.num_nodes)
+                if f"original_{number}" in shared
+            },
             splits={name: shared[f"split_{name}"] for name in SPLITS},
             class_names=names_of(shared.get("class_names")),
         )
@@ -155,18 +215,29 @@ class Parts:
         return self.meta.num_edges
 
     @property
+    def ranges(self) -> dict[NodeType, range]:
+        """The nodes of the open parts of each type, ranges of new numbers."""
+        if not self.opened:
+            return dict.fromkeys(self.starts_by_type, range(0))
+        first, last = self.opened[0].ranges, self.opened[-1].ranges
+        return {name: range(nodes.start, last[name].stop) for name, nodes in first.items()}
+
+    @property
     def nodes(self) -> range:
-        """The nodes of the open parts, a range of new numbers."""
-        return (
-            range(self.opened[0].nodes.start, self.opened[-1].nodes.stop)
-            if self.opened
-            else range(0)
-        )
+        """The nodes of the open parts, of the only type."""
+        (nodes,) = self.ranges.values()
+        return nodes
+
+    @property
+    def starts(self) -> Int64Array:
+        """See `starts_by_type`, of the only type."""
+        (starts,) = self.starts_by_type.values()
+        return starts
 
     @property
     def feature_dtype(self) -> FeatureDtype:
         """See `gnntrain.data.graph.Nodes`."""
-        return cast(FeatureDtype, self.meta.parts[0].arrays["features"].dtype)
+        return feature_dtype_of(self.meta.parts[0])
 
     @property
     def has_edge_weight(self) -> bool:
@@ -177,7 +248,7 @@ class Parts:
         return self.splits[name]
 
     def part_of(self, nodes: IntArray) -> Int64Array:
-        """The part of each node: int64 `[n]` for new numbers `[n]`."""
+        """The part of each node of the only type: int64 `[n]` for new numbers `[n]`."""
         return np.searchsorted(self.starts, nodes, side="right") - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -205,21 +276,30 @@ def _open_folder(folder: Path, content: ArrayFolder, *, check: bool) -> dict[str
 
 
 def _open_part(path: Path, meta: PartitionMeta, number: int, *, check: bool) -> Part:
-    content = Folder(meta.parts[number].arrays, meta.digest)
+    content, target = Folder(meta.parts[number].arrays, meta.digest), meta.graph_schema.target
     arrays = _open_folder(part_folder(path, number), content, check=check)
-    first, stop = meta.starts[number : number + 2].tolist()
-    return Part(
-        number=number,
-        nodes=range(first, stop),
-        indptr=arrays["indptr"],
-        indices=arrays["indices"],
-        edge_weight=arrays.get("edge_weight"),
-        features=arrays["features"],
-        labels=arrays["labels"],
-        gcn_norm=arrays["gcn_norm"],
-        original=arrays["original"],
-        node_ids=arrays.get("node_ids"),
-    )
+    ranges = {}
+    for name, starts in meta.starts.items():
+        first, stop = starts[number : number + 2].tolist()
+        ranges[name] = range(first, stop)
+    if isinstance(meta, HeteroPartitionMeta):
+        typed, counts = meta.parts[number], range(len(meta.node_types))
+        nodes = typed_nodes(meta, arrays, feature_dtype_of(typed))
+        edges = typed_edges(meta, arrays, typed.node_counts, typed.edge_counts)
+        originals = {name: arrays[f"original_{i}"] for i, name in zip(counts, ranges, strict=True)}
+    else:
+        of_nodes = Nodes(
+            features=arrays["features"],
+            feature_dtype=feature_dtype_of(meta.parts[number]),
+            labels=arrays["labels"],
+            ids=arrays.get("node_ids"),
+            feature_names=meta.feature_names,
+        )
+        weight = arrays.get("edge_weight")
+        of_edges = Edges(arrays["indptr"], arrays["indices"], weight, arrays["gcn_norm"])
+        nodes, edges, originals = {NODE: of_nodes}, {EDGE: of_edges}, {NODE: arrays["original"]}
+    graph = Graph(nodes, edges, task=meta.task, num_classes=meta.num_classes, target=target)
+    return Part(number, ranges, graph, originals)
 
 
 @contextmanager

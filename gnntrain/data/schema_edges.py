@@ -367,13 +367,16 @@ def read_mixed_edges(
         relation = relations.indices.fill_null(-1).to_numpy()
         known = (numbers["source"] >= 0) & (numbers["target"] >= 0) & (relation >= 0)
         bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, candidates))
-        names = [list(candidates[end]) for end in ENDS]
-        keys = np.stack([types["source"], relation, types["target"]])[:, known]
-        for first, between, last in np.unique(keys, axis=1).T.tolist():
-            mask = known.copy()
-            mask[known] = np.all(np.array([first, between, last]) == keys.T, axis=1)
-            edge_type = (names[0][first], relations.dictionary[between].as_py(), names[1][last])
-            lists.add(edge_type, numbers["source"][mask], numbers["target"][mask])
+        names = list(candidates["source"]), relations.dictionary, list(candidates["target"])
+        sizes = [len(of_end) for of_end in names]
+        parts = (types["source"][known], relation[known], types["target"][known])
+        codes = np.ravel_multi_index(parts, sizes)
+        rows = np.flatnonzero(known)[np.argsort(codes, kind="stable")]
+        found, counts = np.unique(codes, return_counts=True)
+        for code, group in zip(found, np.split(rows, np.cumsum(counts)[:-1]), strict=False):
+            first, between, last = np.unravel_index(code, sizes)
+            edge_type = (names[0][first], names[1][int(between)].as_py(), names[2][last])
+            lists.add(edge_type, numbers["source"][group], numbers["target"][group])
 
 
 def _find_end(

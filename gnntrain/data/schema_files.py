@@ -13,7 +13,7 @@ from gnntrain.config.graph_schema import GraphTables, read_schema, schema_error
 from gnntrain.config.problems import nearest
 from gnntrain.data.files import ROLES, stamp
 from gnntrain.data.graph import JSON, HeteroGraphData, NodeType
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.preprocessing import Preprocessing, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.paths import file_names, is_folder
 
@@ -72,9 +72,7 @@ class SchemaBuilder:
             "options": self.config.model_dump(mode="json", exclude=excluded),
             "split": self.config.split,
             "labelled": self._labelled,
-            "preprocessing": None
-            if made_by is None
-            else digest_of({t: p.model_dump(mode="json") for t, p in made_by.items()}),
+            "preprocessing": None if made_by is None else digest_of(plain_json(made_by)),
             "reading": _READING,
         }
 

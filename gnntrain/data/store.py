@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,7 @@ from gnntrain.data.store_files import (
     note_use,
     verify,
 )
-from gnntrain.data.store_meta import HeteroStoreMeta, StoreMeta, read_meta
+from gnntrain.data.store_meta import HeteroStoreMeta, StoreMeta, TypedMeta, read_meta
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -102,15 +102,19 @@ class StoredGraph(Graph):
         return _reopen, (self.path,)
 
 
-_Arrays = Mapping[str, AnyArray]
+Arrays = Mapping[str, AnyArray]
 
 
 def _nodes_and_edges(
-    meta: StoreMeta, arrays: _Arrays
+    meta: StoreMeta, arrays: Arrays
 ) -> tuple[dict[NodeType, Nodes], dict[EdgeType, Edges]]:
     if isinstance(meta, HeteroStoreMeta):
-        return _typed_nodes(meta, arrays), _typed_edges(meta, arrays)
-    nodes = Nodes(
+        nodes = typed_nodes(meta, arrays, cast(FeatureDtype, meta.feature_dtype))
+        nodes[meta.target] = replace(nodes[meta.target], splits=_splits(arrays))
+        num_nodes = [kind.num_nodes for kind in meta.node_types]
+        num_edges = [kind.num_edges for kind in meta.edge_types]
+        return nodes, typed_edges(meta, arrays, num_nodes, num_edges)
+    only = Nodes(
         features=arrays["features"],
         feature_dtype=cast(FeatureDtype, meta.feature_dtype),
         labels=arrays["labels"],
@@ -120,40 +124,46 @@ def _nodes_and_edges(
     )
     weight = arrays.get("edge_weight")
     edges = Edges(arrays["indptr"], arrays["indices"], weight, arrays["gcn_norm"])
-    return {NODE: nodes}, {EDGE: edges}
+    return {NODE: only}, {EDGE: edges}
 
 
-def _typed_nodes(meta: HeteroStoreMeta, arrays: _Arrays) -> dict[NodeType, Nodes]:
-    nodes = {}
-    for number, kind in enumerate(meta.node_types):
-        features, is_target = f"features_{number}", kind.name == meta.target
-        nodes[kind.name] = Nodes(
-            features=arrays[features],
-            feature_dtype=cast(FeatureDtype, meta.feature_dtype),
-            labels=arrays["labels"] if is_target else None,
-            splits=_splits(arrays) if is_target else {},
+def typed_nodes(
+    types: TypedMeta, arrays: Arrays, feature_dtype: FeatureDtype
+) -> dict[NodeType, Nodes]:
+    """The nodes of each type of a typed graph's store, or part, without splits."""
+    return {
+        kind.name: Nodes(
+            features=arrays[f"features_{number}"],
+            feature_dtype=feature_dtype,
+            labels=arrays["labels"] if kind.name == types.target else None,
             ids=arrays.get(f"node_ids_{number}"),
             feature_names=kind.feature_names,
         )
-    return nodes
+        for number, kind in enumerate(types.node_types)
+    }
 
 
-def _typed_edges(meta: HeteroStoreMeta, arrays: _Arrays) -> dict[EdgeType, Edges]:
-    edges = FusedEdges(
-        FusedCSC.cut(
-            [kind.name for kind in meta.edge_types],
-            {kind.name: kind.num_nodes for kind in meta.node_types},
-            [kind.num_edges for kind in meta.edge_types],
-            arrays["indptr"],
-            arrays["indices"],
-        )
-    )
+def typed_edges(
+    types: TypedMeta, arrays: Arrays, num_nodes: Sequence[int], num_edges: Sequence[int]
+) -> dict[EdgeType, Edges]:
+    """The edges of each type of a typed graph's store, or of a part.
+
+    Args:
+        types: The types.
+        arrays: `indptr`, `indices`, `gcn_norm`.
+        num_nodes: Destination nodes of each type.
+        num_edges: Edges of each type.
+    """
+    sizes = {kind.name: number for kind, number in zip(types.node_types, num_nodes, strict=True)}
+    names = [kind.name for kind in types.edge_types]
+    csc = FusedCSC.cut(names, sizes, num_edges, arrays["indptr"], arrays["indices"])
+    edges = FusedEdges(csc)
     if "gcn_norm" in arrays:  # a graph of one edge type within one node type
         return {name: replace(of, gcn_norm=arrays["gcn_norm"]) for name, of in edges.items()}
     return edges
 
 
-def _splits(arrays: _Arrays) -> dict[str, AnyArray]:
+def _splits(arrays: Arrays) -> dict[str, AnyArray]:
     return {name: arrays[f"split_{name}"] for name in SPLITS}
 
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -31,7 +31,6 @@ ARRAYS = (
     *(f"split_{name}" for name in SPLITS),
     *OPTIONAL_ARRAYS,
 )
-_HETERO_ARRAYS = ("indptr", "indices", "labels", *(f"split_{name}" for name in SPLITS))
 
 
 class StoreError(RunError):
@@ -288,24 +287,64 @@ def _check_store(path: Path, meta: StoreMeta) -> None:
 
 
 def _check_hetero_store(path: Path, meta: HeteroStoreMeta) -> None:
+    refuse_broken_schema(path, META_FILE, meta)
     sizes = {kind.name: kind.num_nodes for kind in meta.node_types}
-    edge_types = {kind.name: kind.num_edges for kind in meta.edge_types}
+    num_edges = sum(kind.num_edges for kind in meta.edge_types)
+    expected, optional = expected_typed_arrays(meta, meta, sizes, num_edges)
+    whole = expected_arrays(meta, 0, 0, 0)
+    expected |= {"class_names": whole["class_names"]}
+    names = [*expected, *(f"split_{name}" for name in SPLITS)]
+    check_arrays(path, META_FILE, meta.arrays, names, expected, ("class_names", *optional))
+
+
+class TypedMeta(Protocol):
+    """The types of a graph in its metadata."""
+
+    @property
+    def node_types(self) -> tuple[HeteroNodeTypeMeta, ...]: ...
+
+    @property
+    def edge_types(self) -> tuple[EdgeTypeMeta, ...]: ...
+
+    @property
+    def target(self) -> str: ...
+
+
+def refuse_broken_schema(path: Path, file: str, types: TypedMeta) -> None:
+    """Raise a `StoreError` where types are listed twice, or named and not listed."""
+    node_types = [kind.name for kind in types.node_types]
+    edge_types = [kind.name for kind in types.edge_types]
     ends = {end for source, _, destination in edge_types for end in (source, destination)}
-    for name in sorted({meta.target, *ends} - sizes.keys()):
-        raise StoreError(path, f"{META_FILE} does not list the node type {name!r}")
-    if len(sizes) < len(meta.node_types) or len(edge_types) < len(meta.edge_types):
-        raise StoreError(path, f"{META_FILE} lists a type twice")
-    expected = expected_arrays(meta, sizes[meta.target], sum(edge_types.values()), 0)
-    expected["indptr"] = ("int64", (sum(sizes[name[2]] + 1 for name in edge_types),))
-    ids = list[str]()
-    for number, kind in enumerate(meta.node_types):
-        of_kind = expected_arrays(meta, kind.num_nodes, 0, kind.num_features)
-        ids.append(f"node_ids_{number}")
-        expected[ids[-1]] = of_kind["node_ids"]
+    for name in sorted({types.target, *ends} - set(node_types)):
+        raise StoreError(path, f"{file} does not list the node type {name!r}")
+    if len(set(node_types)) < len(node_types) or len(set(edge_types)) < len(edge_types):
+        raise StoreError(path, f"{file} lists a type twice")
+
+
+def expected_typed_arrays(
+    meta: GraphMeta, types: TypedMeta, sizes: Mapping[str, int], num_edges: int
+) -> tuple[dict[str, tuple[str, tuple[int, ...]]], list[str]]:
+    """Types and shapes of the arrays of a typed graph, or of a part of one; and those of them that
+    may be missing.
+
+    Args:
+        meta: The graph's metadata.
+        types: Its types.
+        sizes: Nodes of each type.
+        num_edges: Edges of all types.
+    """
+    expected = expected_arrays(meta, sizes[types.target], num_edges, 0)
+    for name in ("edge_weight", "features", "node_ids", "class_names"):
+        del expected[name]
+    offsets = sum(sizes[kind.name[2]] + 1 for kind in types.edge_types)
+    expected["indptr"] = ("int64", (offsets,))
+    optional = ["gcn_norm"]
+    for number, kind in enumerate(types.node_types):
+        of_kind = expected_arrays(meta, sizes[kind.name], 0, kind.num_features)
         expected[f"features_{number}"] = of_kind["features"]
-    optional = ("gcn_norm", "class_names", *ids)
-    names = [*_HETERO_ARRAYS, *optional, *(f"features_{i}" for i in range(len(sizes)))]
-    check_arrays(path, META_FILE, meta.arrays, names, expected, optional)
+        expected[f"node_ids_{number}"] = of_kind["node_ids"]
+        optional.append(f"node_ids_{number}")
+    return expected, optional
 
 
 def is_array_file(name: str) -> bool:

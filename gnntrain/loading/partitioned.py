@@ -66,7 +66,8 @@ def held_parts(graph: Graph, exchange: Exchange) -> tuple[Sequence[Part], NodeOw
     owners, own = NodeOwners(np.array([0, *ends])), exchange.owner
     if own is None:
         return (), owners
-    return (Part.of(graph, own, range(*owners.starts[own : own + 2].tolist())),), owners
+    nodes = range(*owners.starts[own : own + 2].tolist())
+    return (Part.of(graph, own, {next(iter(graph.nodes)): nodes}),), owners
 
 
 class PartitionedLoaderBuilder(LoaderBuilder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, starmap
 from typing import TypeVar
 
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.errors import UserError
 from gnntrain.sampling.base import Int32Array, Int64Array, SampleKey
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import (
@@ -23,11 +21,8 @@ from gnntrain.sampling.cpu import (
     HopBuffers,
     check_batch_nodes,
     check_hop_edges,
-    checked_fan_outs,
     checked_seeds,
     numba_hop_key,
-    read_only,
-    read_only_csc,
 )
 from gnntrain.sampling.hetero import (
     FanOuts,
@@ -37,31 +32,13 @@ from gnntrain.sampling.hetero import (
     HeteroSubgraph,
 )
 from gnntrain.sampling.kernels import (
-    IndexArray,
-    count_hetero_edges,
-    draw_by_node,
     draw_hetero_hop,
-    number_by_node,
+    number_sources,
     register_seeds,
 )
+from gnntrain.sampling.typed_edges import Hop, TypedEdges, fan_outs_by_hop, starts_of
 
 _Value = TypeVar("_Value")
-
-
-_Drawn = tuple[Int64Array, Int32Array, Int64Array]
-"""`first_drawn`, `out` and `edge_ids` of the kernels."""
-
-
-@dataclass(frozen=True)
-class _Hop:
-    """What the draws of a hop need; see `kernels.draw_hetero_hop`."""
-
-    fan_outs: Int64Array
-    key: np.uint64
-    rows: Int64Array
-    starts: Int64Array
-    degrees: Int64Array
-    offsets: Int64Array
 
 
 class HeteroCPUSampler(HeteroSampler):
@@ -91,23 +68,11 @@ class HeteroCPUSampler(HeteroSampler):
         replace: bool = False,
         edge_ids: bool = False,
     ) -> None:
-        self._edges = edges
-        self._offsets, self._sources = _read_only(edges)
-        self._node_types = tuple(edges.num_nodes)
-        self._target = self._node_types.index(target)
-        self._ends: Int64Array = np.array(
-            [[self._node_types.index(edge[end]) for edge in edges.edge_types] for end in (0, 2)],
-            np.int64,
-        )
-        checked = [checked_fan_outs(fan_outs[edge_type]) for edge_type in edges.edge_types]
-        self._fan_outs = [np.array(hop, np.int64) for hop in zip(*checked, strict=True)]
+        self._edges = TypedEdges(edges)
+        self._sizes: Int64Array = np.array([*edges.num_nodes.values()], np.int64)
+        self._target = self._edges.node_types.index(target)
+        self._fan_outs = fan_outs_by_hop(edges.edge_types, fan_outs, scope)
         self._scope = scope
-        if scope == "node":
-            _check_shared(edges.edge_types, checked)
-        self._into: Int64Array = np.argsort(self._ends[1], kind="stable")
-        self._first_into = np.searchsorted(
-            self._ends[1][self._into], np.arange(len(self._node_types) + 1)
-        )
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[_Scratch] = deque()
@@ -124,12 +89,11 @@ class HeteroCPUSampler(HeteroSampler):
             UserError: A seed is not a node of the target type.
             RunError: The batch has more than 2^30 nodes of a type, or a hop 2^31 edges or more.
         """
-        sizes = np.array([*self._edges.num_nodes.values()], np.int64)
-        given = checked_seeds(seeds.numpy(), int(sizes[self._target]))
+        given = checked_seeds(seeds.numpy(), int(self._sizes[self._target]))
         try:
             scratch = self._idle.pop()
         except IndexError:
-            scratch = _Scratch(sizes, self._sources.dtype)
+            scratch = _Scratch(self._sizes, self._edges.indices.dtype)
         subgraph = self._draw(scratch, given, key)
         # Not reached after an error, when the scratch may hold numbers of half a batch.
         self._idle.append(scratch)
@@ -142,7 +106,7 @@ class HeteroCPUSampler(HeteroSampler):
         num_new_edges: list[list[int]] = []
         for hop, fan_outs in enumerate(self._fan_outs):
             block = self._draw_hop(scratch, fan_outs, numba_hop_key(key, hop))
-            oldest = known[-2][self._ends[1]].tolist()
+            oldest = known[-2][self._edges.ends[1]].tolist()
             num_new_edges.append(
                 [
                     edges.num_edges - int(edges.indptr[first])
@@ -153,7 +117,7 @@ class HeteroCPUSampler(HeteroSampler):
             known.append(scratch.num_nodes.copy())
         return HeteroSubgraph(
             nodes=self._by_type(torch.from_numpy(nodes) for nodes in scratch.finish_batch()),
-            target=self._node_types[self._target],
+            target=self._edges.node_types[self._target],
             num_seeds=len(seeds),
             blocks=tuple(reversed(blocks)),
             num_sampled_nodes=self._by_type(np.diff(known, axis=0).T.tolist()),
@@ -165,29 +129,36 @@ class HeteroCPUSampler(HeteroSampler):
 
     def _draw_hop(self, scratch: _Scratch, fan_outs: Int64Array, key: np.uint64) -> HeteroBlock:
         num_dst = self._by_type(scratch.num_nodes.tolist())
-        rows = _starts(scratch.num_nodes[self._ends[1]] + 1)
-        starts, degrees = scratch.destination_buffers(int(rows[-1]))
-        hop = _Hop(fan_outs, key, rows, starts, degrees, np.zeros(rows[-1], np.int64))
+        hop = self._edges.hop(scratch.nodes, scratch.room, scratch.num_nodes, scratch)
         draw = self._draw_by_node if self._scope == "node" else self._draw_by_relation
-        first_drawn, indices, edge_ids = draw(scratch, hop)
+        indices, edge_ids = draw(scratch, hop, fan_outs, key)
         num_src = self._by_type(scratch.num_nodes.tolist())
-        blocks = self._blocks(hop, first_drawn, indices, edge_ids, num_src)
+        blocks = blocks_of(
+            self._edges.edge_types,
+            hop,
+            indices,
+            edge_ids if self._edge_ids else None,
+            num_src,
+            fan_outs,
+        )
         return HeteroBlock(blocks, num_dst, num_src)
 
-    def _draw_by_relation(self, scratch: _Scratch, hop: _Hop) -> _Drawn:
+    def _draw_by_relation(
+        self, scratch: _Scratch, hop: Hop, fan_outs: Int64Array, key: np.uint64
+    ) -> tuple[Int32Array, Int64Array]:
         """Each edge type has a fan-out of its own."""
-        num_edges, most = self._count(scratch, hop, hop.fan_outs, self._replace)
-        scratch.reserve_sources(num_edges, self._ends[0])
-        scratch.reserve_edges(most, min(most, int(hop.fan_outs.max())))
-        first_drawn = _starts(num_edges)
+        most = self._edges.count(hop, fan_outs, self._replace)
+        scratch.reserve_sources(hop.num_edges, self._edges.ends[0])
+        scratch.reserve_edges(most, min(most, int(fan_outs.max())))
+        first_drawn = starts_of(hop.num_edges)
         indices = np.empty(first_drawn[-1], np.int32)
         edge_ids = np.empty(first_drawn[-1], np.int64) if self._edge_ids else NOT_WANTED
         draw_hetero_hop(
-            self._sources,
+            self._edges.indices,
             self._edges.first_edge,
-            self._ends,
-            hop.key,
-            hop.fan_outs,
+            self._edges.ends,
+            key,
+            fan_outs,
             self._replace,
             hop.rows,
             hop.starts,
@@ -206,53 +177,23 @@ class HeteroCPUSampler(HeteroSampler):
             indices,
             edge_ids,
         )
-        return first_drawn, indices, edge_ids
+        return indices, edge_ids
 
-    def _draw_by_node(self, scratch: _Scratch, hop: _Hop) -> _Drawn:
+    def _draw_by_node(
+        self, scratch: _Scratch, hop: Hop, fan_outs: Int64Array, key: np.uint64
+    ) -> tuple[Int32Array, Int64Array]:
         """All edge types into a node share a fan-out."""
-        num_edges, _ = self._count(scratch, hop, np.full_like(hop.fan_outs, -1), False)
-        fan_outs = np.full(len(self._node_types), -1, np.int64)
-        fan_outs[self._ends[1]] = hop.fan_outs
-        of_types = np.zeros_like(fan_outs)
-        np.add.at(of_types, self._ends[1], num_edges)
-        draws = np.where(fan_outs < 0, of_types, scratch.num_nodes * fan_outs)
-        if not self._replace:
-            draws = np.minimum(draws, of_types)
-        drawn = np.empty(draws.sum(), np.int64)
-        most_drawn = int(fan_outs.max())
-        scratch.reserve_edges(most_drawn, most_drawn)
-        hop.offsets[:] = 0
-        draw_by_node(
-            self._first_into,
-            self._into,
-            hop.key,
-            fan_outs,
-            self._replace,
-            scratch.nodes,
-            scratch.room,
-            hop.rows,
-            hop.degrees,
-            scratch.table,
-            hop.offsets,
-            drawn,
-        )
-        num_edges = hop.offsets[hop.rows[1:] - 1]
-        scratch.reserve_sources(num_edges, self._ends[0])
-        first_drawn = _starts(num_edges)
+        edges = self._edges
+        positions = edges.draw_by_node(hop, hop.nodes, fan_outs, key, self._replace, scratch)
+        scratch.reserve_sources(hop.num_edges, edges.ends[0])
+        first_drawn = starts_of(hop.num_edges)
         indices = np.empty(first_drawn[-1], np.int32)
-        edge_ids = np.empty(first_drawn[-1], np.int64)
-        number_by_node(
-            self._sources,
-            self._edges.first_edge,
-            self._ends,
-            self._first_into,
-            self._into,
-            hop.rows,
-            hop.starts,
-            hop.degrees,
-            hop.offsets,
-            drawn,
+        number_sources(
+            edges.indices,
+            edges.first_edge,
+            edges.ends,
             first_drawn,
+            positions,
             scratch.sources,
             scratch.local,
             scratch.first_node,
@@ -261,63 +202,11 @@ class HeteroCPUSampler(HeteroSampler):
             scratch.room,
             scratch.num_nodes,
             indices,
-            edge_ids,
         )
-        return first_drawn, indices, edge_ids
-
-    def _count(
-        self, scratch: _Scratch, hop: _Hop, fan_outs: Int64Array, replace: bool
-    ) -> tuple[Int64Array, int]:
-        """Fill the hop's arrays; the edges of each edge type, and the most of one destination."""
-        num_edges = np.zeros(len(fan_outs), np.int64)
-        most = count_hetero_edges(
-            self._offsets,
-            self._edges.first_offset,
-            self._ends,
-            scratch.nodes,
-            scratch.room,
-            fan_outs,
-            replace,
-            hop.rows,
-            hop.starts,
-            hop.degrees,
-            hop.offsets,
-            num_edges,
-        )
-        return num_edges, most
-
-    def _blocks(
-        self,
-        hop: _Hop,
-        first_drawn: Int64Array,
-        indices: Int32Array,
-        edge_ids: Int64Array,
-        num_src: Mapping[NodeType, int],
-    ) -> dict[EdgeType, Block]:
-        """The block of each edge type: views of the hop's arrays."""
-        # Of the indices' type, as torch's CSR tensors require.
-        indptr, sources = torch.from_numpy(hop.offsets.astype(np.int32)), torch.from_numpy(indices)
-        ids = torch.from_numpy(edge_ids)
-        parts = zip(
-            self._edges.edge_types,
-            starmap(slice, pairwise(hop.rows.tolist())),
-            starmap(slice, pairwise(first_drawn.tolist())),
-            hop.fan_outs.tolist(),
-            strict=True,
-        )
-        return {
-            edge_type: Block(
-                indptr[of_type],
-                sources[edges],
-                num_src[edge_type[0]],
-                edge_ids=ids[edges] if self._edge_ids else None,
-                max_in_edges=fan_out if fan_out >= 0 else None,
-            )
-            for edge_type, of_type, edges, fan_out in parts
-        }
+        return indices, positions
 
     def _by_type(self, values: Iterable[_Value]) -> dict[NodeType, _Value]:
-        return dict(zip(self._node_types, values, strict=True))
+        return dict(zip(self._edges.node_types, values, strict=True))
 
 
 class _Scratch(HopBuffers):
@@ -333,7 +222,7 @@ class _Scratch(HopBuffers):
 
     def __init__(self, sizes: Int64Array, index_dtype: np.dtype[np.integer]) -> None:
         super().__init__(index_dtype)
-        self.first_node = _starts(sizes)
+        self.first_node = starts_of(sizes)
         self.local: Int32Array = np.zeros(self.first_node[-1], np.int32)
         self.base = 1
         self.nodes: Int64Array = np.empty(0, np.int64)
@@ -375,7 +264,7 @@ class _Scratch(HopBuffers):
         room = np.diff(self.room)
         if (needed > room).any():
             known = self._known()
-            self.room = _starts(np.where(needed > room, needed + needed // 4, room))
+            self.room = starts_of(np.where(needed > room, needed + needed // 4, room))
             self.nodes = np.empty(self.room[-1], np.int64)
             for first, nodes in zip(self.room[:-1], known, strict=True):
                 self.nodes[first : first + len(nodes)] = nodes
@@ -387,29 +276,41 @@ class _Scratch(HopBuffers):
         ]
 
 
-def _check_shared(edge_types: Sequence[EdgeType], fan_outs: Sequence[tuple[int, ...]]) -> None:
-    """Raises UserError if edge types into one node type have different fan-outs."""
-    shared: dict[NodeType, tuple[int, ...]] = {}
-    for edge_type, own in zip(edge_types, fan_outs, strict=True):
-        if shared.setdefault(edge_type[2], own) != own:
-            raise UserError(
-                f"{'/'.join(edge_type)} has fan-outs {list(own)}, and another edge type into "
-                f"{edge_type[2]} has {list(shared[edge_type[2]])}",
-                "With scope 'node' all edge types into a node type share their fan-outs.",
-            )
+def blocks_of(
+    edge_types: Sequence[EdgeType],
+    hop: Hop,
+    indices: Int32Array,
+    edge_ids: Int64Array | None,
+    num_src: Mapping[NodeType, int],
+    fan_outs: Int64Array,
+) -> dict[EdgeType, Block]:
+    """The block of each edge type: views of a hop's arrays.
 
-
-def _starts(lengths: Int64Array) -> Int64Array:
-    """Where segments of these lengths begin that lie one after the other, and the end."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-
-
-def _read_only(edges: FusedCSC) -> tuple[Int64Array, IndexArray]:
-    """Plain read-only views of the offsets and the sources.
-
-    Raises:
-        UserError: What an edge type has is no CSC, see `read_only_csc`.
+    Args:
+        edge_types: The edge types.
+        hop: The destinations, and how many edges they have drawn.
+        indices: Numbers of the sources, edge type by edge type.
+        edge_ids: Positions of the edges, likewise, or None.
+        num_src: Number of nodes of each type that are known after the hop.
+        fan_outs: int64 `[R]`.
     """
-    for number in range(len(edges.edge_types)):
-        read_only_csc(*edges.part(number))
-    return read_only(edges.indptr, np.int64), read_only(edges.indices)
+    # Of the indices' type, as torch's CSR tensors require.
+    indptr, sources = torch.from_numpy(hop.offsets.astype(np.int32)), torch.from_numpy(indices)
+    ids = None if edge_ids is None else torch.from_numpy(edge_ids)
+    parts = zip(
+        edge_types,
+        starmap(slice, pairwise(hop.rows.tolist())),
+        starmap(slice, pairwise(starts_of(hop.num_edges).tolist())),
+        fan_outs.tolist(),
+        strict=True,
+    )
+    return {
+        edge_type: Block(
+            indptr[of_type],
+            sources[edges],
+            num_src[edge_type[0]],
+            edge_ids=None if ids is None else ids[edges],
+            max_in_edges=fan_out if fan_out >= 0 else None,
+        )
+        for edge_type, of_type, edges, fan_out in parts
+    }

@@ -217,12 +217,8 @@ def count_hetero_edges(
     starts: Int64Array,
     degrees: Int64Array,
     offsets: Int64Array,
-    num_edges: Int64Array,
 ) -> int:
-    """`count_edges` for each edge type, and write their numbers of drawn edges to `num_edges`.
-
-    For the other arguments see `draw_hetero_hop`.
-    """
+    """`count_edges` for each edge type; for the arguments see `draw_hetero_hop`."""
     most = 0
     for r in range(len(fan_outs)):
         begin, end = rows[r], rows[r + 1]
@@ -237,7 +233,6 @@ def count_hetero_edges(
             offsets[begin:end],
         )
         most = max(most, most_of_type)
-        num_edges[r] = offsets[end - 1]
     return most
 
 
@@ -320,13 +315,15 @@ def draw_by_node(
     key: np.uint64,
     fan_outs: Int64Array,
     replace: bool,
-    nodes: Int64Array,
+    ids: Int64Array,
     room: Int64Array,
     rows: Int64Array,
+    starts: Int64Array,
     degrees: Int64Array,
     table: Int64Array,
     offsets: Int64Array,
     drawn: Int64Array,
+    positions: Int64Array,
 ) -> None:
     """Draw in-edges of each destination, each fan-out from those of all edge types together.
 
@@ -336,8 +333,10 @@ def draw_by_node(
         first_into, into: `into[first_into[t] : first_into[t + 1]]` are the edge types into node
             type t.
         fan_outs: `[T]`.
+        ids: The destinations of type t are `ids[room[t]:]`; they are for the keys alone.
         offsets: Zeros; becomes what `count_hetero_edges` writes.
-        drawn: Becomes the positions among the in-edges of all types, destination by destination.
+        drawn: Scratch for all drawn edges.
+        positions: Becomes the drawn edges' positions among those of their type, type by type.
     """
     at = 0
     for t in range(len(fan_outs)):
@@ -355,7 +354,7 @@ def draw_by_node(
                 for e in range(count):
                     drawn[at + e] = e
             else:
-                stream = node_key(type_key(key, np.uint64(t)), np.uint64(nodes[room[t] + i]))
+                stream = node_key(type_key(key, np.uint64(t)), np.uint64(ids[room[t] + i]))
                 draw_positions(
                     stream, np.int64(0), np.int64(degree), replace, table, drawn, at, count
                 )
@@ -363,9 +362,45 @@ def draw_by_node(
                 r, _ = edge_type_at(drawn[e], i, relations, rows, degrees)
                 offsets[rows[r] + i + 1] += 1
             at += count
-    for r in range(len(rows) - 1):
-        for i in range(rows[r] + 1, rows[r + 1]):
+    place_by_type(first_into, into, rows, starts, degrees, offsets, drawn, positions)
+
+
+@jit
+def place_by_type(
+    first_into: Int64Array,
+    into: Int64Array,
+    rows: Int64Array,
+    starts: Int64Array,
+    degrees: Int64Array,
+    offsets: Int64Array,
+    drawn: Int64Array,
+    positions: Int64Array,
+) -> None:
+    """Sort what `draw_by_node` has drawn by edge type; sum up `offsets`, which are counts so far.
+
+    For the arguments see `draw_by_node`.
+    """
+    nexts = np.zeros(len(rows) - 1, np.int64)
+    first = np.int64(0)
+    for number in range(len(rows) - 1):
+        nexts[number] = first
+        for i in range(rows[number] + 1, rows[number + 1]):
             offsets[i] += offsets[i - 1]
+        first += offsets[rows[number + 1] - 1]
+    at = 0
+    for t in range(len(first_into) - 1):
+        relations = into[first_into[t] : first_into[t + 1]]
+        if len(relations) == 0:
+            continue
+        for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
+            count = 0
+            for r in relations:
+                count += offsets[rows[r] + i + 1] - offsets[rows[r] + i]
+            for e in range(at, at + count):
+                r, position = edge_type_at(drawn[e], i, relations, rows, degrees)
+                positions[nexts[r]] = starts[rows[r] + i] + position
+                nexts[r] += 1
+            at += count
 
 
 @jit
@@ -382,18 +417,12 @@ def edge_type_at(
 
 
 @jit
-def number_by_node(
+def number_sources(
     indices: IndexArray,
     first_edge: Int64Array,
     ends: Int64Array,
-    first_into: Int64Array,
-    into: Int64Array,
-    rows: Int64Array,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-    drawn: Int64Array,
     first_drawn: Int64Array,
+    positions: Int64Array,
     sources: IndexArray,
     local: Int32Array,
     first_node: Int64Array,
@@ -402,37 +431,18 @@ def number_by_node(
     room: Int64Array,
     num_nodes: Int64Array,
     out: Int32Array,
-    edge_ids: Int64Array,
 ) -> None:
-    """Number the sources of the edges that `draw_by_node` drew; updates `num_nodes`.
+    """Number the sources of the edges at `positions` of each edge type; updates `num_nodes`.
 
-    For the other arguments see `draw_by_node` and `draw_hetero_hop`.
-
-    Args:
-        edge_ids: `[first_drawn[R]]`: becomes the positions among the edges of the type.
+    For the arguments see `draw_by_node` and `draw_hetero_hop`.
     """
-    nexts = first_drawn.copy()
-    at = 0
-    for t in range(len(first_into) - 1):
-        relations = into[first_into[t] : first_into[t + 1]]
-        if len(relations) == 0:
-            continue
-        for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
-            count = 0
-            for r in relations:
-                count += offsets[rows[r] + i + 1] - offsets[rows[r] + i]
-            for e in range(at, at + count):
-                r, position = edge_type_at(drawn[e], i, relations, rows, degrees)
-                edge_ids[nexts[r]] = starts[rows[r] + i] + position
-                nexts[r] += 1
-            at += count
-    for r in range(len(rows) - 1):
+    for r in range(len(first_edge) - 1):
         source = ends[0, r]
         of_type = indices[first_edge[r] : first_edge[r + 1]]
         for begin in range(first_drawn[r], first_drawn[r + 1], CHUNK_EDGES):
             num_edges = min(CHUNK_EDGES, first_drawn[r + 1] - begin)
             for e in range(num_edges):
-                sources[e] = of_type[edge_ids[begin + e]]
+                sources[e] = of_type[positions[begin + e]]
             num_nodes[source] = relabel(
                 sources,
                 num_edges,

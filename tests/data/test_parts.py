@@ -177,8 +177,8 @@ def test_a_description_of_something_else_is_found(path: Path, text: str) -> None
 
 
 def test_another_format_version_is_named(path: Path) -> None:
-    edit(path, lambda meta: meta.update(version=2))
-    assert re.search(r"\b2\b.*\b1\b", reason(path))
+    edit(path, lambda meta: meta.update(version=3))
+    assert re.search(r"\b3\b.*\b1\b", reason(path))
 
 
 def test_an_edited_description_is_found(path: Path) -> None:

@@ -491,8 +491,9 @@ def test_another_graph_is_prepared_as_the_trained_one(tmp_path: Path) -> None:
     write(new, papers="id,kind\n5,new\n")
     with pytest.raises(UserError, match="pages"):
         builder_for(config, labelled=False, preprocessing=made_by).build()
+    plain = FilesConfig(features=str(new / "papers.csv"), edges=str(new / "writes.csv"))
     with pytest.raises(UserError, match="typed graph"):
-        builder_for(FilesConfig(features="x", edges="y"), preprocessing=made_by)
+        builder_for(plain, labelled=False, preprocessing=made_by).build()
 
 
 def test_words_of_graphstorm_are_understood_and_told(

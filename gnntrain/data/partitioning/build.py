@@ -10,6 +10,7 @@ from pathlib import Path
 from gnntrain.data.arrays import HEADER_BYTES
 from gnntrain.data.partitioning.assign import assign, refuse_number
 from gnntrain.data.partitioning.metis import refuse_metis
+from gnntrain.data.partitioning.union import union_of
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
 from gnntrain.data.parts_meta import PART_ARRAYS, Method
@@ -33,7 +34,9 @@ def partition(store: StoredGraph, num_parts: int, out: Path, method: Method) -> 
     """
     refuse_mistakes(store, num_parts, out, method)
     with _as_user_errors(out, _needed_bytes(store, num_parts)):
-        return write_parts(out, store, assign(store, num_parts, method), num_parts, method)
+        with union_of(store, _nearest_folder(out)) as graph:
+            part_of = assign(graph, num_parts, method)
+        return write_parts(out, store, part_of, num_parts, method)
 
 
 def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Method) -> None:
@@ -89,6 +92,8 @@ def _nearest_folder(path: Path) -> Path:
 
 
 def _needed_bytes(store: StoredGraph, num_parts: int) -> int:
-    """Bytes of all parts: those of the store, the original numbers, and more headers."""
-    headers = num_parts * len(PART_ARRAYS) * (HEADER_BYTES + 512)  # and their lines in the JSON
-    return store.num_bytes + 8 * store.num_nodes + headers
+    """Bytes of all parts: those of the store, the original numbers, and more headers; for a typed
+    graph, original numbers a second time."""
+    num_arrays = len(PART_ARRAYS) * len(store.nodes)
+    headers = num_parts * num_arrays * (HEADER_BYTES + 512)  # and their lines in the JSON
+    return store.num_bytes + 8 * store.num_nodes * (1 + store.is_hetero) + headers

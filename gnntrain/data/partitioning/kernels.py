@@ -32,7 +32,7 @@ def number_nodes(part_of: PartIndex, next_number: Int64Array, new: IntArray) -> 
 def route_edges(
     edges: tuple[IntArray, Float32Array],
     destinations: tuple[Int64Array, int, int],
-    part_of: PartIndex,
+    parts: tuple[PartIndex, PartIndex],
     new: IntArray,
     ends: Int64Array,
     routed: tuple[IntArray, Float32Array],
@@ -42,8 +42,8 @@ def route_edges(
     Args:
         edges: Source nodes `[num_edges]` of the chunk, and float32 `[num_edges]` or `[0]`.
         destinations: The graph's indptr; the chunk's first edge, and that edge's destination.
-        part_of: uint8 `[num_nodes]`.
-        new: `[num_nodes]`, each node's new number.
+        parts: uint8 `[num_dst]` and `[num_src]`, the parts of destinations and of sources.
+        new: `[num_src]`, each source's new number.
         ends: int64 `[num_parts]`, receives the end of each part's edges in `routed`.
         routed: `[num_edges]` new numbers of the sources, and their weights.
 
@@ -53,6 +53,7 @@ def route_edges(
     indices, weight = edges
     indptr, first_edge, first_node = destinations
     new_indices, new_weight = routed
+    part_of, part_of_source = parts
     ends[:] = 0
     node = first_node
     for i in range(len(indices)):
@@ -74,8 +75,29 @@ def route_edges(
         new_indices[place] = new[source]
         if len(weight):
             new_weight[place] = weight[i]
-        cut += part_of[source] != part
+        cut += part_of_source[source] != part
     return cut
+
+
+@jit
+def join_edges(
+    indptr: Int64Array, indices: IntArray, first_source: int, ends: Int64Array, joined: IntArray
+) -> None:
+    """Append the in-edges of one edge type to those of its destinations.
+
+    Args:
+        indptr: int64 `[num_dst + 1]`.
+        indices: `[num_edges]`, sources.
+        first_source: The number of the first source among the nodes of all types.
+        ends: int64 `[num_dst]`, where the in-edges of each destination end so far; is updated.
+        joined: Receives the sources.
+    """
+    for node in range(len(ends)):
+        end = ends[node]
+        for edge in range(indptr[node], indptr[node + 1]):
+            joined[end] = first_source + indices[edge]
+            end += 1
+        ends[node] = end
 
 
 @jit

@@ -15,13 +15,25 @@ import numpy as np
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder, fsync_folder
 from gnntrain.data.arrays import ArrayWriter, write_array
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array, index_dtype
+from gnntrain.data.graph import (
+    SPLITS,
+    AnyArray,
+    Edges,
+    Int64Array,
+    IntArray,
+    NodeType,
+    index_dtype,
+)
 from gnntrain.data.partitioning.kernels import PartIndex, number_nodes, route_edges
+from gnntrain.data.partitioning.union import by_type
 from gnntrain.data.parts import Folder, Parts
 from gnntrain.data.parts_meta import (
+    HETERO_PARTITION_VERSION,
     PARTITION_FILE,
     PARTITION_FORMAT,
     PARTITION_VERSION,
+    HeteroPartitionMeta,
+    HeteroPartMeta,
     Method,
     PartitionMeta,
     PartMeta,
@@ -30,7 +42,7 @@ from gnntrain.data.parts_meta import (
 )
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import map_array, with_checksums, write_seal
-from gnntrain.data.store_meta import ArrayMeta, write_description
+from gnntrain.data.store_meta import ArrayMeta, HeteroStoreMeta, write_description
 from gnntrain.data.target_scale import TargetScale
 
 _CHUNK_BYTES = 1 << 24
@@ -45,7 +57,7 @@ def write_parts(
     Args:
         path: The folder; missing or empty.
         store: The graph.
-        part_of: uint8 `[num_nodes]`, the part of each node; every part has a node.
+        part_of: uint8 `[num_nodes]`, the part of each node, type by type; every part has a node.
         num_parts: Number of parts.
         method: How the nodes were assigned, for the record.
 
@@ -64,16 +76,23 @@ def _write(
     folders = [part_folder(folder, number) for number in range(num_parts)]
     for part in folders:
         part.mkdir()
-    sizes = np.bincount(part_of, minlength=num_parts)
-    new = np.empty(store.num_nodes, index_dtype(store.num_nodes))
-    number_nodes(part_of, np.cumsum(sizes) - sizes, new)
-    arrays = {"indptr": _write_indptr(folders, store, part_of)}
-    edges, cut_edges = _write_edges(folders, store, part_of, new)
-    arrays |= edges | _write_node_arrays(folders, store, part_of)
-    shared = with_checksums(folder, _write_shared(folder, store, new))
-    num_train = np.bincount(part_of[store.split("train")], minlength=num_parts)
+    parts_of = by_type(store, part_of)
+    new = {name: _new_numbers(parts, num_parts) for name, parts in parts_of.items()}
+    arrays = {"indptr": _write_indptr(folders, store, parts_of)}
+    edges, edge_counts, cut_edges = _write_edges(folders, store, parts_of, new)
+    arrays |= edges | _write_node_arrays(folders, store, parts_of)
+    shared = with_checksums(folder, _write_shared(folder, store, parts_of, new))
+    num_train = np.bincount(parts_of[store.target][store.split("train")], minlength=num_parts)
+    node_counts = [np.bincount(parts, minlength=num_parts) for parts in parts_of.values()]
     parts = [
-        _part_meta(part, {name: metas[number] for name, metas in arrays.items()}, num_train[number])
+        _part_meta(
+            store,
+            part,
+            {name: metas[number] for name, metas in arrays.items()},
+            num_train=int(num_train[number]),
+            node_counts=[int(counts[number]) for counts in node_counts],
+            edge_counts=[int(counts[number]) for counts in edge_counts],
+        )
         for number, part in enumerate(folders)
     ]
     meta = _partition_meta(store, method, shared, parts, cut_edges)
@@ -81,13 +100,33 @@ def _write(
     _seal(folder, read_partition(folder))
 
 
-def _part_meta(folder: Path, arrays: Mapping[str, ArrayMeta], num_train: int) -> PartMeta:
-    return PartMeta(
-        num_nodes=arrays["original"].shape[0],
-        num_edges=arrays["indices"].shape[0],
-        num_train=int(num_train),
-        arrays=with_checksums(folder, arrays),
-    )
+def _new_numbers(part_of: PartIndex, num_parts: int) -> IntArray:
+    """The new number of each node of a type."""
+    sizes = np.bincount(part_of, minlength=num_parts)
+    new = np.empty(len(part_of), index_dtype(len(part_of)))
+    number_nodes(part_of, np.cumsum(sizes) - sizes, new)
+    return new
+
+
+def _part_meta(
+    store: StoredGraph,
+    folder: Path,
+    arrays: Mapping[str, ArrayMeta],
+    *,
+    num_train: int,
+    node_counts: list[int],
+    edge_counts: list[int],
+) -> PartMeta:
+    common: dict[str, Any] = {
+        "num_nodes": sum(node_counts),
+        "num_edges": sum(edge_counts),
+        "num_train": num_train,
+        "arrays": with_checksums(folder, arrays),
+    }
+    if not isinstance(store.meta, HeteroStoreMeta):
+        return PartMeta(**common)
+    nodes, edges = tuple(node_counts), tuple(edge_counts)
+    return HeteroPartMeta(node_counts=nodes, edge_counts=edges, **common)
 
 
 def _partition_meta(
@@ -98,30 +137,41 @@ def _partition_meta(
     cut_edges: int,
 ) -> PartitionMeta:
     is_regression = store.task == "continuous"
-    return PartitionMeta(
-        format=PARTITION_FORMAT,
-        version=PARTITION_VERSION,
-        made_by=f"gnntrain {__version__}",
-        dataset=store.dataset,
-        task=store.task,
-        metric=store.metric,
-        ogb_name=store.ogb_name,
-        num_classes=store.num_classes,
-        options=store.meta.options,
-        arrays=shared,
-        feature_names=store.meta.feature_names,
-        summary=store.summary,
-        preprocessing=store.meta.preprocessing,
-        source=store.meta.content_digest,
-        identity=store.meta.identity,
-        method=method,
-        num_features=store.num_features,
-        cut_edges=cut_edges,
-        class_counts=None if is_regression else {n: store.class_counts(n).tolist() for n in SPLITS},
-        target_scale=TargetScale.of(store) if is_regression else None,
-        target_ranges={n: store.target_ranges(n) for n in SPLITS} if is_regression else None,
-        parts=tuple(parts),
-        digest="",
+    common: dict[str, Any] = {
+        "format": PARTITION_FORMAT,
+        "made_by": f"gnntrain {__version__}",
+        "dataset": store.dataset,
+        "task": store.task,
+        "metric": store.metric,
+        "ogb_name": store.ogb_name,
+        "num_classes": store.num_classes,
+        "options": store.meta.options,
+        "arrays": shared,
+        "feature_names": store.meta.feature_names,
+        "summary": store.summary,
+        "preprocessing": store.meta.preprocessing,
+        "source": store.meta.content_digest,
+        "identity": store.meta.identity,
+        "method": method,
+        "num_features": store.target_nodes.num_features,
+        "cut_edges": cut_edges,
+        "class_counts": None
+        if is_regression
+        else {n: store.class_counts(n).tolist() for n in SPLITS},
+        "target_scale": TargetScale.of(store) if is_regression else None,
+        "target_ranges": {n: store.target_ranges(n) for n in SPLITS} if is_regression else None,
+        "parts": tuple(parts),
+        "digest": "",
+    }
+    meta = store.meta
+    if not isinstance(meta, HeteroStoreMeta):
+        return PartitionMeta(version=PARTITION_VERSION, **common)
+    return HeteroPartitionMeta(
+        version=HETERO_PARTITION_VERSION,
+        node_types=meta.node_types,
+        edge_types=meta.edge_types,
+        target=meta.target,
+        **common,
     )
 
 
@@ -158,9 +208,10 @@ class _PartFiles:
             writer.__exit__()
 
 
-def _chunks(part_of: PartIndex, row_bytes: int) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
+def _chunks(
+    part_of: PartIndex, num_parts: int, row_bytes: int
+) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
     """Ranges of nodes; their order by part; the end of each part's nodes in that order."""
-    num_parts = int(part_of.max()) + 1
     step = max(1, _CHUNK_BYTES // max(16, row_bytes))
     for start in range(0, len(part_of), step):
         parts = part_of[start : start + step]
@@ -169,79 +220,136 @@ def _chunks(part_of: PartIndex, row_bytes: int) -> Iterator[tuple[slice, Int64Ar
 
 
 def _write_indptr(
-    folders: Sequence[Path], store: StoredGraph, part_of: PartIndex
+    folders: Sequence[Path], store: StoredGraph, parts_of: Mapping[NodeType, PartIndex]
 ) -> list[ArrayMeta]:
-    totals = np.zeros(len(folders), np.int64)
     with _PartFiles(folders, "indptr", np.dtype(np.int64)) as files:
-        files.append(totals, np.arange(1, len(folders) + 1))
-        for nodes, order, ends in _chunks(part_of, 8):
-            degrees = np.diff(store.indptr[nodes.start : nodes.stop + 1])[order]
-            sums = np.concatenate([[0], np.cumsum(degrees)])
-            before = sums[np.concatenate([[0], ends[:-1]])]
-            sizes = np.diff(ends, prepend=0)
-            files.append(sums[1:] + np.repeat(totals - before, sizes), ends)
-            totals += sums[ends] - before
+        for edge_type, edges in store.edges.items():
+            _append_indptr(files, len(folders), edges.indptr, parts_of[edge_type[2]])
         return files.close()
 
 
+def _append_indptr(
+    files: _PartFiles, num_parts: int, indptr: Int64Array, part_of: PartIndex
+) -> None:
+    totals = np.zeros(num_parts, np.int64)
+    files.append(totals, np.arange(1, num_parts + 1))
+    for nodes, order, ends in _chunks(part_of, num_parts, 8):
+        degrees = np.diff(indptr[nodes.start : nodes.stop + 1])[order]
+        sums = np.concatenate([[0], np.cumsum(degrees)])
+        before = sums[np.concatenate([[0], ends[:-1]])]
+        sizes = np.diff(ends, prepend=0)
+        files.append(sums[1:] + np.repeat(totals - before, sizes), ends)
+        totals += sums[ends] - before
+
+
 def _write_edges(
-    folders: Sequence[Path], store: StoredGraph, part_of: PartIndex, new: AnyArray
-) -> tuple[dict[str, list[ArrayMeta]], int]:
-    """Write the sources, by their new numbers, and the weights; count the cut edges."""
-    weighted = store.edge_weight is not None
-    weight = np.empty(0, np.float32) if store.edge_weight is None else store.edge_weight
-    routed = np.empty(_CHUNK_EDGES, new.dtype), np.empty(_CHUNK_EDGES * weighted, np.float32)
-    ends = np.empty(len(folders), np.int64)
-    cut_edges = 0
-    weight_folders = folders if weighted else []
+    folders: Sequence[Path],
+    store: StoredGraph,
+    parts_of: Mapping[NodeType, PartIndex],
+    new: Mapping[NodeType, IntArray],
+) -> tuple[dict[str, list[ArrayMeta]], list[Int64Array], int]:
+    """Write the sources, by their new numbers, and the weights.
+
+    Returns:
+        The arrays; the edges of each type in each part; the number of cut edges.
+    """
+    weighted = any(edges.weight is not None for edges in store.edges.values())
+    dtype = max((numbers.dtype for numbers in new.values()), key=lambda found: found.itemsize)
+    counts, cut_edges = [], 0
     with (
-        _PartFiles(folders, "indices", new.dtype) as sources,
-        _PartFiles(weight_folders, "edge_weight", np.dtype(np.float32)) as weights,
+        _PartFiles(folders, "indices", dtype) as sources,
+        _PartFiles(folders if weighted else [], "edge_weight", np.dtype(np.float32)) as weights,
     ):
-        for first in range(0, store.num_edges, _CHUNK_EDGES):
-            edges = slice(first, first + _CHUNK_EDGES)
-            node = int(np.searchsorted(store.indptr, first, side="right")) - 1
-            chunk = (store.indices[edges], weight[edges])
-            cut_edges += route_edges(chunk, (store.indptr, first, node), part_of, new, ends, routed)
-            sources.append(routed[0], ends)
-            if weighted:
-                weights.append(routed[1], ends)
+        for edge_type, edges in store.edges.items():
+            parts = parts_of[edge_type[2]], parts_of[edge_type[0]]
+            numbers = new[edge_type[0]].astype(dtype, copy=False)
+            found, cut = _append_edges(sources, weights, len(folders), edges, parts, numbers)
+            counts.append(found)
+            cut_edges += cut
         arrays = {"indices": sources.close()}
         if weighted:
             arrays["edge_weight"] = weights.close()
-        return arrays, cut_edges
+        return arrays, counts, cut_edges
+
+
+def _append_edges(
+    sources: _PartFiles,
+    weights: _PartFiles,
+    num_parts: int,
+    edges: Edges,
+    parts: tuple[PartIndex, PartIndex],
+    new: IntArray,
+) -> tuple[Int64Array, int]:
+    """Write the edges of one type; their number in each part, and the number of cut ones."""
+    weighted = edges.weight is not None
+    weight = np.empty(0, np.float32) if edges.weight is None else edges.weight
+    routed = np.empty(_CHUNK_EDGES, new.dtype), np.empty(_CHUNK_EDGES * weighted, np.float32)
+    ends, counts, cut_edges = np.empty(num_parts, np.int64), np.zeros(num_parts, np.int64), 0
+    for first in range(0, len(edges), _CHUNK_EDGES):
+        chunk = slice(first, first + _CHUNK_EDGES)
+        node = int(np.searchsorted(edges.indptr, first, side="right")) - 1
+        given = (edges.indices[chunk], weight[chunk])
+        cut_edges += route_edges(given, (edges.indptr, first, node), parts, new, ends, routed)
+        sources.append(routed[0], ends)
+        if weighted:
+            weights.append(routed[1], ends)
+        counts += np.diff(ends, prepend=0)
+    return counts, cut_edges
 
 
 def _write_node_arrays(
-    folders: Sequence[Path], store: StoredGraph, part_of: PartIndex
+    folders: Sequence[Path], store: StoredGraph, parts_of: Mapping[NodeType, PartIndex]
 ) -> dict[str, list[ArrayMeta]]:
-    given = {
-        "features": store.features,
-        "labels": store.labels,
-        "gcn_norm": store.gcn_norm,
-        "node_ids": store.node_ids,
-    }
-    found = {"original": _write_original(folders, part_of)}
-    for name, array in given.items():
-        if array is not None:
-            logical = store.feature_dtype if name == "features" else None
-            shape = array.shape[1:]
-            with _PartFiles(folders, name, array.dtype, shape, logical) as files:
-                for nodes, order, ends in _chunks(part_of, array.strides[0]):
-                    files.append(array[nodes][order], ends)
-                found[name] = files.close()
+    found = {}
+    norm = next(iter(store.edges.values())).gcn_norm
+    for number, (name, nodes) in enumerate(store.nodes.items()):
+        suffix = f"_{number}" * isinstance(store.meta, HeteroStoreMeta)
+        given = {
+            f"features{suffix}": nodes.features,
+            "labels": nodes.labels,
+            "gcn_norm": norm,  # of a graph of one type alone
+            f"node_ids{suffix}": nodes.ids,
+        }
+        part_of = parts_of[name]
+        found[f"original{suffix}"] = _write_original(folders, f"original{suffix}", part_of)
+        for file, array in given.items():
+            if array is not None:
+                logical = store.meta.feature_dtype if file.startswith("features") else None
+                found[file] = _write_rows(folders, file, array, part_of, logical)
     return found
 
 
-def _write_original(folders: Sequence[Path], part_of: PartIndex) -> list[ArrayMeta]:
-    with _PartFiles(folders, "original", np.dtype(np.int64)) as files:
-        for nodes, order, ends in _chunks(part_of, 8):
+def _write_rows(
+    folders: Sequence[Path], name: str, array: AnyArray, part_of: PartIndex, logical: str | None
+) -> list[ArrayMeta]:
+    with _PartFiles(folders, name, array.dtype, array.shape[1:], logical) as files:
+        for nodes, order, ends in _chunks(part_of, len(folders), array.strides[0]):
+            files.append(array[nodes][order], ends)
+        return files.close()
+
+
+def _write_original(folders: Sequence[Path], name: str, part_of: PartIndex) -> list[ArrayMeta]:
+    with _PartFiles(folders, name, np.dtype(np.int64)) as files:
+        for nodes, order, ends in _chunks(part_of, len(folders), 8):
             files.append(nodes.start + order, ends)
         return files.close()
 
 
-def _write_shared(folder: Path, store: StoredGraph, new: AnyArray) -> dict[str, ArrayMeta]:
-    shared = {f"split_{name}": new[store.split(name)].astype(np.int64) for name in SPLITS}
+def _write_shared(
+    folder: Path,
+    store: StoredGraph,
+    parts_of: Mapping[NodeType, PartIndex],
+    new: Mapping[NodeType, IntArray],
+) -> dict[str, ArrayMeta]:
+    splits = {name: new[store.target][store.split(name)] for name in SPLITS}
+    shared: dict[str, AnyArray] = {
+        f"split_{name}": ids.astype(np.int64) for name, ids in splits.items()
+    }
     if "class_names" in store.meta.arrays:
         shared["class_names"] = map_array(store.path, store.meta.arrays["class_names"])
+    if isinstance(store.meta, HeteroStoreMeta):
+        for number, (name, nodes) in enumerate(store.nodes.items()):
+            if nodes.num_features == 0:
+                order = np.argsort(parts_of[name], kind="stable")
+                shared[f"original_{number}"] = order.astype(np.int64)
     return {name: write_array(folder, name, array) for name, array in shared.items()}
