@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.config import Config
+from gnntrain.data.graph import Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
@@ -28,9 +29,12 @@ from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
 from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import Loader
+from gnntrain.loading.hetero_batch import HeteroBatch
+from gnntrain.loading.loader import AnyBatch, Loader
 from gnntrain.models import AnyModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
+from gnntrain.sampling.block import Block
+from gnntrain.sampling.hetero import HeteroBlock
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import SplitMetrics
@@ -50,21 +54,30 @@ _ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
 @dataclass(frozen=True, slots=True)
 class BatchSize:
     """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), and
-    the feature rows that are read for it."""
+    the bytes of features that are read for it."""
 
     num_seeds: int
     num_nodes: int
     num_edges: Sequence[int]
-    rows_read: int
+    bytes_read: int
 
     @classmethod
-    def of(cls, batch: MiniBatch) -> BatchSize:
-        """Lazy rows are read by the first layer: one for each edge and each destination."""
-        blocks, num_nodes = batch.blocks, batch.n_id.numel()
-        is_lazy = batch.rows is not None and bool(blocks)
-        rows_read = blocks[0].num_edges + blocks[0].num_dst if is_lazy else num_nodes
+    def of(cls, batch: AnyBatch, graph: Graph) -> BatchSize:
+        """Measure a batch of `graph`."""
+        nodes = {t: rows.num_features * rows.features.itemsize for t, rows in graph.nodes.items()}
+        if isinstance(batch, HeteroBatch):
+            # Each row once: of rows that a convolution aggregates in place it is more.
+            sizes = {t: len(ids) for t, ids in batch.n_id_dict.items()}
+        else:
+            sizes = {graph.target: batch.n_id.numel()}
+        num_nodes = sum(sizes.values())
+        if isinstance(batch, MiniBatch) and batch.rows is not None and batch.blocks:
+            # Lazy rows are read by the first layer: one for each edge and each destination.
+            sizes = {graph.target: batch.blocks[0].num_edges + batch.blocks[0].num_dst}
+        blocks: Sequence[Block | HeteroBlock] = batch.blocks
         num_edges = [block.num_edges for block in reversed(blocks)]
-        return cls(batch.batch_size, num_nodes, num_edges, rows_read)
+        bytes_read = sum(nodes[t] * size for t, size in sizes.items())
+        return cls(batch.batch_size, num_nodes, num_edges, bytes_read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +157,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
-    batches = _first_batches(loader)
+    batches = _first_batches(loader, graph)
     timer = StepTimer(context, len(loader))
     trainer = Trainer(
         model,
@@ -235,11 +248,11 @@ class StepTimer(Callback):
         return is_whole and num_timed >= _FEWEST and (num_timed >= _MOST or seconds > _SECONDS)
 
 
-def _first_batches(loader: Loader) -> list[BatchSize]:
+def _first_batches(loader: Loader, graph: Graph) -> list[BatchSize]:
     """Sizes of the first batches that training draws."""
     loader.set_epoch(1)
     batches = iter(loader)
-    sizes = [BatchSize.of(batch) for batch in islice(batches, _NUM_BATCHES)]
+    sizes = [BatchSize.of(batch, graph) for batch in islice(batches, _NUM_BATCHES)]
     close: Callable[[], None] = getattr(batches, "close", lambda: None)
     close()  # ends the loader's threads
     return sizes

@@ -12,6 +12,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from gnntrain.data.graph import NodeType
 from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
@@ -19,7 +20,8 @@ from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, AnyModel
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.layerwise import ROW_COST
+from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
+from gnntrain.training.layerwise import ROW_COST, Offsets
 
 _SECONDS = 1.5  # of a loop over chunks or mini-batches
 _MOST_CHUNKS = 16
@@ -63,11 +65,14 @@ def evaluate_in_part(
     """
     clock = _Clock(context.device)
     buffers = _WrittenBuffers(context, folder, 0)
-    if isinstance(evaluator, LayerwiseEvaluator):
+    if isinstance(evaluator, LayerwiseEvaluator | HeteroLayerwiseEvaluator):
         if isinstance(evaluator.buffers, SharedBuffers):
             buffers.memory_limit = evaluator.buffers.memory_limit
             evaluator.buffers = buffers
-        evaluator = _SomeChunks(evaluator, clock)
+        if isinstance(evaluator, LayerwiseEvaluator):
+            evaluator = _SomeChunks(evaluator, clock)
+        else:
+            evaluator = _SomeHeteroChunks(evaluator, clock)
     elif isinstance(evaluator, SampledEvaluator):
         loaders = evaluator.loaders.items()
         evaluator.loaders = {split: _SomeBatches(loader, clock) for split, loader in loaders}
@@ -98,6 +103,21 @@ class _Clock:
         synchronize(self._device)
         return time.perf_counter()
 
+    def some_of(
+        self, ranges: Sequence[tuple[int, int]], indptr: Offsets
+    ) -> Iterator[tuple[int, int]]:
+        """Ranges of nodes, spread evenly over all, in random order, until time is up."""
+        work = [float(int(indptr[b]) - int(indptr[a])) + ROW_COST * (b - a) for a, b in ranges]
+        rounds: list[tuple[float, float]] = []
+        began = self.now()
+        for number in _spread(len(ranges)):
+            round_began = self.now()
+            yield ranges[number]
+            rounds.append((self.now() - round_began, work[number]))
+            if self.now() - began > self.seconds_a_loop:
+                break
+        self.end(began, rounds, sum(work))
+
     def end(self, began: float, rounds: Sequence[tuple[float, float]], total: float) -> None:
         """A loop began, whose rounds had these seconds and this work, of `total` work."""
         self.spent += self.now() - began
@@ -116,17 +136,19 @@ class _SomeChunks(LayerwiseEvaluator):
 
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         """Chunks spread evenly over all, in random order."""
-        ranges, indptr = list(super().chunks(model)), self._store.indptr
-        work = [float(indptr[b] - indptr[a]) + ROW_COST * (b - a) for a, b in ranges]
-        picked, rounds = _spread(len(ranges)), []
-        began = self._clock.now()
-        for number in picked:
-            round_began = self._clock.now()
-            yield ranges[number]
-            rounds.append((self._clock.now() - round_began, work[number]))
-            if self._clock.now() - began > self._clock.seconds_a_loop:
-                break
-        self._clock.end(began, rounds, sum(work))
+        yield from self._clock.some_of(list(super().chunks(model)), self._store.indptr)
+
+
+class _SomeHeteroChunks(HeteroLayerwiseEvaluator):
+    """The same on a typed graph."""
+
+    def __init__(self, whole: HeteroLayerwiseEvaluator, clock: _Clock) -> None:
+        vars(self).update(vars(whole))
+        self._clock = clock
+
+    def _chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
+        ranges = list(super()._chunks(node_type, widest))
+        yield from self._clock.some_of(ranges, self._offsets[node_type])
 
 
 class _SomeBatches(Loader):

@@ -452,3 +452,23 @@ def test_tritons_kernels_need_a_gpu_that_triton_knows_or_its_interpreter(
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     problems = machine_problems(from_dict({"compute": {"kernels": "triton"}}), found)
     assert [problem.key for problem in problems] == ["compute.kernels"] * is_refused
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("sampler", "backend", "triton"),
+        ("sampler", "topology", "pinned"),
+        ("features", "placement", "cached"),
+        ("features", "placement", "sharded"),
+        ("features", "cache_ratio", 0.1),
+        ("features", "cache_bytes", 1000),
+        ("trainer", "cuda_graph", True),
+    ],
+)
+def test_what_a_model_of_typed_graphs_cannot_do_is_refused(
+    section: str, key: str, value: object
+) -> None:
+    keys = {section: {key: value}}
+    assert f"{section}.{key}" in problems_of({"model": {"name": "rgcn"}} | keys)
+    from_dict(keys)  # a model of one type can

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.targets import draw_split
+from gnntrain.config import from_dict
+from gnntrain.data.targets import draw_split, refuse_other_types
+from gnntrain.errors import UserError
+from tests.hetero_graphs import hetero_graph
 
 RATIOS = st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)).map(
     lambda parts: tuple(part / sum(parts) for part in parts)
@@ -77,3 +80,27 @@ def test_many_small_classes_leave_no_split_empty() -> None:
     strata = np.repeat(np.arange(1000), 2)
     split = draw_split(np.arange(2000), (0.6, 0.2, 0.2), 0, 0, strata)
     assert [len(ids) for ids in split.values()] == [1200, 400, 400]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message", "hint"),
+    [
+        ({"task": {"target": "papers"}}, "task.target=papers", "paper"),
+        ({"task": {"target": "author"}}, "labels of paper", "task.target=paper"),
+        ({"model": {"name": "sage"}}, "model=sage", "rgcn"),
+    ],
+    ids=str,
+)
+def test_a_target_without_labels_and_a_model_of_one_type_are_refused(
+    keys: dict[str, dict[str, str]], message: str, hint: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        refuse_other_types(from_dict({"model": {"name": "rgcn"}} | keys), hetero_graph())
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("target", [None, "paper"])
+def test_a_model_of_typed_graphs_learns_the_type_with_labels(target: str | None) -> None:
+    keys = {"model": {"name": "rgcn"}, "task": {"target": target}}
+    refuse_other_types(from_dict(keys), hetero_graph())
