@@ -416,14 +416,14 @@ def prepare(config: Config) -> dict[str, Any]:
         "path": str(store.path),
         "reason": opened.reason,
         "seconds": opened.seconds,
-        **_sizes(store),
+        **graph_sizes(store),
         "num_classes": store.num_classes,
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
         "data": plain_summary(store),
     }
 
 
-def _sizes(graph: Graph) -> dict[str, Any]:
+def graph_sizes(graph: Graph) -> dict[str, Any]:
     """Numbers of nodes, edges and features; of a typed graph, by type."""
     if not graph.is_hetero:
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}

@@ -8,19 +8,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.config import Config
-from gnntrain.data.graph import Graph, Nodes, NodeType
+from gnntrain.data.graph import Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
@@ -34,6 +33,8 @@ from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.loader import AnyBatch, Loader
 from gnntrain.models import AnyModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
+from gnntrain.sampling.block import Block
+from gnntrain.sampling.hetero import HeteroBlock
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import SplitMetrics
@@ -53,7 +54,7 @@ _ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
 @dataclass(frozen=True, slots=True)
 class BatchSize:
     """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), and
-    the bytes of feature rows that are read for it."""
+    the bytes of features that are read for it."""
 
     num_seeds: int
     num_nodes: int
@@ -62,32 +63,21 @@ class BatchSize:
 
     @classmethod
     def of(cls, batch: AnyBatch, graph: Graph) -> BatchSize:
-        """The size of a batch of `graph`."""
-        rows = _rows_read(batch, graph)
-        return cls(
-            batch.batch_size,
-            sum(map(len, _n_id(batch, graph).values())),
-            [*reversed([block.num_edges for block in batch.blocks])],
-            sum(number * _row_bytes(graph.nodes[name]) for name, number in rows.items()),
-        )
-
-
-def _n_id(batch: AnyBatch, graph: Graph) -> Mapping[NodeType, Tensor]:
-    n_id: Mapping[NodeType, Tensor]
-    n_id = batch.n_id_dict if isinstance(batch, HeteroBatch) else {graph.target: batch.n_id}
-    return n_id
-
-
-def _rows_read(batch: AnyBatch, graph: Graph) -> dict[NodeType, int]:
-    """Feature rows by node type. Lazy rows of a graph with one type are read by the first layer:
-    one for each edge and each destination; of a typed graph most models read each row once."""
-    if isinstance(batch, MiniBatch) and batch.rows is not None and batch.blocks:
-        return {graph.target: batch.blocks[0].num_edges + batch.blocks[0].num_dst}
-    return {name: len(ids) for name, ids in _n_id(batch, graph).items()}
-
-
-def _row_bytes(nodes: Nodes) -> int:
-    return nodes.num_features * nodes.features.itemsize
+        """Measure a batch of `graph`."""
+        nodes = {t: rows.num_features * rows.features.itemsize for t, rows in graph.nodes.items()}
+        if isinstance(batch, HeteroBatch):
+            # Each row once: of rows that a convolution aggregates in place it is more.
+            sizes = {t: len(ids) for t, ids in batch.n_id_dict.items()}
+        else:
+            sizes = {graph.target: batch.n_id.numel()}
+        num_nodes = sum(sizes.values())
+        if isinstance(batch, MiniBatch) and batch.rows is not None and batch.blocks:
+            # Lazy rows are read by the first layer: one for each edge and each destination.
+            sizes = {graph.target: batch.blocks[0].num_edges + batch.blocks[0].num_dst}
+        blocks: Sequence[Block | HeteroBlock] = batch.blocks
+        num_edges = [block.num_edges for block in reversed(blocks)]
+        bytes_read = sum(nodes[t] * size for t, size in sizes.items())
+        return cls(batch.batch_size, num_nodes, num_edges, bytes_read)
 
 
 @dataclass(frozen=True, slots=True)

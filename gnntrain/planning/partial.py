@@ -12,11 +12,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from gnntrain.build import AnyLayerwiseEvaluator
 from gnntrain.data.graph import NodeType
 from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.loader import AnyBatch, Loader
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, AnyModel
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
@@ -69,7 +69,10 @@ def evaluate_in_part(
         if isinstance(evaluator.buffers, SharedBuffers):
             buffers.memory_limit = evaluator.buffers.memory_limit
             evaluator.buffers = buffers
-        evaluator = _in_part(evaluator, clock)
+        if isinstance(evaluator, LayerwiseEvaluator):
+            evaluator = _SomeChunks(evaluator, clock)
+        else:
+            evaluator = _SomeHeteroChunks(evaluator, clock)
     elif isinstance(evaluator, SampledEvaluator):
         loaders = evaluator.loaders.items()
         evaluator.loaders = {split: _SomeBatches(loader, clock) for split, loader in loaders}
@@ -100,6 +103,21 @@ class _Clock:
         synchronize(self._device)
         return time.perf_counter()
 
+    def some_of(
+        self, ranges: Sequence[tuple[int, int]], indptr: Offsets
+    ) -> Iterator[tuple[int, int]]:
+        """Ranges of nodes, spread evenly over all, in random order, until time is up."""
+        work = [float(int(indptr[b]) - int(indptr[a])) + ROW_COST * (b - a) for a, b in ranges]
+        rounds: list[tuple[float, float]] = []
+        began = self.now()
+        for number in _spread(len(ranges)):
+            round_began = self.now()
+            yield ranges[number]
+            rounds.append((self.now() - round_began, work[number]))
+            if self.now() - began > self.seconds_a_loop:
+                break
+        self.end(began, rounds, sum(work))
+
     def end(self, began: float, rounds: Sequence[tuple[float, float]], total: float) -> None:
         """A loop began, whose rounds had these seconds and this work, of `total` work."""
         self.spent += self.now() - began
@@ -118,41 +136,19 @@ class _SomeChunks(LayerwiseEvaluator):
 
     def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
         """Chunks spread evenly over all, in random order."""
-        return _some(list(super().chunks(model)), self._store.indptr, self._clock)
+        yield from self._clock.some_of(list(super().chunks(model)), self._store.indptr)
 
 
-class _SomeTypedChunks(HeteroLayerwiseEvaluator):
-    """The same on a typed graph, of each node type in each layer."""
+class _SomeHeteroChunks(HeteroLayerwiseEvaluator):
+    """The same on a typed graph."""
 
     def __init__(self, whole: HeteroLayerwiseEvaluator, clock: _Clock) -> None:
         vars(self).update(vars(whole))
         self._clock = clock
 
-    def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
-        ranges = list(super()._all_chunks(node_type, widest))
-        return _some(ranges, self._offsets[node_type], self._clock)
-
-
-def _some(
-    ranges: Sequence[tuple[int, int]], indptr: Offsets, clock: _Clock
-) -> Iterator[tuple[int, int]]:
-    """Ranges of nodes spread evenly over all, in random order, as many as there is time for."""
-    work = [float(int(indptr[b]) - int(indptr[a])) + ROW_COST * (b - a) for a, b in ranges]
-    picked, rounds = _spread(len(ranges)), []
-    began = clock.now()
-    for number in picked:
-        round_began = clock.now()
-        yield ranges[number]
-        rounds.append((clock.now() - round_began, work[number]))
-        if clock.now() - began > clock.seconds_a_loop:
-            break
-    clock.end(began, rounds, sum(work))
-
-
-def _in_part(whole: AnyLayerwiseEvaluator, clock: _Clock) -> AnyLayerwiseEvaluator:
-    if isinstance(whole, HeteroLayerwiseEvaluator):
-        return _SomeTypedChunks(whole, clock)
-    return _SomeChunks(whole, clock)
+    def _chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
+        ranges = list(super()._chunks(node_type, widest))
+        yield from self._clock.some_of(ranges, self._offsets[node_type])
 
 
 class _SomeBatches(Loader):
@@ -166,7 +162,7 @@ class _SomeBatches(Loader):
         """See `Loader.set_epoch`."""
         self._loader.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[AnyBatch]:
+    def __iter__(self) -> Iterator[MiniBatch]:
         """The batches, as they are."""
         rounds: list[tuple[float, float]] = []
         began = round_began = self._clock.now()

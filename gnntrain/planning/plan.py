@@ -23,7 +23,7 @@ from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes
-from gnntrain.run import refuse_untrainable
+from gnntrain.run import graph_sizes, refuse_untrainable
 
 # Beyond this part of what is available, other programs slow down.
 _TIGHT = 0.85
@@ -170,14 +170,14 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain data for JSON."""
-        graph, names = self.graph, ("num_nodes", "num_edges", "num_classes")
+        graph = self.graph
         figures = ("measured_on", "num_epochs", "num_steps", "num_evaluations", "batch", "times")
         return {
             "dataset": graph.dataset,
             "model": self.config.model.name,
             "store": str(graph.path),
-            **{name: getattr(graph, name) for name in names},
-            "num_features": graph.schema.num_features[graph.target],
+            **graph_sizes(graph),
+            "num_classes": graph.num_classes,
             "num_parameters": self.ranks[0].num_parameters,
             "world_size": self.asked.world_size,
             "use_gpus": self.asked.use_gpus,
