@@ -126,6 +126,8 @@ PUBLISHED: Mapping[str, Published] = {
     "amazon_photo": _pyg("Amazon", 7_650, 238_162, 745, 8, name="Photo", splits=()),
     "coauthor_cs": _pyg("Coauthor", 18_333, 163_788, 6_805, 15, name="CS", splits=()),
     "coauthor_physics": _pyg("Coauthor", 34_493, 495_924, 8_415, 5, name="Physics", splits=()),
+    "dblp": _pyg("DBLP", 26_128, 239_566, 334, 4),
+    "imdb": _pyg("IMDB", 11_616, 34_212, 3_066, 3),
     "aifb": _entities("AIFB", 8_285, 29_043, 0, 4),
     "mutag": _entities("MUTAG", 23_644, 74_227, 0, 2),
     "heco_dblp": Published(

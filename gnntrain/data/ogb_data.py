@@ -29,6 +29,7 @@ import numpy as np
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
+    AnyGraphData,
     EdgeType,
     FeatureRows,
     GraphData,
@@ -115,7 +116,7 @@ class OGBBuilder(PublishedBuilder):
                 "Move that folder away to have the right one downloaded.",
             )
 
-    def read(self, folder: Path) -> GraphData | HeteroGraphData:
+    def read(self, folder: Path) -> AnyGraphData:
         self._check_release(folder)
         read = _read_binary if self._meta["binary"] == "True" else _read_tables
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)

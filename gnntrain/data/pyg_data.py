@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.config.published import PUBLISHED, Published
-from gnntrain.data.graph import GraphData, HeteroGraphData
+from gnntrain.data.graph import AnyGraphData
 from gnntrain.data.large_raw import LARGE_READERS
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
@@ -39,13 +39,17 @@ class PyGBuilder(PublishedBuilder):
     def download(self, scratch: Path) -> Path:
         return _RawFiles.of(self.published, scratch, download=True).folder
 
-    def read(self, raw_dir: Path) -> GraphData | HeteroGraphData:
+    def read(self, raw_dir: Path) -> AnyGraphData:
         read_large = LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)
-        from gnntrain.data.objects import from_pyg
+        from torch_geometric.data import HeteroData
 
-        graph = from_pyg(_processed(self.published, raw_dir), self.dataset, split=self.split)
+        from gnntrain.data.objects import from_pyg, from_pyg_hetero
+
+        made = _processed(self.published, raw_dir)
+        convert = from_pyg_hetero if isinstance(made, HeteroData) else from_pyg
+        graph: AnyGraphData = convert(made, self.dataset, split=self.split)
         read = graph.summary or DataSummary()
         return replace(graph, summary=DataSummary(split=read.split))
 

@@ -20,7 +20,7 @@ import numpy as np
 import platformdirs
 
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.graph import JSON, GraphData, HeteroGraphData
+from gnntrain.data.graph import JSON, AnyGraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 
@@ -75,7 +75,7 @@ class PublishedBuilder(ABC):
         """The identity of the graph, without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
-    def build(self) -> GraphData | HeteroGraphData:
+    def build(self) -> AnyGraphData:
         """Read the raw files, downloaded if need be.
 
         Raises:
@@ -104,7 +104,7 @@ class PublishedBuilder(ABC):
         """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
 
     @abstractmethod
-    def read(self, raw_dir: Path) -> GraphData | HeteroGraphData:
+    def read(self, raw_dir: Path) -> AnyGraphData:
         """Read the raw files, which lie in `raw_dir`."""
 
 

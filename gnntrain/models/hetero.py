@@ -114,6 +114,37 @@ class HeteroConv(nn.Module):
         """
         raise NotImplementedError
 
+    def forward(
+        self, h: Mapping[NodeType, Rows], block: HeteroBlock, node_types: Sequence[NodeType]
+    ) -> dict[NodeType, Tensor]:
+        """The outputs for all destinations of some types of a mini-batch.
+
+        Args:
+            h: The layer's input for the sources, by the node types that it reads.
+            block: The destinations of each type are its first sources.
+            node_types: The types.
+        """
+        transformed: dict[SourceKey, Tensor] = {}
+
+        def source(edge_type: EdgeType) -> Rows:
+            rows, edges, key = h[edge_type[0]], block.edges[edge_type], self.source(edge_type)
+            # The transform narrows the rows, but multiplies those of all sources.
+            if key is None or (self.aggregates_input and edges.num_src > 2 * edges.num_dst):
+                return rows
+            if key not in transformed:
+                transformed[key] = self.transform(key, in_memory(rows))
+            return transformed[key]
+
+        out = {}
+        for t in node_types:
+            h_dst, total = _first_rows(h[t], block.num_dst[t]), None
+            for stage in self.stages(t):
+                blocks = {edge: block.edges[edge] for edge in stage}
+                part = self.message(blocks, {edge: source(edge) for edge in stage}, h_dst)
+                total = part if total is None else total + part
+            out[t] = self.finish(t, total, h_dst)
+        return out
+
     def pyg_layer(self) -> PyGLayer:
         """The same layer by PyG, for `gnntrain export`.
 
@@ -289,35 +320,13 @@ class HeteroGNN(nn.Module):
             h: The rows of the sources, by the node types that the layer reads.
             block: The destinations of each type are its first sources.
         """
-        transformed: dict[SourceKey, Tensor] = {}
-
-        def source(edge_type: EdgeType) -> Rows:
-            conv, rows, edges = self.conv(i), h[edge_type[0]], block.edges[edge_type]
-            key = conv.source(edge_type)
-            # The transform narrows the rows, but multiplies those of all sources.
-            if key is None or (conv.aggregates_input and edges.num_src > 2 * edges.num_dst):
-                return rows
-            if key not in transformed:
-                transformed[key] = conv.transform(key, in_memory(rows))
-            return transformed[key]
-
-        return {t: self._of_type(i, t, h, block, source) for t in self.node_types_after(i)}
-
-    def _of_type(
-        self,
-        i: int,
-        node_type: NodeType,
-        h: Mapping[NodeType, Rows],
-        block: HeteroBlock,
-        source: Callable[[EdgeType], Rows],
-    ) -> Tensor:
-        conv, h_dst = self.conv(i), _first_rows(h[node_type], block.num_dst[node_type])
-        total: Tensor | None = None
-        for stage in conv.stages(node_type):
-            blocks = {edge: block.edges[edge] for edge in stage}
-            part = conv.message(blocks, {edge: source(edge) for edge in stage}, h_dst)
-            total = part if total is None else total + part
-        return self.update(i, node_type, conv.finish(node_type, total, h_dst), h_dst)
+        conv = self.conv(i)
+        return {
+            t: self.update(
+                i, t, out, _first_rows(h[t], block.num_dst[t]) if self.residuals else out
+            )
+            for t, out in conv(h, block, self.node_types_after(i)).items()
+        }
 
     def conv(self, i: int) -> HeteroConv:
         """Layer `i`'s convolution."""

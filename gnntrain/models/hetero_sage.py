@@ -45,7 +45,7 @@ class BlockHeteroSAGEConv(RelationSumConv):
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         weight: Tensor = self._conv(edge_type).lin_l.weight
-        return weight
+        return weight / self._divisor(edge_type[2])
 
     def root(self, node_type: NodeType) -> Root:
         convs = [self._conv(edge_type) for edge_type in self.types.into(node_type)]
@@ -55,11 +55,12 @@ class BlockHeteroSAGEConv(RelationSumConv):
         # The maps of all relations multiply the same row: one product with their sum.
         weight: Tensor = sum(conv.lin_r.weight for conv in convs)
         bias: Tensor = sum(conv.lin_l.bias for conv in convs)
-        return Root(weight, bias)
+        divisor = self._divisor(node_type)
+        return Root(weight / divisor, bias / divisor)
 
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        out = super().finish(node_type, total, h_dst)
-        return out / max(1, len(self.types.into(node_type))) if self.is_mean else out
+    def _divisor(self, node_type: NodeType) -> int:
+        """The number of relations, if they are averaged."""
+        return len(self.types.into(node_type)) if self.is_mean else 1
 
     def pyg_layer(self) -> PyGLayer:
         codes = {

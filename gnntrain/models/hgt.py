@@ -14,6 +14,7 @@ from torch_geometric.nn.parameter_dict import ParameterDict
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.errors import UserError
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.attention import dot_score, edge_softmax, relation_shares
 from gnntrain.models.gat import head_width
@@ -25,6 +26,8 @@ from gnntrain.models.hetero import (
     Rows,
     SourceKey,
 )
+from gnntrain.models.pyg_hetero import PyGLayer
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -119,6 +122,25 @@ class BlockHGTConv(HeteroConv):
         outputs: Tensor = self.lin(out)
         return outputs
 
+    def pyg_layer(self) -> PyGLayer:
+        types, own = self.types, {}
+        node_types, edge_types = [*types.in_channels], [*types.edge_types]
+        for t, lin in self.own_lin.items():
+            own[t] = lin.weight, lin.bias
+            if t in self.skip:
+                share = self.skip[t].sigmoid()
+                kept = (1 - share) * torch.eye(self.hidden_channels).to(share)
+                own[t] = share * lin.weight + kept, share * lin.bias
+        return PyGLayer(
+            f"HGTConv({types.in_channels}, {self.hidden_channels}, {(node_types, edge_types)}, "
+            f"heads={self.heads})",
+            ["HGTConv"],
+            self.pyg_weights(),
+            own=own,
+            lin=(self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None,
+            edge_types=edge_types,
+        )
+
     def pyg_weights(self) -> dict[str, Tensor]:
         """The state dict of PyG's `HGTConv` of these types; weights that it does not need are 0."""
         hidden, zeros = self.hidden_channels, next(self.parameters()).new_zeros
@@ -135,10 +157,13 @@ class BlockHGTConv(HeteroConv):
                 query = part(self.q_lin, t, name, hidden, *before)
                 found[f"kqv_lin.lins.{t}.{name}"] = torch.cat([keys, query, values])
                 found[f"out_lin.lins.{t}.{name}"] = part(self.out_lin, t, name, hidden, *after)
-            found[f"skip.{t}"] = self.skip[t] if t in self.skip else zeros(1)
+            found[f"skip.{ParameterDict.to_internal_key(t)}"] = (
+                self.skip[t] if t in self.skip else zeros(1)
+            )
         edge_types = self.types.edge_types
         for edge_type in edge_types:
-            found[f"p_rel.{'__'.join(edge_type)}"] = self.p_rel[edge_type].unsqueeze(0)
+            key = ParameterDict.to_internal_key("__".join(edge_type))
+            found[f"p_rel.{key}"] = self.p_rel[edge_type].unsqueeze(0)
         for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
             by_head = torch.stack([matrices[edge_type] for edge_type in edge_types], dim=1)
             found[f"{name}.weight"] = by_head.flatten(0, 1)
@@ -187,6 +212,15 @@ class HGT(HeteroGNN):
             return BlockHGTConv(types, self.hidden_channels, heads)
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        dotted = next((t for t in self.schema.node_types if "." in t), None)
+        if dotted is not None:
+            raise UserError(
+                f"PyG's HGTConv takes no node type with a dot, such as {dotted}.",
+                "Rename the type before training; `gnntrain predict` uses the model as it is.",
+            )
+        return self.typed_pyg_model()
 
     @property
     def output_layer(self) -> tuple[str, ...]:

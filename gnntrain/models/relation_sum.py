@@ -11,7 +11,9 @@ from torch import Tensor
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.models.hetero import HeteroConv, LayerTypes, Rows, SourceKey
+from gnntrain.models.relation_linear import RelationLinear, RelationTerm, relation_linear
 from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.sampling.hetero import HeteroBlock
 
 
 class Root(NamedTuple):
@@ -52,6 +54,36 @@ class RelationSumConv(HeteroConv):
         """The products of W_r and the rows."""
         return F.linear(rows, self.relation_weight(edge_type))
 
+    def forward(
+        self, h: Mapping[NodeType, Rows], block: HeteroBlock, node_types: Sequence[NodeType]
+    ) -> dict[NodeType, Tensor]:
+        narrows = any(map(self.source, self.types.edge_types))
+        is_whole = sum(block.num_src.values()) <= 2 * sum(block.num_dst.values())
+        if self.reduce == "max" or (narrows and is_whole):
+            return super().forward(h, block, node_types)
+        places = {t: place for place, t in enumerate(h)}
+        parts = [self._part(t, block, places) for t in node_types]
+        outputs = relation_linear(list(h.values()), parts)
+        return dict(zip(node_types, outputs, strict=True))
+
+    def _part(
+        self, node_type: NodeType, block: HeteroBlock, places: Mapping[NodeType, int]
+    ) -> RelationLinear:
+        terms = [
+            RelationTerm(
+                places[edge_type[0]],
+                self._aggregation(block.edges[edge_type]),
+                self.relation_weight(edge_type),
+            )
+            for edge_type in self.types.into(node_type)
+        ]
+        num_dst = block.num_dst[node_type]
+        return RelationLinear(terms, places[node_type], num_dst, *self.root(node_type))
+
+    def _aggregation(self, block: Block) -> Aggregation:
+        scale = sampling_scale(block) if self.reduce == "sum" else None
+        return Aggregation(block, self.reduce, scale=scale)
+
     @property
     def needs(self) -> BlockNeeds:
         return BlockNeeds(degree=self.reduce == "sum")
@@ -74,8 +106,7 @@ class RelationSumConv(HeteroConv):
         h_dst: Tensor,  # noqa: ARG002
     ) -> Tensor:
         ((edge_type, block),) = blocks.items()
-        scale = sampling_scale(block) if self.reduce == "sum" else None
-        rows = aggregate(sources[edge_type], Aggregation(block, self.reduce, scale=scale))
+        rows = aggregate(sources[edge_type], self._aggregation(block))
         is_transformed = rows.shape[1] != self.types.in_channels[edge_type[0]]
         return rows if is_transformed else self.linear(edge_type, rows)
 

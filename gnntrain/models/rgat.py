@@ -13,6 +13,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.errors import UserError
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.attention import relation_shares, sum_softmax
 from gnntrain.models.dropout import dropout as drop
@@ -25,6 +26,8 @@ from gnntrain.models.hetero import (
     Rows,
     SourceKey,
 )
+from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
+from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -114,6 +117,21 @@ class BlockRGATConv(HeteroConv):
         own: Tensor = self.roots[node_type](h_dst)
         return own if total is None else total + own
 
+    def pyg_layer(self) -> PyGLayer:
+        codes = {}
+        for edge_type, conv in self.relations.items():
+            options = ("heads", "concat", "negative_slope", "dropout", "add_self_loops")
+            told = ", ".join(f"{name}={getattr(conv, name)}" for name in options)
+            codes[edge_type] = (
+                f"GATConv({conv.in_channels}, {conv.out_channels}, {told}, bias=False)"
+            )
+        return PyGLayer(
+            hetero_conv(codes),
+            ["GATConv", "HeteroConv"],
+            {f"convs.{name}": weight for name, weight in self.relations.state_dict().items()},
+            own={t: (root.weight, root.bias) for t, root in self.roots.items()},
+        )
+
 
 def _root(before: int, after: int) -> nn.Module:
     made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
@@ -167,3 +185,11 @@ class RGAT(HeteroGNN):
             )
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
+
+    def pyg_model(self) -> PyGModel:
+        if any(conv.across_relations for conv in self.convs):
+            raise UserError(
+                "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
+                "Train with model.across_relations=false; `gnntrain predict` uses it as it is.",
+            )
+        return self.typed_pyg_model()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -131,6 +132,40 @@ class HeteroSubgraph:
     blocks: tuple[HeteroBlock, ...]
     num_sampled_nodes: Mapping[NodeType, list[int]]
     num_sampled_edges: Mapping[EdgeType, list[int]]
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Mapping[NodeType, Tensor],
+        target: NodeType,
+        num_seeds: int,
+        hops: Sequence[HeteroBlock],
+    ) -> HeteroSubgraph:
+        """The subgraph of some hops.
+
+        Args:
+            nodes, target, num_seeds: See the attributes.
+            hops: The blocks, in host memory, the hop next to the seeds first.
+        """
+        none = dict.fromkeys(nodes, 0)
+        known = [none, none | {target: num_seeds}, *(hop.num_src for hop in hops)]
+        return cls(
+            nodes=nodes,
+            target=target,
+            num_seeds=num_seeds,
+            blocks=tuple(reversed(hops)),
+            num_sampled_nodes={
+                name: [after[name] - before[name] for before, after in pairwise(known)]
+                for name in nodes
+            },
+            num_sampled_edges={
+                name: [
+                    hop.edges[name].num_edges - int(hop.edges[name].indptr[oldest[name[2]]])
+                    for hop, oldest in zip(hops, known, strict=False)
+                ]
+                for name in (hops[0].edges if hops else ())
+            },
+        )
 
 
 class HeteroSampler(ABC):

@@ -101,31 +101,13 @@ class HeteroCPUSampler(HeteroSampler):
 
     def _draw(self, scratch: _Scratch, seeds: Int64Array, key: SampleKey) -> HeteroSubgraph:
         scratch.start_batch(seeds, self._target)
-        known = [np.zeros_like(scratch.num_nodes), scratch.num_nodes.copy()]
-        blocks: list[HeteroBlock] = []
-        num_new_edges: list[list[int]] = []
-        for hop, fan_outs in enumerate(self._fan_outs):
-            block = self._draw_hop(scratch, fan_outs, numba_hop_key(key, hop))
-            oldest = known[-2][self._edges.ends[1]].tolist()
-            num_new_edges.append(
-                [
-                    edges.num_edges - int(edges.indptr[first])
-                    for first, edges in zip(oldest, block.edges.values(), strict=True)
-                ]
-            )
-            blocks.append(block)
-            known.append(scratch.num_nodes.copy())
-        return HeteroSubgraph(
-            nodes=self._by_type(torch.from_numpy(nodes) for nodes in scratch.finish_batch()),
-            target=self._edges.node_types[self._target],
-            num_seeds=len(seeds),
-            blocks=tuple(reversed(blocks)),
-            num_sampled_nodes=self._by_type(np.diff(known, axis=0).T.tolist()),
-            num_sampled_edges={
-                edge_type: [hop[r] for hop in num_new_edges]
-                for r, edge_type in enumerate(self._edges.edge_types)
-            },
-        )
+        hops = [
+            self._draw_hop(scratch, fan_outs, numba_hop_key(key, hop))
+            for hop, fan_outs in enumerate(self._fan_outs)
+        ]
+        nodes = self._by_type(map(torch.from_numpy, scratch.finish_batch()))
+        target = self._edges.node_types[self._target]
+        return HeteroSubgraph.of(nodes, target, len(seeds), hops)
 
     def _draw_hop(self, scratch: _Scratch, fan_outs: Int64Array, key: np.uint64) -> HeteroBlock:
         num_dst = self._by_type(scratch.num_nodes.tolist())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOu
 from torch_geometric.sampler.base import HeteroSamplerOutput
 
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.data.graph import NodeType
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import checked_fan_outs
@@ -32,8 +31,6 @@ from gnntrain.sampling.pyg import (
     seeded,
     shared_graph,
 )
-
-_Name = TypeVar("_Name", NodeType, EdgeType)
 
 
 class HeteroPyGSampler(HeteroSampler):
@@ -106,38 +103,25 @@ class HeteroPyGSampler(HeteroSampler):
         nodes of a type numbered as they are found.
         """
         known = [dict.fromkeys(self._edges.num_nodes, 0) | {self._target: num_seeds}]
-        ends = [dict.fromkeys(self._edges.edge_types, 0)]
         for _ in range(self._num_hops):
             # torch-sparse does not count by hop: derive the counts from the node numbers.
-            ends.append(
-                {
-                    name: int(np.searchsorted(drawn.col[name].numpy(), known[-1][name[2]]))
-                    for name in ends[-1]
-                }
-            )
-            known.append(_found(drawn.row, ends[-1], known[-1]))
-        return HeteroSubgraph(
-            nodes={name: drawn.node[name].long() for name in known[0]},
-            target=self._target,
-            num_seeds=num_seeds,
-            blocks=self._blocks(drawn, known),
-            num_sampled_nodes=_growth([dict.fromkeys(known[0], 0), *known]),
-            num_sampled_edges=_growth(ends),
-        )
+            known.append(_found(drawn, known[-1]))
+        nodes = {name: drawn.node[name].long() for name in known[0]}
+        return HeteroSubgraph.of(nodes, self._target, num_seeds, self._hops(drawn, known))
 
-    def _blocks(
+    def _hops(
         self, drawn: HeteroSamplerOutput, known: Sequence[Mapping[NodeType, int]]
-    ) -> tuple[HeteroBlock, ...]:
+    ) -> list[HeteroBlock]:
         by_type = {}
         for name in self._edges.edge_types:
             num_dst = [sizes[name[2]] for sizes in known[:-1]]
             num_src = [sizes[name[0]] for sizes in known[1:]]
             edges = drawn.row[name], drawn.col[name], drawn.edge[name]
-            by_type[name] = blocks_of(*edges, num_dst, num_src)
-        return tuple(
-            HeteroBlock({name: blocks[i] for name, blocks in by_type.items()}, before, after)
-            for i, (before, after) in enumerate(reversed([*pairwise(known)]))
-        )
+            by_type[name] = blocks_of(*edges, num_dst, num_src)[::-1]
+        return [
+            HeteroBlock({name: blocks[hop] for name, blocks in by_type.items()}, before, after)
+            for hop, (before, after) in enumerate(pairwise(known))
+        ]
 
 
 def _by_type(drawn: SamplerOutput | HeteroSamplerOutput, edges: FusedCSC) -> HeteroSamplerOutput:
@@ -154,23 +138,14 @@ def _by_type(drawn: SamplerOutput | HeteroSamplerOutput, edges: FusedCSC) -> Het
     )
 
 
-def _found(
-    row: Mapping[EdgeType, Tensor], ends: Mapping[EdgeType, int], known: Mapping[NodeType, int]
-) -> dict[NodeType, int]:
-    """The nodes of each type that are known when each edge type's first `ends` edges are drawn."""
+def _found(drawn: HeteroSamplerOutput, known: Mapping[NodeType, int]) -> dict[NodeType, int]:
+    """The number of nodes of each type that are known when these have drawn."""
     found = dict(known)
-    for name, end in ends.items():
-        last = int(row[name][:end].numpy().max(initial=-1))
+    for name, row in drawn.row.items():
+        num_edges = int(np.searchsorted(drawn.col[name].numpy(), known[name[2]]))
+        last = int(row[:num_edges].numpy().max(initial=-1))
         found[name[0]] = max(found[name[0]], last + 1)
     return found
-
-
-def _growth(totals: Sequence[Mapping[_Name, int]]) -> dict[_Name, list[int]]:
-    """By name, how much each total is above the one before."""
-    return {
-        name: [after[name] - before[name] for before, after in pairwise(totals)]
-        for name in totals[0]
-    }
 
 
 @contextmanager

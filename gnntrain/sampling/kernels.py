@@ -61,6 +61,8 @@ SCAN_LIMIT = 24
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+ONE = np.uint64(1)
+LOW_6 = np.uint64(63)
 LOW_32 = np.uint64(0xFFFFFFFF)
 SHIFT_27 = np.uint64(27)
 SHIFT_30 = np.uint64(30)
@@ -551,15 +553,23 @@ def draw_positions(
 def draw_distinct_by_scan(
     stream: np.uint64, start: np.int64, degree: np.int64, positions: Int64Array, at: int, count: int
 ) -> None:
-    """Floyd's algorithm (see above), looking for repeats among the positions drawn so far."""
+    """Floyd's algorithm (see above), looking for repeats among the positions drawn so far.
+
+    A filter of 64 bits, one for each value modulo 64, tells most draws that they repeat none.
+    """
+    taken = np.uint64(0)
     for i in range(count):
         last = degree - count + i
         value = bounded(draw(stream, np.uint64(i)), np.uint64(last + 1))
         position = start + np.int64(value)
-        for j in range(i):
-            if positions[at + j] == position:
-                position = start + last
-                break
+        bit = ONE << (value & LOW_6)
+        if taken & bit:
+            for j in range(i):
+                if positions[at + j] == position:
+                    position = start + last
+                    bit = ONE << (np.uint64(last) & LOW_6)
+                    break
+        taken |= bit
         positions[at + i] = position
 
 

@@ -47,8 +47,8 @@ AnyArray = npt.NDArray[Any]
 DRAW = "draw"
 """The name of the call that asks an owner for in-neighbours."""
 
-_NO_WEIGHTS: Float32Array = np.empty(0, np.float32)
-_NO_DEGREES = np.empty(0, np.uint8)
+NO_WEIGHTS: Float32Array = np.empty(0, np.float32)
+NO_DEGREES = np.empty(0, np.uint8)
 
 
 class PartitionedSampler(Sampler):
@@ -125,7 +125,7 @@ class PartitionedSampler(Sampler):
         answers = self._caller.call(
             DRAW, {owner: [question, rows] for owner, rows in grouped.rows.items()}
         )
-        counts, sources, weights, degrees = _joined(grouped, list(answers.values()))
+        counts, sources, weights, degrees = join_draws(grouped, list(answers.values()))
         indptr = offsets_of(counts)
         check_hop_edges(len(sources))
         indices = numbers.relabel(sources)
@@ -148,7 +148,7 @@ def _with_degrees(blocks: Sequence[Block]) -> tuple[Block, ...]:
     return tuple(replace(block, degree=degree[: block.num_dst]) for block in reversed(blocks))
 
 
-def _joined(grouped: GroupedNodes, answers: Sequence[Sequence[AnyArray]]) -> list[AnyArray]:
+def join_draws(grouped: GroupedNodes, answers: Sequence[Sequence[AnyArray]]) -> list[AnyArray]:
     """Several `PartDraws` for grouped nodes as one, in the order of the nodes before."""
     by_owner, sources, weights, degrees = map(joined, zip(*answers, strict=True))
     if grouped.order is None:
@@ -196,7 +196,7 @@ class PartDraws:
     ) -> None:
         self._indptr, self._indices = read_only_csc(indptr, indices)
         self._original = original
-        self._weight = _NO_WEIGHTS if weight is None else np.asarray(weight).view()
+        self._weight = NO_WEIGHTS if weight is None else np.asarray(weight).view()
         self._weight.flags.writeable = False  # of one type, for which the kernels are compiled
 
     def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
@@ -234,11 +234,11 @@ class PartDraws:
             sources,
             weights,
         )
-        counts = _smallest(np.diff(offsets))
-        return [counts, sources, weights, _smallest(degrees) if wants_degree else _NO_DEGREES]
+        counts = smallest(np.diff(offsets))
+        return [counts, sources, weights, smallest(degrees) if wants_degree else NO_DEGREES]
 
 
-def _smallest(values: Int64Array) -> AnyArray:
+def smallest(values: Int64Array) -> AnyArray:
     """The numbers, none of them negative, in the smallest type."""
     return values.astype(np.min_scalar_type(values.max(initial=0)))
 
@@ -259,7 +259,7 @@ class DrawAnswers:
         """See `PartDraws.__call__`."""
         question, given = arguments
         grouped = self._ranges.group(given)
-        return _joined(
+        return join_draws(
             grouped, [self._parts[p]([question, rows]) for p, rows in grouped.rows.items()]
         )
 

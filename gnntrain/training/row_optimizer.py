@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
@@ -21,7 +21,7 @@ from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tab
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # torch's defaults
 
 
-class RowOptimizer:
+class RowOptimizer(optim.Optimizer):
     """Updates the rows of embedding tables that a batch has read, equally on all ranks.
 
     `collect` takes the gradients of the batch's rows from the tables and averages them over the
@@ -29,75 +29,68 @@ class RowOptimizer:
     were not read stay as they are, with their moments: no weight decay, no momentum, as in torch's
     `SparseAdam`. A step that reads all rows is the dense optimiser's.
 
-    It is no `torch.optim.Optimizer`, whose parameters are the same in every step, but a gradient
-    scaler takes it as one. Sparse gradients would need sparse tensors, which some GPUs lack.
+    Its parameters, for torch, are stand-ins for the rows of the step: of each table one, whose
+    `grad` is their gradient, so that it is scaled and clipped as others. Sparse gradients would do
+    the same, but not every device has them.
 
     Args:
         tables: In the same order on all ranks.
         config: The `trainer` keys.
         context: This rank.
-
-    Attributes:
-        param_groups: One group; its parameters carry the gradients of `collect`.
     """
 
     def __init__(
         self, tables: Sequence[EmbeddingTable], config: TrainerConfig, context: DistributedContext
     ) -> None:
         group = {"lr": config.lr, "weight_decay": config.weight_decay, "momentum": config.momentum}
-        self.param_groups: list[dict[str, Any]] = [{"params": [], **group}]
+        read = [nn.Parameter(table.weight.detach()[:0]) for table in tables]
+        super().__init__(read, group)
         self._tables = tables
+        self._read = read
+        self._nodes: list[Tensor | None] = [None] * len(tables)
         self._context = context
         self._kind = config.optimizer
         self._moments = ("momentum_buffer",) if self._kind == "sgd" else ("exp_avg", "exp_avg_sq")
-        self._states: list[dict[str, Tensor]] = [{} for _ in tables]
-        self._read: list[tuple[int, RowGradient]] = []
 
     @torch.no_grad()
-    def collect(self) -> list[Tensor]:
+    def collect(self) -> list[nn.Parameter]:
         """Take the gradients of the last backward pass. Collective.
 
         Returns:
-            Float `[n, channels]`: the gradient of each table's rows that were read; `step` uses
-            what is written to it.
+            Stand-ins for the rows that were read, one a table, with their `grad`, float
+            `[n, channels]`.
         """
         found: Sequence[RowGradient | None]
         found = [table.take_gradient() for table in self._tables]
         if self._context.world_size > 1:
             found = _averaged(found, self._tables, self._context)
-        self._read = [
-            (i, own) for i, own in enumerate(found) if own is not None and len(own.gradient) > 0
-        ]
-        gradients = [own.gradient for _, own in self._read]
-        self.param_groups[0]["params"] = [_with_grad(gradient) for gradient in gradients]
-        return gradients
+        self._forget()
+        for i, own in enumerate(found):
+            if own is not None and len(own.gradient) > 0:
+                self._nodes[i] = own.nodes
+                self._read[i].data = self._read[i].grad = own.gradient
+        return [rows for rows in self._read if rows.grad is not None]
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the rows that have a gradient, and forget the gradient."""
+        assert closure is None
         (group,) = self.param_groups
-        for i, own in self._read:
-            self._update_rows(self._tables[i].weight, own, self._states[i], group)
-        self._read, group["params"] = [], []
+        for table, rows, nodes in zip(self._tables, self._read, self._nodes, strict=True):
+            if rows.grad is not None:
+                weight = table.weight.detach()
+                self._update_rows(weight, nodes, rows.grad, self.state[rows], group)
+        self._forget()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The number of steps and the moments of each table, not copied."""
-        return {"state": dict(enumerate(self._states))}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, perhaps on another device."""
-        self._states = [
-            {
-                name: value if name == "step" else value.to(table.weight.device)
-                for name, value in state["state"][i].items()
-            }
-            for i, table in enumerate(self._tables)
-        ]
+    def _forget(self) -> None:
+        for rows in self._read:
+            rows.grad, rows.data = None, rows.data[:0].clone()
 
     def _update_rows(
         self,
         weight: Tensor,
-        own: RowGradient,
+        nodes: Tensor | None,
+        grad: Tensor,
         state: dict[str, Tensor],
         group: dict[str, Any],
     ) -> None:
@@ -105,16 +98,16 @@ class RowOptimizer:
             state["step"] = torch.zeros(())
             state.update({name: torch.zeros_like(weight) for name in self._moments})
         matrices = [weight, *(state[name] for name in self._moments)]
-        nodes = own.nodes
         if nodes is None:  # all rows
-            self._update(own.gradient, matrices, state["step"], group)
-        elif self._kind != "sgd":
-            self._adam_rows(nodes, own.gradient, matrices, state["step"], group)
-        else:
-            rows = [matrix[nodes] for matrix in matrices]
-            self._update(own.gradient, rows, state["step"], group)
-            for matrix, changed in zip(matrices, rows, strict=True):
-                matrix[nodes] = changed
+            self._update(grad, matrices, state["step"], group)
+            return
+        if self._kind != "sgd":
+            self._adam_rows(nodes, grad, matrices, state["step"], group)
+            return
+        rows = [matrix[nodes] for matrix in matrices]
+        self._update(grad, rows, state["step"], group)
+        for matrix, changed in zip(matrices, rows, strict=True):
+            matrix[nodes] = changed
 
     def _adam_rows(
         self,
@@ -163,13 +156,6 @@ def build_row_optimizer(
     """The optimiser of a model's embedding tables; None: it has none."""
     tables = [table for _, table in embedding_tables(model)]
     return RowOptimizer(tables, config, context) if tables else None
-
-
-def _with_grad(gradient: Tensor) -> Tensor:
-    """A tensor that has this gradient."""
-    holder = gradient.detach()
-    holder.grad = gradient
-    return holder
 
 
 def _averaged(

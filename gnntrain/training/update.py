@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnntrain.config import TrainerConfig
@@ -129,13 +129,13 @@ class Update:
             totals.num_edges += sum(block.num_edges for block in batch.blocks)
         return True
 
-    def _take_step(self, rows: Sequence[Tensor]) -> bool:
+    def _take_step(self, rows: Sequence[nn.Parameter]) -> bool:
         """Call the optimisers; False if the gradient is not finite and the step is skipped.
 
         Args:
-            rows: The gradients of the embedding tables' rows.
+            rows: See `RowOptimizer.collect`.
         """
-        optimizers: list[Any] = [self.optimizer]
+        weights, optimizers = [*self._weights, *rows], [self.optimizer]
         if self.row_optimizer is not None and rows:
             self.row_optimizer.param_groups[0]["lr"] = self.lr
             optimizers.append(self.row_optimizer)
@@ -143,12 +143,10 @@ class Update:
         if self._config.clip_norm is not None:
             for optimizer in optimizers:
                 self._scaler.unscale_(optimizer)
-            norm = self._norm(rows)
-            nn.utils.clip_grads_with_norm_(self._weights, self._config.clip_norm, norm)
-            for gradient in rows:
-                gradient *= (self._config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
+            norm = nn.utils.clip_grad_norm_(weights, self._config.clip_norm)
         elif skips:
-            norm = self._norm(rows)
+            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
         # DDP gives all ranks the same gradient: all skip the step, or no rank does.
         if skips and not bool(norm.isfinite()):
             return False
@@ -156,11 +154,6 @@ class Update:
             self._scaler.step(optimizer)
         self._scaler.update()
         return True
-
-    def _norm(self, rows: Sequence[Tensor]) -> Tensor:
-        """The norm of the gradients of all weights."""
-        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
-        return nn.utils.get_total_norm([*gradients, *rows])
 
     def state_dict(self) -> State:
         """Copies of the states of model, optimisers, schedule and scaler."""

@@ -27,7 +27,7 @@ from gnntrain.config import (
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
 from gnntrain.data.objects import from_pyg
 from gnntrain.data.pyg_data import folder_of, layout_of
 from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
@@ -202,6 +202,49 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         theirs.metric,
         theirs.num_classes,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "edges"),
+    [
+        (
+            "dblp",
+            {"author": 9, "paper": 12, "term": 5, "conference": 3},
+            [("author", "paper"), ("paper", "term"), ("paper", "conference")],
+        ),
+        (
+            "imdb",
+            {"movie": 9, "director": 5, "actor": 7},
+            [("movie", "director"), ("movie", "actor")],
+        ),
+    ],
+)
+def test_typed_graphs_are_those_that_pygs_own_classes_make(
+    tmp_path: Path, name: str, sizes: dict[str, int], edges: list[tuple[str, str]]
+) -> None:
+    import torch_geometric.datasets
+
+    raw = tmp_path / "data" / name.upper() / "raw"
+    raw_layouts.write_magnn(raw, sizes, edges)
+    data = builder_for(BuiltinConfig(name=name, root=str(tmp_path / "data"))).build()
+    assert isinstance(data, HeteroGraphData)
+    shutil.copytree(raw, tmp_path / "copy" / "raw")
+    expected = getattr(torch_geometric.datasets, name.upper())(str(tmp_path / "copy"))[0]
+    assert {kind: nodes.num_nodes for kind, nodes in data.nodes.items()} == sizes
+    for kind, nodes in data.nodes.items():
+        if "x" in expected[kind]:
+            np.testing.assert_array_equal(nodes.features, expected[kind].x)
+        else:
+            assert nodes.features is None
+    assert set(data.edges) == set(expected.edge_types)
+    for edge_type, ends in data.edges.items():
+        np.testing.assert_array_equal(np.stack(ends), expected[edge_type].edge_index)
+    target = next(iter(sizes))
+    assert (data.target, data.num_classes) == (target, 3)
+    np.testing.assert_array_equal(data.labels, expected[target].y)
+    for split, ids in data.splits.items():
+        mask = expected[target][f"{split}_mask"]
+        np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(mask))
 
 
 def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(

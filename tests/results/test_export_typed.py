@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gnntrain.data.store import StoredGraph
+from gnntrain.errors import UserError
 from gnntrain.models import HeteroGNN
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.results.export import export
@@ -28,6 +29,10 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "hetero_sage", "embedding_channels": 5},
     {"name": "hetero_sage", "aggregator": "max", "project_inputs": False},
     {"name": "hetero_sage", "aggregator": "sum", "relation_aggregator": "mean", "num_layers": 1},
+    {"name": "rgat", "heads": 2, "output_heads": 3, "norm": "layer", "attention_dropout": 0.1},
+    {"name": "rgat", "heads": 4, "project_inputs": False, "negative_slope": 0.1},
+    {"name": "hgt", "heads": 2, "norm": "layer", "residual": True, "num_layers": 3},
+    {"name": "hgt", "heads": 4, "project_inputs": False},
 ]
 
 WITHOUT_US = """
@@ -96,6 +101,23 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
         for i, model in enumerate(VARIANTS)
     ]
     assert agree_without_us(folders) == f"{len(folders)} agree\n"
+
+
+def test_attention_across_the_relations_of_rgat_has_no_layer_in_pyg(tmp_path: Path) -> None:
+    store = typed_store(tmp_path / "store")
+    with pytest.raises(UserError, match="across_relations=true"):
+        exported(tmp_path / "run", store, {"name": "rgat", "across_relations": True})
+
+
+def test_hgt_is_not_exported_with_a_type_that_pyg_cannot_name(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    edges = {
+        ("a.b", *name[1:]) if name[0] == "author" else name: e for name, e in data.edges.items()
+    }
+    nodes = {t if t != "author" else "a.b": given for t, given in data.nodes.items()}
+    store = typed_store(tmp_path / "store", nodes=nodes, edges=edges)
+    with pytest.raises(UserError, match=r"a\.b"):
+        exported(tmp_path / "run", store, {"name": "hgt", "heads": 2})
 
 
 def test_the_card_names_the_types(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor
 from gnntrain import plugins
 from gnntrain.build import sampler_in_words
 from gnntrain.config import from_dict
-from gnntrain.config.names import SAMPLER_NAMES
+from gnntrain.config.names import HETERO_SAMPLER_CLASSES, SAMPLER_NAMES
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import BlockLoader
 from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import Block
-from gnntrain.sampling.registry import sampler_class
+from gnntrain.sampling.registry import hetero_sampler_class, sampler_class
 from tests.graphs import random_graph, stored
 from tests.trainers import loaders_of, trainer_of
 
@@ -86,6 +86,18 @@ def test_every_name_stands_for_a_sampler_that_knows_where_it_runs() -> None:
     classes = {name: sampler_class(name) for name in SAMPLER_NAMES}
     assert {name for name, sampler in classes.items() if sampler.on_gpu} == {"triton"}
     assert {name for name, sampler in classes.items() if not sampler.thread_safe} == {"pyg"}
+
+
+def test_the_samplers_of_typed_graphs_have_the_same_names() -> None:
+    classes = {name: hetero_sampler_class(name) for name in HETERO_SAMPLER_CLASSES}
+    assert classes.keys() == {"numba", "pyg"}
+    assert {name for name, sampler in classes.items() if not sampler.thread_safe} == {"pyg"}
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_sampler_of_one_kind_of_graph_is_refused_for_the_other() -> None:
+    with pytest.raises(UserError, match="no subclass of HeteroSampler"):
+        hetero_sampler_class("first")
 
 
 @pytest.mark.usefixtures("offered")

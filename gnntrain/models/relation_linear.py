@@ -1,0 +1,155 @@
+"""A layer that sums linear maps of aggregates, of all relations at once, with gradients.
+
+The gradient of a node type's rows is one matrix, to which the relations that read these rows and
+the rows' own term are added in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute import ops
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.models.aggregate import Aggregation, source_gradient
+from gnntrain.models.aggregate_linear import autocast_type
+
+
+@dataclass(frozen=True, slots=True)
+class RelationTerm:
+    """weight · aggregate over the in-edges of one relation.
+
+    Attributes:
+        source: Place of the aggregated rows in the list of rows.
+        aggregation: A sum or mean, without edge weights.
+        weight: `[O, F]`; gradients flow.
+    """
+
+    source: int
+    aggregation: Aggregation
+    weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RelationLinear:
+    """Σ terms + root_weight · own row + bias, for the destinations of one type.
+
+    Attributes:
+        terms: One for each relation.
+        own: Place of the destinations' rows in the list of rows, whose first they are.
+        num_dst: Number of destinations.
+        root_weight: `[O, F]`; gradients flow.
+        bias: `[O]`; gradients flow.
+    """
+
+    terms: Sequence[RelationTerm]
+    own: int
+    num_dst: int
+    root_weight: Tensor
+    bias: Tensor
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.bias, self.root_weight, *(term.weight for term in self.terms)]
+
+
+def relation_linear(
+    rows: Sequence[Tensor | LazyFeatures], parts: Sequence[RelationLinear]
+) -> tuple[Tensor, ...]:
+    """The rows of the destinations of each part, in autocast's type, or else that of the weights.
+
+    Args:
+        rows: float `[num_src, F]` of several node types; gradients flow to tensors.
+        parts: What is computed, by destination type.
+    """
+    tensors = [given if isinstance(given, Tensor) else None for given in rows]
+    parameters = [tensor for part in parts for tensor in part.parameters]
+    dtype = autocast_type(parameters[0].device, parameters[0].dtype)
+    return _relation_linear(tuple(rows), tuple(parts), dtype, *tensors, *parameters)
+
+
+class _RelationLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: tuple[Tensor | LazyFeatures, ...],
+        parts: tuple[RelationLinear, ...],
+        dtype: torch.dtype,
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        features = [r if isinstance(r, LazyFeatures) else LazyFeatures.of(r) for r in rows]
+        parameters, saved, outputs = iter(tensors[len(rows) :]), [], []
+        for part in parts:
+            bias, *weights = [next(parameters).to(dtype) for _ in part.parameters]  # type: ignore[union-attr]
+            inputs = [features[part.own].read(0, part.num_dst, dtype)]
+            for term in part.terms:
+                given, total = features[term.source].arguments(), term.aggregation.sum(None)
+                inputs.append(ops.aggregate(*given, *total, "none", dtype))
+            out = torch.addmm(bias, inputs[0], weights[0].t())
+            for aggregates, weight in zip(inputs[1:], weights[1:], strict=True):
+                out.addmm_(aggregates, weight.t())
+            outputs.append(out)
+            saved += [*inputs, *weights]
+        ctx.save_for_backward(*saved)
+        ctx.parts, ctx.lengths = parts, [len(given) for given in rows]
+        ctx.types = [None if tensor is None else tensor.dtype for tensor in tensors]
+        return tuple(outputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        saved, needs = iter(ctx.saved_tensors), ctx.needs_input_grad[3:]
+        types, num_sources = ctx.types, len(ctx.lengths)
+        owns: list[list[Tensor]] = [[] for _ in range(num_sources)]
+        aggregates: list[list[tuple[Aggregation, Tensor]]] = [[] for _ in range(num_sources)]
+        found: list[Tensor] = []
+        for part, grad in zip(ctx.parts, grads, strict=True):
+            inputs, weights = ([next(saved) for _ in range(len(part.terms) + 1)] for _ in range(2))
+            found.append(grad.sum(0))
+            found += [grad.t() @ given for given in inputs]
+            if needs[part.own]:
+                owns[part.own].append(grad @ weights[0])
+            for term, weight in zip(part.terms, weights[1:], strict=True):
+                if needs[term.source]:
+                    aggregates[term.source].append((term.aggregation, grad @ weight))
+        rows = [
+            _row_gradient(ctx.lengths[i], owns[i], aggregates[i], types[i]) if needs[i] else None
+            for i in range(num_sources)
+        ]
+        weights = [one.to(dtype) for one, dtype in zip(found, types[num_sources:], strict=True)]
+        return None, None, None, *rows, *weights
+
+
+def _row_gradient(
+    length: int,
+    owns: Sequence[Tensor],
+    aggregates: Sequence[tuple[Aggregation, Tensor]],
+    dtype: torch.dtype,
+) -> Tensor:
+    """The gradient of the rows of one type, `[length, F]`.
+
+    Args:
+        length: Number of rows.
+        owns: Gradients of the first rows, from the destinations' own terms.
+        aggregates: Gradients of the aggregates of each relation.
+        dtype: Type of the result.
+    """
+    parts = [(one, grad) for one, grad in aggregates if one.block.num_edges > 0]
+    if parts:
+        (aggregation, grad), *others = parts
+        out = source_gradient(grad, aggregation, None, dtype)
+        for aggregation, grad in others:
+            out += source_gradient(grad, aggregation, None, dtype)
+    else:
+        like, *_ = *owns, *(grad for _, grad in aggregates)
+        out = like.new_zeros(length, like.shape[1], dtype=dtype)
+    for grad in owns:
+        out[: len(grad)] += grad
+    return out
+
+
+_relation_linear: Callable[..., tuple[Tensor, ...]] = _RelationLinear.apply
