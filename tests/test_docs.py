@@ -84,6 +84,28 @@ among.to_csv("new-edges.csv", index=False)
     assert len(read_rows(tmp_path / "new-kinds.csv")) == 50
 
 
+@pytest.mark.slow
+def test_the_page_about_typed_graphs_works_when_it_is_typed(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "typed-graphs.md").read_text(encoding="utf-8")
+    section = page.split("## From two tables")[1].split("## The schema")[0]
+    python, shell = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.S)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    truth = """
+truth = np.array(["private", "business", "school"])[kind]
+pd.DataFrame({"customer": customers["customer"], "kind": truth}).to_csv("truth.csv", index=False)
+"""
+    for command in ([sys.executable, "-c", python + truth], ["bash", "-e", "-c", shell]):
+        typed = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert typed.returncode == 0, typed.stderr
+    truths, kinds = read_rows(tmp_path / "truth.csv"), read_rows(tmp_path / "kinds.csv")
+    assert [row["node"] for row in kinds] == [row["customer"] for row in truths]
+    right = sum(a["kind"] == b["class"] for a, b in zip(truths, kinds, strict=True))
+    assert right > 0.85 * len(truths)
+
+
 def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -261,7 +261,7 @@ def _column_of_array(
     """An array `[num_rows]`, or the column of a mask `[num_rows, num_splits]`."""
     if len(array.shape) == 2 and name in MASK_ARRAYS:
         number = config.split if isinstance(config.split, int) else 0
-        check_split_number(f"{path}: {name}", number, array.shape[1])
+        check_split_number(f"{path}: {name}", number, range(array.shape[1]))
         array = array[:, number]
     if array.shape != (num_rows,):
         raise UserError(f"{path}: {num_rows} rows, and {name} of shape {list(array.shape)}.")
