@@ -205,7 +205,7 @@ class HeteroLoaderBuilder:
         return HeteroFullGraphLoader(
             self._graph,
             self._values.targets,
-            self.features,
+            self._features_on_device(),
             self._plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
@@ -251,6 +251,16 @@ class HeteroLoaderBuilder:
         return {
             name: place_features(own, placement, context, None, pinned.get(name))
             for name, own in rows.items()
+        }
+
+    def _features_on_device(self) -> dict[NodeType, FeatureSource]:
+        """The same where a step over the whole graph reads them: all in the device's memory."""
+        device = self._context.device
+        return {
+            name: InPlaceFeatures(LazyFeatures(source.select().rows.to(device)), device)
+            if source.waits
+            else source
+            for name, source in self.features.items()
         }
 
     @cached_property
