@@ -413,7 +413,7 @@ def _files_of_no_use(data: FilesConfig, whole: Literal["data", "schema"]) -> Ite
     """Files and, where a schema says all of tables, columns beside the key of a whole graph."""
     by_schema = whole == "schema"
     what = "names the files" if by_schema else "is a whole graph"
-    for key in ("data", *_ROLES) if by_schema else _ROLES:
+    for key in _ROLES if by_schema else ("schema", *_ROLES):
         path = getattr(data, key)
         if isinstance(path, str):
             expects = f"no file: dataset.{whole} {what}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from gnntrain.data.graph import Edges, EdgeType, Int64Array, IntArray, NodeType
@@ -82,6 +83,10 @@ class FusedCSC:
             tuple(edges),
             num_nodes,
             [len(part) for part in parts],
-            np.concatenate([np.empty(0, np.int64), *indptr]),
-            np.concatenate(indices) if indices else np.empty(0, np.int32),
+            _joined(indptr or [np.empty(0, np.int64)]),
+            _joined(indices or [np.empty(0, np.int32)]),
         )
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

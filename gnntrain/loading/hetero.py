@@ -227,7 +227,7 @@ class HeteroLoaderBuilder:
         return HeteroFullGraphLoader(
             self._graph,
             self._targets,
-            self.features,
+            self._features_on_device(),
             self._plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
@@ -366,6 +366,16 @@ class HeteroLoaderBuilder:
     def _draw(self, seeds: Int64Array, key: SampleKey) -> HeteroSubgraph:
         """The nodes of a training batch."""
         return self.sampler(self._config.sampler.fan_outs).sample(as_tensor(seeds), key)
+
+    def _features_on_device(self) -> dict[NodeType, FeatureSource]:
+        """The same where a step over the whole graph reads them: all in the device's memory."""
+        device = self._context.device
+        return {
+            name: InPlaceFeatures(LazyFeatures(source.select().rows.to(device)), device)
+            if source.waits
+            else source
+            for name, source in self.features.items()
+        }
 
     @cached_property
     def _placement(self) -> Placement | None:
