@@ -72,8 +72,11 @@ class FusedCSC:
 
     @classmethod
     def of(cls, edges: Mapping[EdgeType, Edges], num_nodes: Mapping[NodeType, int]) -> FusedCSC:
-        """Join the CSC of each edge type: copies, unless there is only one."""
+        """Join the CSC of each edge type; copies them, unless there is one alone."""
         parts = list(edges.values())
+        if len(parts) == 1:
+            only = parts[0]
+            return cls.cut(tuple(edges), num_nodes, [len(only)], only.indptr, only.indices)
         indptr = [np.asarray(part.indptr, np.int64) for part in parts]
         indices = [part.indices for part in parts]
         return cls.cut(

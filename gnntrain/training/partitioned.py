@@ -27,6 +27,7 @@ from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import SPLITS, SplitMetrics
 from gnntrain.training.layerwise import (
     LayerwiseInference,
+    Offsets,
     Rows,
     RowSource,
     balanced_range,
@@ -117,18 +118,26 @@ class RankNodes:
 
     Attributes:
         part: The part.
+        first: The part's first node.
         nodes: New numbers, within the part's.
     """
 
     part: Part
+    first: int
     nodes: range
 
     @classmethod
     def of(cls, part: Part, place: int, count: int) -> RankNodes:
         """The nodes of the rank number `place` of the machine's `count`."""
-        first = part.nodes.start
-        start, stop = balanced_range(part.indptr, place, count)
-        return cls(part, range(first + start, first + stop))
+        return cls.balanced(part, part.nodes.start, part.indptr, place, count)
+
+    @classmethod
+    def balanced(
+        cls, part: Part, first: int, offsets: Offsets, place: int, count: int
+    ) -> RankNodes:
+        """Those of a rank, by the in-edges of the part's nodes from `first` on."""
+        start, stop = balanced_range(offsets, place, count)
+        return cls(part, first, range(first + start, first + stop))
 
 
 class PartitionedEvaluator(LayerwiseInference):
@@ -178,7 +187,11 @@ class PartitionedEvaluator(LayerwiseInference):
         assert isinstance(model, GNN)
         outputs = self.outputs(model)
         metrics = {
-            split: split_metrics(self._task, self._pieces(split, outputs), self._context)
+            split: split_metrics(
+                self._task,
+                pieces(self._task, split, outputs, self._nodes, self._computed),
+                self._context,
+            )
             for split in SPLITS
         }
         del outputs
@@ -292,20 +305,34 @@ class PartitionedEvaluator(LayerwiseInference):
             self._exchange.withdraw(name)
             self._served.remove(name)
 
-    def _pieces(self, split: str, outputs: Tensor) -> Iterator[Piece]:
-        """This rank's outputs and targets, slice by slice."""
-        seeds = self._task.seeds(split)
-        size = max(1, _MAX_SLICE_NUMBERS // outputs.shape[1])
-        for start in range(0, len(seeds), size):
-            yield self._piece(np.asarray(seeds[start : start + size]), outputs)
 
-    def _piece(self, seeds: Int64Array, rows: Tensor) -> Piece:
-        """This rank's outputs and targets of a slice."""
-        places, outputs, targets = [np.empty(0, np.int64)], [rows[:0]], [self._task.targets[:0]]
-        for own in self._computed:
-            found = np.flatnonzero((seeds >= own.nodes.start) & (seeds < own.nodes.stop))
-            nodes = seeds[found]
-            places.append(found)
-            outputs.append(rows[nodes - self._nodes.start])
-            targets.append(as_tensor(own.part.labels[nodes - own.part.nodes.start]))
-        return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))
+def pieces(
+    task: Task, split: str, outputs: Tensor, nodes: range, computed: Sequence[RankNodes]
+) -> Iterator[Piece]:
+    """This rank's outputs and targets of a split, slice by slice.
+
+    Args:
+        task: Seeds.
+        split: The split.
+        outputs: The outputs of the machine's nodes.
+        nodes: These nodes.
+        computed: Those that this rank computes.
+    """
+    seeds = task.seeds(split)
+    size = max(1, _MAX_SLICE_NUMBERS // outputs.shape[1])
+    for start in range(0, len(seeds), size):
+        given = np.asarray(seeds[start : start + size])
+        yield _piece(task, given, outputs, nodes, computed)
+
+
+def _piece(
+    task: Task, seeds: Int64Array, rows: Tensor, nodes: range, computed: Sequence[RankNodes]
+) -> Piece:
+    """This rank's outputs and targets of a slice."""
+    places, outputs, targets = [np.empty(0, np.int64)], [rows[:0]], [task.targets[:0]]
+    for own in computed:
+        found = np.flatnonzero((seeds >= own.nodes.start) & (seeds < own.nodes.stop))
+        places.append(found)
+        outputs.append(rows[seeds[found] - nodes.start])
+        targets.append(as_tensor(own.part.labels[seeds[found] - own.first]))
+    return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))
