@@ -42,3 +42,19 @@ def test_cora(tmp_path: Path, recipe: str, published: float) -> None:
 def test_tolokers(tmp_path: Path) -> None:
     found = trained("tolokers_gcn", SHARED / "heterophilous", tmp_path, "dataset.split=0")
     assert found > 0.836 - TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "entities").is_dir(), reason="AIFB's raw files are not here")
+def test_aifb(tmp_path: Path) -> None:
+    seeds = [f"trainer.seed={seed}" for seed in range(3)]
+    found = [trained("aifb_rgcn", SHARED / "entities", tmp_path, seed) for seed in seeds]
+    assert mean(found) > 0.94 - 0.028  # one of 36 test nodes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "heco").is_dir(), reason="HeCo's raw files are not here")
+@pytest.mark.parametrize("recipe", ["dblp_rgcn", "dblp_hgt"])
+def test_dblp(tmp_path: Path, recipe: str) -> None:
+    found = trained(recipe, SHARED / "heco", tmp_path, "trainer.seed=0")
+    assert found > 0.9034 - TOLERANCE

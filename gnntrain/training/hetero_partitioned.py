@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.data.graph import EdgeType, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext
@@ -26,10 +26,18 @@ from gnntrain.training.hetero_layerwise import (
     HeteroLayerwiseInference,
     Layer,
     SummedOffsets,
+    TypeRows,
     matrix_name,
 )
 from gnntrain.training.layerwise import Rows, RowSource, chunks, most_gathered
-from gnntrain.training.partitioned import OwnedRows, RankNodes, pieces
+from gnntrain.training.partitioned import (
+    HotRows,
+    OwnedRows,
+    RankNodes,
+    hot_nodes,
+    hot_rows,
+    pieces,
+)
 from gnntrain.training.split_metrics import split_metrics
 
 if TYPE_CHECKING:
@@ -39,8 +47,8 @@ if TYPE_CHECKING:
 class HeteroPartitionedEvaluator(HeteroLayerwiseInference):
     """Exact evaluation of a typed graph in parts.
 
-    Of each layer a machine holds the rows of its own nodes; it asks for those of others chunk by
-    chunk, one ahead.
+    Of each layer a machine holds the rows of its own nodes, and of as many nodes of other machines:
+    of each type those that most of its in-edges come from. It asks for the rest chunk by chunk.
 
     Args:
         graph: The graph; the machine's parts are open.
@@ -72,6 +80,8 @@ class HeteroPartitionedEvaluator(HeteroLayerwiseInference):
         self._is_owner = len(parts.opened) > 0
         self._served: set[str] = set()
         self._dropped: set[str] = set()
+        self._hot: dict[str, HotRows] = {}
+        self._hot_nodes: dict[NodeType, Int64Array] = {}
         ranks = context.machine_ranks
         self._offsets = {
             (part.number, t): SummedOffsets(
@@ -123,7 +133,7 @@ class HeteroPartitionedEvaluator(HeteroLayerwiseInference):
         try:
             return self._inferred(model)[0]
         finally:
-            self._withdraw(self._served)
+            self._withdraw({*self._served, *self._hot})
 
     def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
         max_rows, max_edges = self.buffers.chunk_limits(widest)
@@ -154,11 +164,35 @@ class HeteroPartitionedEvaluator(HeteroLayerwiseInference):
         own = source.own if isinstance(source, OwnedRows) else source
         return super()._read(node_type, own, a, b)
 
+    def _source(self, layer: Layer, edge_type: EdgeType) -> TypeRows:
+        found, node_type = super()._source(layer, edge_type), edge_type[0]
+        rows = found.rows
+        if not isinstance(rows, OwnedRows):
+            return found
+        if rows.name not in self._hot:
+            nodes, name = self._hot_of(node_type), f"hot/{rows.name}"
+            self._hot[rows.name] = hot_rows(rows, nodes, name, self.buffers, self._context)
+        return replace(found, rows=replace(rows, hot=self._hot[rows.name]))
+
+    def _hot_of(self, node_type: NodeType) -> Int64Array:
+        """See `hot_nodes`. Collective among the machine's ranks."""
+        if node_type not in self._hot_nodes:
+            schema = self._graph.schema
+            sources = [
+                own.in_edges(own.part.graph.edges[edge])
+                for edge in schema.edge_types
+                if edge[0] == node_type
+                for own in self._computed[edge[2]]
+            ]
+            size, own_nodes = schema.num_nodes[node_type], self._nodes[node_type]
+            self._hot_nodes[node_type] = hot_nodes(sources, size, own_nodes, self._context)
+        return self._hot_nodes[node_type]
+
     def _finished(self, node_type: NodeType, name: str, matrix: Tensor) -> OwnedRows:
         self._context.meet()
         called = f"evaluation/{name}"
         # All have read the rows that were dropped before, and those that `name` had before.
-        self._withdraw({*self._dropped, called} & self._served)
+        self._withdraw({*self._dropped, called})
         self._dropped.clear()
         if self._is_owner:
             self._exchange.serve(called, answers_of([matrix.numpy()]))
@@ -171,7 +205,10 @@ class HeteroPartitionedEvaluator(HeteroLayerwiseInference):
         super()._release_transformed(layer, node_type)
         self._dropped |= {f"evaluation/{matrix_name(k)}" for k in held - set(layer.transformed)}
 
-    def _withdraw(self, names: Sequence[str] | set[str]) -> None:
-        for name in list(names):
+    def _withdraw(self, names: set[str]) -> None:
+        for name in names & self._served:
             self._exchange.withdraw(name)
-            self._served.remove(name)
+        self._served -= names
+        for name in names & self._hot.keys():
+            del self._hot[name]
+            self.buffers.release(f"hot/{name}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,10 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading.hetero import HeteroLoaderBuilder
+from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import HeteroGNN
@@ -59,7 +63,8 @@ def write_graph(folder: Path) -> StoredGraph:
 
 
 def graph_of(path: Path, context: DistributedContext) -> PartitionedGraph:
-    own = rank_range(NUM_PARTS, context.machine, context.num_machines)
+    num_parts = Parts.open(path, range(0)).num_parts
+    own = rank_range(num_parts, context.machine, context.num_machines)
     return PartitionedGraph.of(Parts.open(path, range(own.start, own.stop)))
 
 
@@ -105,6 +110,8 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
             found.set_epoch(epoch)
             expected.set_epoch(epoch)
             for batch, same in zip(found, expected, strict=True):
+                assert isinstance(batch, HeteroBatch)
+                assert isinstance(same, HeteroBatch)
                 for name, nodes in same.n_id_dict.items():
                     own = batch.n_id_dict[name]
                     # Nodes without features have the numbers of the whole graph.
@@ -214,3 +221,36 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
     with suppress(Interrupted):  # the launcher has seen the request, or the ranks' end before it
         launch(stop_rank, tmp_path / "parts", plan, tmp_path)
     assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
+
+
+def ask_rank(context: DistributedContext, folder: Path) -> None:
+    """Note how often an evaluation asks for a row."""
+    buffers._MAX_CHUNK_NUMBERS = 56
+    asked: dict[str, list[int]] = {}
+    with exchange_of(context) as exchange:
+        graph, made = evaluator_of(folder, exchange, context)
+        call = exchange.call
+
+        def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
+            for owner, (rows,) in arguments.items():
+                asked.setdefault(f"{owner}: {name}", []).extend(rows.tolist())
+            return call(name, arguments)
+
+        setattr(exchange, "call", noted)  # noqa: B010  # its signature is `call`'s
+        made.evaluate(make_model(graph, VARIANTS[6], num_layers=2))
+    counts = {name: max(Counter(rows).values(), default=0) for name, rows in asked.items()}
+    (folder / f"{context.rank}.json").write_text(json.dumps(counts))
+
+
+def test_rows_that_many_edges_come_from_are_asked_for_once_a_matrix(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "s", random_hetero_data(), PrepareOptions(), {"dataset": "r"})
+    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
+    write_parts(tmp_path / "parts", store, part_of, 2, "random")
+    folder, plan = tmp_path / "parts", LaunchPlan(2, "cpu", 1, 60, (0, 1))
+    launch(ask_rank, folder, plan, tmp_path)
+    for rank in range(2):
+        counts = json.loads((folder / f"{rank}.json").read_text())
+        layers = {name: most for name, most in counts.items() if "evaluation/" in name}
+        assert layers
+        # Once in each of two layers: a machine keeps as many rows of others as it has itself.
+        assert max(layers.values()) == 2
