@@ -50,7 +50,9 @@ class RowOptimizer(optim.Optimizer):
         self._nodes: list[Tensor | None] = [None] * len(tables)
         self._context = context
         self._kind = config.optimizer
-        self._moments = ("momentum_buffer",) if self._kind == "sgd" else ("exp_avg", "exp_avg_sq")
+        self._moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+        if self._kind == "sgd":
+            self._moments = ("momentum_buffer",) if config.momentum > 0 else ()
 
     @torch.no_grad()
     def collect(self) -> list[nn.Parameter]:
@@ -142,7 +144,7 @@ class RowOptimizer(optim.Optimizer):
         keys = {"lr": group["lr"], "weight_decay": group["weight_decay"], "maximize": False}
         if self._kind == "sgd":
             keys |= {"momentum": group["momentum"], "dampening": 0.0, "nesterov": False}
-            sgd([weight], [grad], [*moments], **keys)
+            sgd([weight], [grad], [*moments] or [None], **keys)
             return
         kind = adamw if self._kind == "adamw" else adam
         keys |= {"beta1": _BETAS[0], "beta2": _BETAS[1], "eps": _EPS, "amsgrad": False}
